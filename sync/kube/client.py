@@ -1,7 +1,7 @@
-"""Objects of one API server: get, list, create, patch and delete, plain dicts in and out.
+"""Gets, lists, creates, patches and deletes objects of one API server, as plain dicts.
 
-An object comes out as it came over the wire; no field is dropped, no timestamp rewritten. How a
-request is made, its retries and its errors: `sync.kube.transport`.
+Objects are returned as received: no field is dropped, no timestamp rewritten. Requests, retries and
+errors are those of `sync.kube.transport`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A list of objects and the resource version that it is the state of."""
+    """Objects of a list, with the resource version of that state."""
 
     items: list[Object]
     resource_version: str
 
 
 class KubeClient(StreamTransport):
-    """A client of the API server behind ``access``. Use as an async context manager."""
+    """A client of one API server. Use as an async context manager."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
-        """The object. Raises NotFound and the other errors of `sync.kube.errors`."""
+        """Gets an object. Raises NotFound and the other errors of `sync.kube.errors`."""
         return await self.request("GET", resource.path(name, namespace=namespace))
 
     async def list_page(
@@ -44,9 +44,9 @@ class KubeClient(StreamTransport):
         namespace: str | None = None,
         query: Mapping[str, str] | None = None,
     ) -> tuple[Page, str]:
-        """One page and the ``continue`` token of the next ("" at the end).
+        """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
-        Items of a list carry no kind; ours get theirs, as every other object has one.
+        API servers omit apiVersion and kind of list items; they are filled in.
         """
         body = await self.request("GET", resource.path(namespace=namespace), query=query or {})
         meta = body.get("metadata") or {}
@@ -67,9 +67,9 @@ class KubeClient(StreamTransport):
         page_size: int = 500,
         slim: Callable[[Object], Object] | None = None,
     ) -> Page:
-        """All objects that match, read in pages. The state is that of the first page.
+        """Lists all matching objects in pages. All pages have the state of the first.
 
-        ``slim`` is what is kept of each, so that a long list is never whole in memory.
+        ``slim`` reduces each object, so that a long list is never in memory as a whole.
         """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
@@ -90,9 +90,10 @@ class KubeClient(StreamTransport):
         dry_run: bool = False,
         decode: bool = True,
     ) -> Object:
-        """Creates the object. Raises AlreadyExists where one of that name is there. ``dry_run``:
-        the server checks and admits it as ever, and does not keep it. Whoever does not need the
-        answer says so with ``decode`` and gets {}."""
+        """Creates an object. Raises AlreadyExists if the name is taken.
+
+        With ``dry_run`` the server validates and admits the object without storing it. Without
+        ``decode`` the response is not parsed, and the result is {}."""
         name = (body.get("metadata") or {}).get("name", "")
         return await self.request(
             "POST",
@@ -114,8 +115,8 @@ class KubeClient(StreamTransport):
         kind: PatchKind = "merge",
         decode: bool = True,
     ) -> Object:
-        """Changes what the patch names. With ``metadata.uid`` in it, the server refuses
-        (Conflict) to change an object that has since taken the name. ``decode``: see `create`."""
+        """Patches an object. With ``metadata.uid`` in the patch, raises Conflict (`UidMismatch`) if
+        another object has the name now. ``decode``: see `create`."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
         return await self.request(
             "PATCH", path, body=patch, content_type=_PATCH_TYPES[kind], decode=decode
@@ -131,11 +132,10 @@ class KubeClient(StreamTransport):
         grace_seconds: int | None = None,
         resource_version: str | None = None,
     ) -> None:
-        """Deletes the object with this UID, and no other that has since taken its name; with
-        ``resource_version`` only while nobody has changed it since then.
+        """Deletes the object with this UID; with ``resource_version`` only if it is unchanged.
 
-        Already gone, or another by now: nothing to do, no error. A watch tells which. Any other
-        conflict, such as an admission webhook's, is raised: the object is still to be deleted.
+        Does nothing if the object is gone, if another has its name, or if it has changed; a watch
+        shows which. Any other conflict, such as an admission webhook's, is raised.
         """
         preconditions = {"uid": uid}
         if resource_version is not None:
@@ -145,13 +145,13 @@ class KubeClient(StreamTransport):
                 resource.path(name, namespace=namespace), preconditions, grace_seconds=grace_seconds
             )
         except Conflict as error:
-            if not _is_of_precondition(error):
+            if not _is_precondition_failure(error):
                 raise
 
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
-        """Deletes the object if it is still in this state, by its UID and resource version.
+        """Deletes the object if its UID and resource version are still those of ``obj``.
 
-        Raises Conflict where it has changed since. Already gone: nothing to do, no error.
+        Raises Conflict if it has changed. Does nothing if it is gone.
         """
         meta = obj["metadata"]
         await self._delete(
@@ -162,7 +162,8 @@ class KubeClient(StreamTransport):
     async def _delete(
         self, path: str, preconditions: Object, *, grace_seconds: int | None = None
     ) -> None:
-        """Sends a DELETE on these conditions. Already gone: no error. Raises Conflict."""
+        """Sends a DELETE with preconditions. Does nothing if the object is gone. Raises
+        Conflict."""
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -174,16 +175,16 @@ class KubeClient(StreamTransport):
         try:
             await self.request("DELETE", path, body=options, decode=False)
         except NotFound as error:
-            if _is_of_admission(error):
+            if _is_admission_failure(error):
                 raise
 
 
-def _is_of_precondition(error: Conflict) -> bool:
-    """Whether the object is not the one that a DELETE was for, in the words of kube-apiserver
+def _is_precondition_failure(error: Conflict) -> bool:
+    """Whether a precondition of the DELETE failed, by the messages of kube-apiserver
     (registry/rest/delete.go and storage/interfaces.go of k8s.io/apiserver)."""
     return error.message.startswith("Operation cannot be fulfilled on ") and any(
-        words in error.message
-        for words in (
+        text in error.message
+        for text in (
             "the UID in the precondition",
             "the ResourceVersion in the precondition",
             "Precondition failed: UID in precondition",
@@ -192,6 +193,6 @@ def _is_of_precondition(error: Conflict) -> bool:
     )
 
 
-def _is_of_admission(error: ApiError) -> bool:
-    """Whether a webhook or a policy answered, whose code says nothing of the object."""
+def _is_admission_failure(error: ApiError) -> bool:
+    """Whether the 404 is from a webhook or a policy, and not about the object."""
     return error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy "))

@@ -1,13 +1,13 @@
 """Runs the credential plugins (``users[].user.exec``) of kubeconfigs, as client-go does.
 
-- A plugin gets an ExecCredential in ``KUBERNETES_EXEC_INFO``, with the cluster where the kubeconfig
-  asks for that, and answers with another on its standard output: a token, a client certificate with
+- A plugin receives an ExecCredential in ``KUBERNETES_EXEC_INFO``, with the cluster if the
+  kubeconfig asks for it, and writes an ExecCredential to stdout: a token, a client certificate with
   its key, or both.
-- What it writes to standard error is read to its end and dropped: it can hold a secret, and a pipe
-  that nobody reads would stop the plugin at 64 KiB.
-- Whatever of a plugin still runs at the end of a block of `ended` is killed, with all that it has
-  started. A plugin that may ask a person stays in the terminal's group of processes, where Ctrl-C
-  reaches it as well; it is then killed alone.
+- Its stderr is read to the end and discarded: it can contain a secret, and a full pipe would block
+  the plugin at 64 KiB.
+- Processes that still run at the end of a `kill_on_exit` block are killed with their process group.
+  A plugin that may prompt stays in the terminal's process group, so that Ctrl-C reaches it; then it
+  is killed alone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from weakref import WeakSet
 
 from translators.objects import Object
 
-#: Seconds for a process that was killed to be gone.
-REAPED = 0.5
-#: Bytes of an answer that are read: a token and a chain of certificates take a few kB.
-ANSWER_LIMIT = 2**20
-#: Bytes that are read at once.
+#: Seconds to wait for a killed process to exit.
+REAP_TIMEOUT = 0.5
+#: Bytes of stdout to read: a token and a certificate chain take a few kB.
+OUTPUT_LIMIT = 2**20
+#: Bytes per read.
 _CHUNK = 2**16
 
-#: Processes that are not in the terminal's group.
+#: Processes with a process group of their own.
 _OWN_GROUP: WeakSet[asyncio.subprocess.Process] = WeakSet()
 _started: ContextVar[list[asyncio.subprocess.Process] | None] = ContextVar(
     "started_plugins", default=None
@@ -41,12 +41,12 @@ _started: ContextVar[list[asyncio.subprocess.Process] | None] = ContextVar(
 
 
 class CredentialPluginError(Exception):
-    """A plugin gave no credential; the text continues "the credential plugin …"."""
+    """Raised when a plugin returns no credential; the message continues "the credential plugin"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A plugin as a kubeconfig's user has it."""
+    """The ``exec`` of a kubeconfig's user."""
 
     program: str
     arguments: Sequence[str]
@@ -55,12 +55,12 @@ class Plugin:
     interactive: str
     """Never, IfAvailable or Always."""
     cluster: Object | None
-    """What the plugin is given of the cluster; None where it does not ask."""
+    """The cluster for ``KUBERNETES_EXEC_INFO``; None without provideClusterInfo."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credential:
-    """What a plugin gave. It has no repr: all of it is secret."""
+    """The credential that a plugin returned. It has no repr: all of it is secret."""
 
     token: str
     certificate: str
@@ -68,7 +68,7 @@ class Credential:
 
 
 async def run(plugin: Plugin) -> Credential:
-    """Runs the plugin to its end. Raises PluginFailed, whose text holds nothing of its output."""
+    """Runs the plugin to its end. Raises CredentialPluginError, without its output."""
     terminal = bool(sys.stdin and sys.stdin.isatty())
     if plugin.interactive == "Always" and not terminal:
         raise CredentialPluginError("needs a terminal (interactiveMode: Always), and there is none")
@@ -87,15 +87,15 @@ async def run(plugin: Plugin) -> Credential:
             stderr=asyncio.subprocess.PIPE,
         )
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "its command is malformed"
+        why = getattr(error, "strerror", None) or "the command is malformed"
         raise CredentialPluginError(f"cannot be started: {why}: {plugin.program}") from None
-    answer, _ = await asyncio.gather(_read(process.stdout, ANSWER_LIMIT), _read(process.stderr, 0))
+    answer, _ = await asyncio.gather(_read(process.stdout, OUTPUT_LIMIT), _read(process.stderr, 0))
     if code := await process.wait():
         raise CredentialPluginError(f"failed with exit code {code}; run it by hand to see why")
     return _credential(answer, plugin.api_version)
 
 
-def _info(plugin: Plugin, interactive: bool) -> str:  # as the field of the spec
+def _info(plugin: Plugin, interactive: bool) -> str:
     spec: Object = {"interactive": interactive}
     if plugin.cluster is not None:
         spec["cluster"] = plugin.cluster
@@ -104,7 +104,7 @@ def _info(plugin: Plugin, interactive: bool) -> str:  # as the field of the spec
 
 
 async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
-    """Reads to the end; gives the first ``limit`` bytes and one more where there are more."""
+    """Reads to the end; returns the first ``limit`` bytes, and one more if there are more."""
     kept = bytearray()
     while stream is not None and (chunk := await stream.read(_CHUNK)):
         kept += chunk[: max(limit + 1 - len(kept), 0)]
@@ -112,30 +112,28 @@ async def _read(stream: asyncio.StreamReader | None, limit: int) -> bytes:
 
 
 def _credential(answer: bytes, api_version: str) -> Credential:
-    if len(answer) > ANSWER_LIMIT:
-        raise CredentialPluginError(f"answered with more than {ANSWER_LIMIT} bytes")
+    if len(answer) > OUTPUT_LIMIT:
+        raise CredentialPluginError(f"wrote more than {OUTPUT_LIMIT} bytes")
     try:
-        said = json.loads(answer)
+        parsed = json.loads(answer)
     except ValueError:
-        said = None
-    status = said.get("status") if isinstance(said, dict) else None
+        parsed = None
+    status = parsed.get("status") if isinstance(parsed, dict) else None
     if not isinstance(status, dict):
+        raise CredentialPluginError("did not write an ExecCredential with a status")
+    if parsed.get("apiVersion") != api_version:
         raise CredentialPluginError(
-            "answered with something that is not an ExecCredential with a status"
-        )
-    if said.get("apiVersion") != api_version:
-        raise CredentialPluginError(
-            f"answered in another apiVersion than {api_version}, which the kubeconfig names"
+            f"wrote another apiVersion than {api_version}, which the kubeconfig names"
         )
     token, certificate, key = (
         str(status.get(name) or "") for name in ("token", "clientCertificateData", "clientKeyData")
     )
     if bool(certificate) != bool(key):
         raise CredentialPluginError(
-            "gave one of clientCertificateData and clientKeyData without the other"
+            "returned one of clientCertificateData and clientKeyData without the other"
         )
     if not (token or certificate):
-        raise CredentialPluginError("gave neither a token nor a client certificate")
+        raise CredentialPluginError("returned neither a token nor a client certificate")
     return Credential(token.strip(), certificate, key)
 
 
@@ -144,7 +142,7 @@ def _credential(answer: bytes, api_version: str) -> Credential:
 
 @contextlib.asynccontextmanager
 async def kill_on_exit() -> AsyncIterator[None]:
-    """Kills what plugins of this task still run when the block ends, however it does."""
+    """Kills the plugins of this task that still run when the block ends or raises."""
     processes: list[asyncio.subprocess.Process] = []
     token = _started.set(processes)
     try:
@@ -163,13 +161,13 @@ async def _start(*command: str, **options: Any) -> asyncio.subprocess.Process:
     try:
         return await asyncio.shield(starting)
     finally:
-        # Cancelled just now it has begun all the same, and may have started others.
+        # A cancelled start completes all the same, and the process may have started others.
         await asyncio.wait([starting])
         if not starting.cancelled() and starting.exception() is None:
-            _note(starting.result(), own_group=own_group)
+            _register(starting.result(), own_group=own_group)
 
 
-def _note(process: asyncio.subprocess.Process, *, own_group: bool) -> None:
+def _register(process: asyncio.subprocess.Process, *, own_group: bool) -> None:
     if own_group:
         _OWN_GROUP.add(process)
     processes = _started.get()
@@ -179,7 +177,7 @@ def _note(process: asyncio.subprocess.Process, *, own_group: bool) -> None:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     outputs = [stream for stream in (process.stdout, process.stderr) if stream is not None]
-    # One that has ended can have left others behind, which hold what it was to write to.
+    # An exited plugin may have left children that hold its pipes.
     if process.returncode is None or not all(stream.at_eof() for stream in outputs):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if process in _OWN_GROUP:
@@ -187,7 +185,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             else:
                 process.kill()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REAPED):
+            async with asyncio.timeout(REAP_TIMEOUT):
                 await process.wait()
-    # Its pipes stay open where something that it has started still holds them.
-    process._transport.close()  # type: ignore[attr-defined]  # there is no other way
+    # The pipes stay open while a child of the plugin holds them.
+    process._transport.close()  # type: ignore[attr-defined]  # no public API closes the pipes

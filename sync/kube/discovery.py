@@ -1,8 +1,8 @@
-"""Reads the resources that an API server serves (`/apis`, `/apis/GROUP/VERSION`).
+"""Lists the resources that an API server serves (`/apis`, `/apis/GROUP/VERSION`).
 
 Every served version of every group is read, not only the preferred one: a CustomResourceDefinition
-can serve a resource in another version than the one that its group prefers. A resource that several
-versions serve is one resource, and any of these versions lists all of its objects.
+can serve a resource in another version than its group prefers. A resource in several versions
+counts once, and any of its versions lists all objects.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import ApiError
 from sync.kube.resources import Object, Resource
 
-#: Discovery documents that are requested at once.
-AT_ONCE = 16
+#: Discovery documents to request at once.
+MAX_CONCURRENT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ListableResources:
 
     resources: tuple[Resource, ...]
     incomplete_reason: str
-    """Why ``resources`` may be incomplete, as half a sentence; "" when it is complete."""
+    """Why ``resources`` may be incomplete, without a full stop; "" if it is complete."""
 
 
 async def list_namespaced_resources(
@@ -33,11 +33,11 @@ async def list_namespaced_resources(
 ) -> ListableResources:
     """Returns the namespaced resources that can be listed, except those of the groups ``without``.
 
-    A group version whose discovery fails makes the answer incomplete, also with 404: an aggregated
-    API whose server is down still has objects. Raises KubeError where `/apis` fails and where the
-    server is unreachable.
+    A group version whose discovery fails makes the result incomplete, also with 404: an aggregated
+    API whose server is down still has objects. Raises KubeError if `/apis` fails or the server is
+    unreachable.
     """
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(MAX_CONCURRENT)
     known = (await client.request("GET", "/apis")).get("groups") or ()
     groups = [group for group in known if group.get("name") not in without]
     paths = ["/api/v1", *(f"/apis/{version}" for group in groups for version in _versions(group))]

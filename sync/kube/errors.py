@@ -1,8 +1,8 @@
-"""What can go wrong between the bridge and an API server, as a small hierarchy.
+"""Errors of requests to an API server.
 
-Every error says *where* (``home`` or ``remote``), *what* was asked, and the server's own words,
-cut to `MESSAGE_LIMIT`. Bodies of requests and answers are never part of an error: they can hold
-Secret data. Whether trying the same again can help is a property of the class, `retryable`.
+Every error names its side (``home`` or ``remote``), the request, and the server's message, cut to
+`MESSAGE_LIMIT`. Bodies of requests and responses are never part of an error: they can contain
+Secret data. Whether repeating the same request can help is a property of the class, `retryable`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from typing import Any, ClassVar, Literal
 
 Side = Literal["home", "remote"]
 
-#: Long enough for every message that an API server writes about one object; short enough for
-#: an Event (1,024 characters) and a log line.
+#: Characters: enough for every message of an API server about one object, and few enough for an
+#: Event (1,024 characters) and a log line.
 MESSAGE_LIMIT = 600
 
 
 class KubeError(Exception):
-    """Base of all errors of a request to an API server."""
+    """Base of all errors of a request to an API server.
+
+    ``what`` is the request, such as ``GET /api/v1/pods``; ``message`` has the cause.
+    """
 
     retryable: ClassVar[bool] = True
+    """Whether the same request may succeed later without a change of its content."""
 
     def __init__(self, message: str, *, side: Side, what: str = "") -> None:
         self.side: Side = side
@@ -29,26 +33,28 @@ class KubeError(Exception):
 
 
 class ClientConfigError(KubeError):
-    """The kubeconfig cannot be used: missing, unreadable, incomplete, or its plugin failed."""
+    """Raised when the kubeconfig cannot be used: it is missing, unreadable or incomplete, its
+    credential plugin failed, or it names another cluster than before."""
 
     retryable = False
 
 
 class Unreachable(KubeError):
-    """No answer: refused, no route, no such name, cut, or too slow."""
+    """Raised without a response: connection refused, no route, unknown host, cut, or timed out;
+    also for a response that no API server sends."""
 
 
 class ApiServerCertificateError(Unreachable):
-    """The server's certificate is not one that the kubeconfig trusts."""
+    """Raised when the kubeconfig does not trust the API server's TLS certificate."""
 
 
 class NotLeaderError(KubeError):
-    """A write did not pass the fence (`sync.kube.write_fence`). One that was under way may have
-    happened all the same."""
+    """Raised for a write while this bridge does not hold the lease (`sync.kube.write_fence`). A
+    write that was in flight may have happened."""
 
 
 class ApiError(KubeError):
-    """The server answered with a failure. ``reason`` is the Status reason, such as NotFound."""
+    """Base of errors with a response. ``reason`` is the reason of its Status, such as NotFound."""
 
     def __init__(
         self,
@@ -64,7 +70,7 @@ class ApiError(KubeError):
         self.code = code
         self.reason = reason
         self.retry_after = retry_after
-        """Seconds that the server asks to wait, from ``Retry-After``; None when it does not."""
+        """Seconds in ``Retry-After``; None without it."""
 
 
 class BadRequest(ApiError):
@@ -74,61 +80,60 @@ class BadRequest(ApiError):
 
 
 class Unauthorized(ApiError):
-    """401: the credential is missing, expired or not known."""
+    """401: the credential is missing, expired or unknown."""
 
 
 class Forbidden(ApiError):
-    """403: the credential is known but may not do this, or admission refused it."""
+    """403: RBAC does not permit the request, or admission rejected it."""
 
 
 class NamespaceTerminating(Forbidden):
-    """403 with the cause NamespaceTerminating: the object's namespace is being deleted."""
+    """403 with the cause NamespaceTerminating: the namespace is being deleted."""
 
 
 class NotFound(ApiError):
-    """404 with a Status: no such object, namespace or kind."""
+    """404 with a Status: no such object, namespace or resource."""
 
 
 class Conflict(ApiError):
-    """409: the object is not in the state that the request relies on (version, UID).
+    """409: the object is not in the state that the request requires (version, UID).
 
-    Admission has it too, for what the object's own state has nothing to do with: a quota whose
-    usage others write at the same time, or a webhook. By itself it says nothing of whose object
-    it is.
+    Admission returns it too for other causes: a quota whose usage is written concurrently, or a
+    webhook. It does not tell who owns the object.
     """
 
 
 class UidMismatch(Conflict):
-    """The 422 that a server gives a patch whose ``metadata.uid`` is not the object's.
+    """422 for a patch whose ``metadata.uid`` is not the object's: another object has the name now.
 
-    It calls that an attempt to change the UID, and here it is how a patch is kept to one object:
-    the name is another one's by now.
+    The server reports an attempt to change the UID; the bridge sends the UID to bind a patch to
+    one object.
     """
 
 
 class AlreadyExists(Conflict):
-    """409 with reason AlreadyExists: an object of that name is there."""
+    """409 with the reason AlreadyExists: an object of that name exists."""
 
 
 class Gone(ApiError):
-    """410: the resource version is too old to go on from; list again.
+    """410: the resource version has expired; list again.
 
-    Also the 504 for a version that is yet to come: the server went back, to a backup.
+    Also 504 for a version in the future: the server was restored from a backup.
     """
 
 
 class Invalid(ApiError):
-    """422: the object breaks a rule of its kind; it has to change before a retry can help."""
+    """422: validation rejected the object; it must change before a retry can succeed."""
 
     retryable = False
 
 
 class Throttled(ApiError):
-    """429, or 503 with ``Retry-After``: the server's flow control asks to wait."""
+    """429, or 503 with ``Retry-After``: the server's flow control rejected the request for now."""
 
 
 class ServerError(ApiError):
-    """5xx: the server or something behind it failed."""
+    """5xx: the server, or something behind it, failed."""
 
 
 _BY_CODE: dict[int, type[ApiError]] = {
@@ -146,16 +151,16 @@ _BY_CODE: dict[int, type[ApiError]] = {
 def from_status(
     status: Any, *, code: int, side: Side, what: str, retry_after: float | None = None
 ) -> ApiError:
-    """The error for an answer: ``status`` is its decoded ``v1.Status``, or anything else."""
+    """The error for a response; ``status`` is its decoded body, mostly a ``v1.Status``."""
     reason = message = ""
     if isinstance(status, dict) and status.get("kind") == "Status":
         reason = str(status.get("reason") or "")
         message = str(status.get("message") or "")
-        said = status.get("code")
-        code = said if isinstance(said, int) and 400 <= said < 600 else code
+        inner = status.get("code")
+        code = inner if isinstance(inner, int) and 400 <= inner < 600 else code
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
     if code == 404 and not reason:
-        # A proxy's page, or a path that no API has: it says nothing of an object.
+        # The page of a proxy, or a path without an API: it does not mean that an object is missing.
         cls = ApiError
     if code == 409 and reason == "AlreadyExists":
         cls = AlreadyExists

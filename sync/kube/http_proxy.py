@@ -1,10 +1,10 @@
-"""Which HTTP proxy leads to a server, by the environment, as Go's x/net/http/httpproxy decides.
+"""Selects the HTTP proxy of a server from the environment, as Go's x/net/http/httpproxy.
 
-``HTTPS_PROXY`` counts for https servers, ``HTTP_PROXY`` for others, and ``NO_PROXY`` names what is
-reached directly: hosts, domains (``example.com`` and everything below, ``.example.com`` only what
-is below), addresses, ranges (``10.0.0.0/8``), each but a range with an optional port, or ``*``. The
-lower-case names count as well. ``localhost`` and loopback addresses are never reached through a
-proxy of the environment; a kubeconfig's ``proxy-url`` is not looked up here and counts for all.
+``HTTPS_PROXY`` applies to https servers and ``HTTP_PROXY`` to others. ``NO_PROXY`` lists what is
+reached directly: hosts, domains (``example.com`` with all subdomains, ``.example.com`` subdomains
+alone), addresses and ranges (``10.0.0.0/8``), all but ranges with an optional port, or ``*``.
+Lower-case names work too. ``localhost`` and loopback addresses never use a proxy of the
+environment. A kubeconfig's ``proxy-url`` takes precedence and is not looked up here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-#: What the bridge can tunnel through.
+#: Supported schemes of a proxy.
 _SCHEMES = ("http", "https")
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def from_environment(server: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The proxy's URL for this server; None where it is reached directly."""
+    """The URL of the proxy for this server; None if it is reached directly."""
     parts = urlsplit(server)
     name = "HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY"
     proxy = environ.get(name) or environ.get(name.lower())
@@ -35,7 +35,7 @@ def from_environment(server: str, environ: Mapping[str, str] = os.environ) -> st
 
 
 def check(proxy: str) -> None:
-    """Raises ValueError, whose text holds no password, for a proxy that cannot be used."""
+    """Raises ValueError, without a password in it, for a proxy that cannot be used."""
     try:
         parts = urlsplit(proxy)
         valid = bool(parts.hostname) and parts.port != 0
@@ -45,8 +45,8 @@ def check(proxy: str) -> None:
         raise ValueError("its proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY) is not a URL")
     if parts.scheme not in _SCHEMES:
         raise ValueError(
-            f"its proxy at {parts.hostname} is of the scheme {parts.scheme}, which the bridge does "
-            "not support; name an http or https proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY)"
+            f"its proxy at {parts.hostname} has the unsupported scheme {parts.scheme}; "
+            "use an http or https proxy (proxy-url, HTTPS_PROXY or HTTP_PROXY)"
         )
 
 
@@ -58,14 +58,14 @@ def _uses_proxy(host: str, port: int, no_proxy: str) -> bool:
 
 
 def _matches(host: str, address: _Address | None, port: int, entry: str) -> bool:
-    """Whether the entry of NO_PROXY names the host."""
+    """Whether an entry of NO_PROXY matches the host."""
     entry = entry.strip()
     if entry == "*":
         return True
     if "/" in entry and (network := _network(entry)) is not None:
         return address is not None and address in network
-    name, wanted_port = _split(entry)
-    if not name or (wanted_port and wanted_port != str(port)):
+    name, entry_port = _split(entry)
+    if not name or (entry_port and entry_port != str(port)):
         return False
     if (named := _address(name)) is not None:
         return address == named
@@ -74,7 +74,7 @@ def _matches(host: str, address: _Address | None, port: int, entry: str) -> bool
 
 
 def _split(entry: str) -> tuple[str, str]:
-    """Host and port of an entry, as net.SplitHostPort; the port is "" where there is none."""
+    """Host and port of an entry, as net.SplitHostPort; the port is "" if there is none."""
     name, colon, port = entry.rpartition(":")
     bracketed = name.startswith("[") and name.endswith("]")
     if colon and (bracketed or ":" not in name):

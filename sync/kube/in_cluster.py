@@ -1,8 +1,7 @@
-"""A pod's own credential: the token and the CA that its kubelet mounts.
+"""The credential of a pod's service account: the token and the CA that the kubelet mounts.
 
-It is taken where no kubeconfig is named or found, as kubectl and client-go do. The token is renewed
-in its file long before it ends (after 80 % of its life), so whoever uses it reads the file again
-every `LOOK_SECONDS`.
+Used if no kubeconfig is named or found, as in kubectl and client-go. The kubelet renews the token
+in its file after 80 % of its life; users read the file again every `RELOAD_SECONDS`.
 """
 
 from __future__ import annotations
@@ -10,26 +9,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-#: Where every kubelet mounts it.
+#: Where every kubelet mounts the service account.
 FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: Seconds between looks at the token's file, as client-go.
-LOOK_SECONDS = 60.0
-#: What stands for the name of a context.
+#: Seconds between reads of the token, as in client-go.
+RELOAD_SECONDS = 60.0
+#: Shown as the name of the context.
 CONTEXT = "in-cluster"
 
 
 def token_file() -> Path:
-    """Where the token is."""
+    """The path of the token."""
     return FOLDER / "token"
 
 
 def ca_file() -> Path:
-    """The authorities that sign the API server's certificate."""
+    """The path of the CA bundle that verifies the API server."""
     return FOLDER / "ca.crt"
 
 
 def namespace() -> str:
-    """The pod's namespace; "" where it cannot be read."""
+    """The pod's namespace; "" if it cannot be read."""
     try:
         return (FOLDER / "namespace").read_text(encoding="utf-8").strip()
     except OSError:
@@ -37,17 +36,17 @@ def namespace() -> str:
 
 
 def available() -> bool:
-    """Whether this process is in a pod that has a service account's token."""
+    """Whether this process runs in a pod with a service account token."""
     return bool(os.environ.get("KUBERNETES_SERVICE_HOST")) and token_file().is_file()
 
 
 def server() -> str:
-    """The API server's address, as the kubelet puts it into the environment."""
+    """The API server's URL, from the environment that the kubelet sets."""
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     port = os.environ.get("KUBERNETES_SERVICE_PORT") or "443"
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def token() -> str:
-    """The token of now. Raises OSError."""
+    """Reads the token. Raises OSError."""
     return token_file().read_text(encoding="utf-8").strip()

@@ -1,14 +1,14 @@
 """Reads kubeconfig files as client-go's clientcmd does.
 
-- Of a list of files those that exist are merged; an empty file adds nothing. The first file that
-  has an entry of a name, or a current-context, decides.
+- The existing files of a list are merged; an empty file adds nothing. The first file with an entry
+  of a name, or with a current-context, takes precedence.
 - Relative paths, and the command of an exec plugin that contains a path separator, are relative to
   the folder of the file that names them.
-- A token or a password of the user is preferred to its exec plugin; ``-data`` fields to files.
+- A token or password takes precedence over an exec plugin; ``-data`` fields over files.
 - ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` become the headers that kubectl sends.
 
-`KubeconfigError` is raised for everything that is wrong with a file. Its text never quotes a file's
-content: a kubeconfig holds keys.
+Every problem with a file raises `KubeconfigError`. Its message never quotes a file's content: a
+kubeconfig contains keys.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ import yaml
 from sync.kube import credential_plugins, oidc
 from translators.objects import Object
 
-#: The extension of a cluster that is given to exec plugins (client-go's tools/clientcmd/api/v1).
+#: The extension of a cluster that exec plugins receive (client-go's tools/clientcmd/api/v1).
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _KINDS = ("context", "cluster", "user")
-#: Bytes that a header's name may have (RFC 9110, token), without the percent sign, which escapes.
+#: Bytes allowed in a header name (RFC 9110, token), without the percent sign, which escapes.
 _TOKEN_BYTES = frozenset(
     b"!#$&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 )
 
 
 class KubeconfigError(Exception):
-    """A kubeconfig cannot be used; the text says why, for people, and holds no secret."""
+    """Raised when a kubeconfig cannot be used; the message has the cause and no secret."""
 
 
 @dataclass
 class ResolvedContext:
-    """How to reach one API server and as whom, as a kubeconfig's context has it."""
+    """The cluster and user of a kubeconfig's context, with all referenced files read."""
 
     host: str = ""
     verify_ssl: bool = True
@@ -54,29 +54,29 @@ class ResolvedContext:
     authorization: str | None = field(default=None, repr=False)
     """The value of the Authorization header."""
     impersonation: list[tuple[str, str]] = field(default_factory=list)
-    """``Impersonate-*`` headers; a name may come more than once."""
+    """``Impersonate-*`` headers; names may repeat."""
     context: str = ""
     namespace: str = ""
-    """The namespace of the context; "" where it names none."""
+    """The namespace of the context; "" if it names none."""
     sources: dict[Path, str] = field(default_factory=dict, repr=False)
-    """Every file that was read, with the digest of its content."""
+    """Every file that was read, with a digest of its content."""
 
     def content(self, path: Path) -> bytes:
-        """Reads a file and notes it as a source, unless it can be read once only, as a pipe.
+        """Reads a file and records it as a source, unless it can be read only once, as a pipe.
         Raises OSError."""
-        found = path.read_bytes()
+        content = path.read_bytes()
         if path.is_file():
-            self.sources[path] = digest(found)
-        return found
+            self.sources[path] = digest(content)
+        return content
 
 
 def digest(content: bytes) -> str:
-    """A fingerprint by which a change of a file is noticed."""
+    """A fingerprint that detects changes of a file."""
     return hashlib.sha256(content).hexdigest()
 
 
 def changed(sources: Mapping[Path, str]) -> bool:
-    """Whether one of these files has another content now, or cannot be read."""
+    """Whether the content of one of these files differs now, or cannot be read."""
     for path, known in sources.items():
         try:
             if digest(path.read_bytes()) != known:
@@ -94,15 +94,17 @@ class _Entry:
     file: Path
 
     def path(self, name: str) -> Path:
-        """The path in the field, from the folder of the file."""
+        """The path in the field, relative to the folder of the file."""
         return (self.file.absolute().parent / Path(str(self.fields[name])).expanduser()).absolute()
 
 
 async def read(
     files: Iterable[Path], context: str | None, memory: oidc.RenewedTokens
 ) -> ResolvedContext:
-    """Reads the context, or the current one. Runs the exec plugin, or asks the OIDC issuer, where
-    the user has one. Raises ConfigProblem and OSError."""
+    """Reads the context, by default the current one, and obtains the credential from the exec
+    plugin or the OIDC issuer if the user has one.
+
+    Raises KubeconfigError, OidcError and OSError."""
     settings = ResolvedContext()
     configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
     if not configs:
@@ -115,16 +117,16 @@ async def read(
     chosen = _entry(configs, "context", name).fields
     cluster = _entry(configs, "cluster", str(chosen.get("cluster") or ""))
     settings.context, settings.namespace = name, str(chosen.get("namespace") or "")
-    _take_cluster(settings, cluster)
+    _apply_cluster(settings, cluster)
     if chosen.get("user"):
         user = _entry(configs, "user", str(chosen["user"]))
-        _take_user(settings, user)
-        await _take_credential(settings, user, cluster, memory)
+        _apply_user(settings, user)
+        await _obtain_credential(settings, user, cluster, memory)
     return settings
 
 
 def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
-    """The file's content; None of an empty file."""
+    """The parsed file; None for an empty file."""
     try:
         text = settings.content(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -160,7 +162,7 @@ def _entry(configs: list[tuple[Path, Object]], kind: str, name: str) -> _Entry:
 # -- the cluster ---------------------------------------------------------------------------------
 
 
-def _take_cluster(settings: ResolvedContext, cluster: _Entry) -> None:
+def _apply_cluster(settings: ResolvedContext, cluster: _Entry) -> None:
     fields = cluster.fields
     if not fields.get("server"):
         raise KubeconfigError("the field server is missing; see `kubectl config view`")
@@ -176,7 +178,7 @@ def _text(fields: Object, name: str) -> str | None:
 
 
 def _file_or_data(settings: ResolvedContext, entry: _Entry, name: str) -> bytes | None:
-    """The content of the ``-data`` field, or else of the file."""
+    """The content of the ``-data`` field, else of the file."""
     data = entry.fields.get(f"{name}-data")
     if data:
         try:
@@ -199,8 +201,8 @@ def _file(settings: ResolvedContext, entry: _Entry, name: str) -> bytes:
 # -- the user ------------------------------------------------------------------------------------
 
 
-def _take_user(settings: ResolvedContext, user: _Entry) -> None:
-    """What the user has without asking anybody."""
+def _apply_user(settings: ResolvedContext, user: _Entry) -> None:
+    """Reads certificate, impersonation and static credentials of the user."""
     fields = user.fields
     settings.cert = _file_or_data(settings, user, "client-certificate")
     settings.key = _file_or_data(settings, user, "client-key")
@@ -209,7 +211,7 @@ def _take_user(settings: ResolvedContext, user: _Entry) -> None:
     if token is None and fields.get("tokenFile"):
         token = _file(settings, user, "tokenFile").decode("utf-8", "replace")
     if token is not None:
-        # A token file ends with a newline, which is no part of the token.
+        # A token file ends with a newline.
         settings.authorization = f"Bearer {token.strip()}"
     elif fields.get("username") is not None and fields.get("password") is not None:
         pair = f"{fields['username']}:{fields['password']}".encode()
@@ -221,7 +223,9 @@ def _impersonation(fields: Object) -> list[tuple[str, str]]:
     user, uid = _text(fields, "as"), _text(fields, "as-uid")
     groups, extra = fields.get("as-groups") or [], fields.get("as-user-extra") or {}
     if not isinstance(groups, list) or not isinstance(extra, dict):
-        raise KubeconfigError("its as-groups or as-user-extra has another type than kubectl reads")
+        raise KubeconfigError(
+            "its as-groups or as-user-extra has another type than kubectl accepts"
+        )
     if user is None:
         if uid or groups or extra:
             raise KubeconfigError(
@@ -242,23 +246,23 @@ def _impersonation(fields: Object) -> list[tuple[str, str]]:
 
 
 def _escaped(key: str) -> str:
-    """A key as a part of a header's name: what may not stand there is percent-encoded."""
+    """A key as part of a header name: other characters are percent-encoded."""
     return "".join(
         chr(byte) if byte in _TOKEN_BYTES else f"%{byte:02X}" for byte in key.encode("utf-8")
     )
 
 
-async def _take_credential(
+async def _obtain_credential(
     settings: ResolvedContext, user: _Entry, cluster: _Entry, memory: oidc.RenewedTokens
 ) -> None:
-    """What an exec plugin or an OIDC issuer gives."""
+    """Obtains the credential from an exec plugin or an OIDC issuer."""
     command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
     if command and provider:
         raise KubeconfigError("its user has both exec and auth-provider; keep one")
     if settings.authorization is not None:
         return
     if command:
-        await _ask_plugin(settings, user, cluster, _mapping(command))
+        await _run_plugin(settings, user, cluster, _mapping(command))
     elif provider:
         name = _mapping(provider).get("name")
         if name != "oidc":
@@ -268,7 +272,7 @@ async def _take_credential(
             )
         token = await oidc.id_token(user.file, _mapping(provider.get("config") or {}), memory)
         settings.authorization = f"Bearer {token}"
-        # What is written back is known.
+        # Records the file as `oidc` may have just written it.
         settings.content(user.file)
 
 
@@ -278,7 +282,7 @@ def _mapping(value: Any) -> Object:
     return value
 
 
-async def _ask_plugin(
+async def _run_plugin(
     settings: ResolvedContext, user: _Entry, cluster: _Entry, command: Object
 ) -> None:
     program = str(command.get("command") or "")
@@ -296,13 +300,13 @@ async def _ask_plugin(
         cluster=_cluster_info(settings, cluster) if command.get("provideClusterInfo") else None,
     )
     try:
-        given = await credential_plugins.run(plugin)
+        credential = await credential_plugins.run(plugin)
     except credential_plugins.CredentialPluginError as failed:
         raise KubeconfigError(f"the credential plugin (users[].user.exec) {failed}") from None
-    if given.token:
-        settings.authorization = f"Bearer {given.token}"
-    if given.certificate and given.key:
-        settings.cert, settings.key = given.certificate.encode(), given.key.encode()
+    if credential.token:
+        settings.authorization = f"Bearer {credential.token}"
+    if credential.certificate and credential.key:
+        settings.cert, settings.key = credential.certificate.encode(), credential.key.encode()
 
 
 def _cluster_info(settings: ResolvedContext, cluster: _Entry) -> Object:

@@ -1,9 +1,9 @@
-"""Keeps the ID token of a kubeconfig's ``oidc`` auth-provider valid, as client-go's plugin does.
+"""Renews the ID token of a kubeconfig's ``oidc`` auth-provider, as client-go's plugin does.
 
-A token that has expired is renewed with the refresh token. Many issuers accept a refresh token
-once and return the next one with each answer, so both are written back to the kubeconfig that names
-them: atomically, with the file's mode, under kubectl's lock (``FILE.lock``). Where the file cannot
-be written, as a mounted Secret, they stay in `Memory` for the life of the process.
+An expired ID token is renewed with the refresh token. Many issuers accept a refresh token once and
+return the next one with each response, so both are written back to the kubeconfig: atomically, with
+the file's mode, under kubectl's lock (``FILE.lock``). If the file cannot be written, as in a
+mounted Secret, `RenewedTokens` keeps them for the life of the process.
 """
 
 from __future__ import annotations
@@ -32,40 +32,40 @@ from translators.objects import Object
 
 log = logging.getLogger(__name__)
 
-#: Seconds before its end at which an ID token is renewed (expiryDelta in client-go's oidc plugin).
+#: Seconds before expiry at which an ID token is renewed (expiryDelta in client-go's oidc plugin).
 EXPIRY_DELTA = 10.0
-#: Bytes of an issuer's answer that are read.
-ANSWER_LIMIT = 2**20
-#: Refresh tokens whose successors are remembered.
-KNOWN_MAX = 64
-#: Error codes of an issuer that may be shown (RFC 6749, 5.2): words, no content.
+#: Bytes of an issuer's response to read.
+RESPONSE_LIMIT = 2**20
+#: Refresh tokens whose successors are kept.
+MAX_KNOWN = 64
+#: Error codes of an issuer that messages may contain (RFC 6749, 5.2).
 _CODE = re.compile(r"[a-z_]{1,40}\Z")
 
 
 class OidcError(Exception):
-    """An issuer gave no token; the text says why, for people, and holds no secret."""
+    """Raised when the issuer returns no token; the message has the cause and no secret."""
 
 
 class RenewedTokens:
-    """The newest tokens of each refresh token that a kubeconfig has held in this process. One for
-    all kubeconfigs of a process: two that share a user must not spend a token twice."""
+    """The newest tokens for each refresh token that was read from a kubeconfig. Shared by all
+    kubeconfigs of a process: two with the same user must not use a refresh token twice."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
-        """Held while a refresh token is spent."""
-        self._known: cachetools.LRUCache[str, tuple[str, str]] = cachetools.LRUCache(KNOWN_MAX)
+        """Held while a refresh token is used."""
+        self._known: cachetools.LRUCache[str, tuple[str, str]] = cachetools.LRUCache(MAX_KNOWN)
 
     def newest(self, refresh_token: str, token: str) -> tuple[str, str]:
-        """The refresh token and the ID token that took the place of these."""
+        """The refresh token and the ID token that replaced these."""
         return self._known.get(refresh_token, (refresh_token, token))
 
     def keep(self, named: str, refresh_token: str, token: str) -> None:
-        """Remembers what took the place of the refresh token ``named`` by the kubeconfig."""
+        """Stores what replaced the refresh token ``named`` in the kubeconfig."""
         self._known[named] = (refresh_token, token)
 
 
 async def id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
-    """The ID token of the provider, renewed where it has expired. Raises OidcProblem."""
+    """The ID token of the provider, renewed if it has expired. Raises OidcError."""
     async with memory.lock:
         return await _id_token(file, config, memory)
 
@@ -78,10 +78,10 @@ async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
     for key in ("refresh-token", "client-id", "idp-issuer-url"):
         if not config.get(key):
             raise OidcError(f"oidc: the ID token has expired and {key} is missing; log in again")
-    answer = await _refreshed(file, config, refresh_token)
+    answer = await _refresh(file, config, refresh_token)
     token = str(answer.get("id_token") or "")
     if not token:
-        raise OidcError("oidc: the issuer's answer holds no id_token; log in with scope openid")
+        raise OidcError("oidc: the issuer's response has no id_token; log in with scope openid")
     following = str(answer.get("refresh_token") or refresh_token)
     memory.keep(named, following, token)
     _write_back(file, named, {"id-token": token, "refresh-token": following})
@@ -89,21 +89,21 @@ async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
 
 
 def _has_expired(token: str) -> bool:
-    """Whether the token ends in a moment; what is not a JWT has, as for client-go."""
+    """Whether the token has expired or is about to; also true if it is no JWT, as in client-go."""
     parts = token.split(".")
     try:
         payload = parts[1] + "=" * (-len(parts[1]) % 4)
-        ends = float(json.loads(base64.urlsafe_b64decode(payload))["exp"])
+        expiry = float(json.loads(base64.urlsafe_b64decode(payload))["exp"])
     except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
         return True
-    return ends - EXPIRY_DELTA <= time.time()
+    return expiry - EXPIRY_DELTA <= time.time()
 
 
 # -- the issuer ----------------------------------------------------------------------------------
 
 
-async def _refreshed(file: Path, config: Object, refresh_token: str) -> Object:
-    """The issuer's answer to the refresh token."""
+async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:
+    """Sends the refresh token; returns the issuer's response."""
     issuer = str(config["idp-issuer-url"]).rstrip("/")
     context = _trust(file, config)
     try:
@@ -113,18 +113,18 @@ async def _refreshed(file: Path, config: Object, refresh_token: str) -> Object:
             found = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
             endpoint = str(found.get("token_endpoint") or "")
             if not endpoint:
-                raise OidcError("oidc: its issuer names no token_endpoint")
-            return await _exchanged(session, endpoint, config, refresh_token)
+                raise OidcError("oidc: the issuer's configuration has no token_endpoint")
+            return await _exchange_token(session, endpoint, config, refresh_token)
     except (aiohttp.ClientError, OSError):
-        # Not as its cause: it can hold the request.
-        raise OidcError("its OIDC issuer did not renew the token; log in again") from None
+        # Not chained: the error can contain the request.
+        raise OidcError("oidc: the issuer did not renew the token; log in again") from None
 
 
-async def _exchanged(
+async def _exchange_token(
     session: aiohttp.ClientSession, endpoint: str, config: Object, refresh_token: str
 ) -> Object:
-    """Sends the client's secret in a header, or, as golang.org/x/oauth2, in the form where the
-    issuer knows only that. An issuer that uses up the refresh token has accepted the header."""
+    """Sends the client secret in a header; if the issuer rejects that, in the form, as
+    golang.org/x/oauth2 does. An issuer that uses up the refresh token has accepted the header."""
     client, secret = str(config["client-id"]), str(config.get("client-secret") or "")
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
     pair = f"{quote_plus(client)}:{quote_plus(secret)}".encode()
@@ -138,7 +138,7 @@ async def _exchanged(
 
 
 class _InvalidClient(OidcError):
-    """The issuer did not recognise the client."""
+    """Raised when the issuer does not recognise the client."""
 
 
 async def _json(
@@ -156,8 +156,8 @@ async def _json(
         raw = bytearray()
         async for chunk in response.content.iter_any():
             raw += chunk
-            if len(raw) > ANSWER_LIMIT:
-                raise OidcError(f"oidc: the issuer answered with more than {ANSWER_LIMIT} bytes")
+            if len(raw) > RESPONSE_LIMIT:
+                raise OidcError(f"oidc: the issuer's response exceeds {RESPONSE_LIMIT} bytes")
     try:
         found = json.loads(raw)
     except ValueError:
@@ -172,12 +172,12 @@ async def _json(
         )
     if code == "invalid_client" or (response.status == 401 and data is not None):
         raise _InvalidClient("oidc: the issuer does not accept the client (invalid_client)")
-    said = f" ({code})" if _CODE.match(code) else ""
-    raise OidcError(f"oidc: the issuer answered {response.status}{said}; log in again")
+    detail = f" ({code})" if _CODE.match(code) else ""
+    raise OidcError(f"oidc: the issuer answered {response.status}{detail}; log in again")
 
 
 def _trust(file: Path, config: Object) -> ssl.SSLContext:
-    """What the issuer's certificate is verified by."""
+    """The TLS context that verifies the issuer."""
     data, path = (config.get(f"idp-certificate-authority{end}") for end in ("-data", ""))
     try:
         if data:
@@ -194,8 +194,8 @@ def _trust(file: Path, config: Object) -> ssl.SSLContext:
 
 
 def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
-    """Puts the tokens in the place of the refresh token ``named``. Where that cannot be done they
-    stay in memory, and the log says so."""
+    """Replaces the refresh token ``named`` in the kubeconfig. If that fails, the tokens stay in
+    memory, and a warning is logged."""
     path = Path(os.path.realpath(file))
     try:
         with _locked(path):
@@ -203,9 +203,9 @@ def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
             if _replace(config, named, tokens):
                 _write(path, yaml.safe_dump(config, sort_keys=False))
     except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
-        why = getattr(error, "strerror", None) or "it changed meanwhile"
+        why = getattr(error, "strerror", None) or "the file has changed"
         log.warning(
-            "kubeconfig %s: the renewed OIDC tokens cannot be written (%s) and are kept in memory; "
+            "kubeconfig %s: cannot write the renewed OIDC tokens (%s); they are kept in memory: "
             "log in again before the next start of the bridge",
             file,
             why,
@@ -213,7 +213,7 @@ def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
 
 
 def _replace(config: Object, named: str, tokens: dict[str, str]) -> bool:
-    """Whether a user of the kubeconfig has that refresh token, which is replaced."""
+    """Replaces the tokens in ``config``; returns whether a user has that refresh token."""
     replaced = False
     for entry in config.get("users") or ():
         provider = (entry.get("user") or {}).get("auth-provider") or {}
@@ -226,7 +226,7 @@ def _replace(config: Object, named: str, tokens: dict[str, str]) -> bool:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """kubectl's lock of a kubeconfig (lockFile in client-go's tools/clientcmd/loader.go)."""
+    """Holds kubectl's lock of a kubeconfig (lockFile in client-go's tools/clientcmd/loader.go)."""
     lock = path.with_name(f"{path.name}.lock")
     os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     try:
@@ -239,13 +239,13 @@ def _write(path: Path, text: str) -> None:
     known = path.stat()
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as made:
-            os.fchmod(made.fileno(), known.st_mode & 0o7777)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), known.st_mode & 0o7777)
             with contextlib.suppress(PermissionError):
-                os.fchown(made.fileno(), known.st_uid, known.st_gid)
-            made.write(text)
-            made.flush()
-            os.fsync(made.fileno())
+                os.fchown(file.fileno(), known.st_uid, known.st_gid)
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

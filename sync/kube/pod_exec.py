@@ -1,8 +1,8 @@
-"""A command in a container, run to its end: without input or terminal, its output collected.
+"""Runs a command in a container to its end, without stdin and terminal, and collects its output.
 
-Spoken as a WebSocket of `PROTOCOL`, which every API server understands that is in use. A failure of
-the command is a value, `Output.failure`; what keeps it from running, or from being heard to its
-end, is raised. When the caller is cancelled the connection is closed.
+The WebSocket subprotocol is `PROTOCOL`, which every supported API server speaks. A command that
+fails is a result (`Output.failure`); a command that cannot run, or whose end is not received,
+raises. When the caller is cancelled, the connection is closed.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from sync.kube.client import KubeClient
 from sync.kube.errors import Unreachable
 from sync.kube.resources import PODS
 
-#: Of a binary message the first byte says which stream the rest belongs to: standard output,
-#: standard error, and the end as a v1.Status (k8s.io/apimachinery/pkg/util/remotecommand).
+#: The first byte of a binary message is its stream: stdout, stderr, or the final v1.Status
+#: (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"
-_OUTPUT, _ERROR, _END = 1, 2, 3
+_STDOUT, _STDERR, _STATUS = 1, 2, 3
 
 
 class OutputLimitExceeded(Exception):
-    """The command has written more than was asked to be kept."""
+    """Raised when the command writes more than ``limit`` bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a command has written."""
+    """Output and result of a command that has ended."""
 
     stdout: bytes
     stderr: bytes
     failure: str
-    """Why it failed, in the server's words, the exit code among them; "" when it did not."""
+    """The server's message if the command failed, with the exit code; "" if it succeeded."""
 
 
 async def run_command(
     client: KubeClient, *, namespace: str, pod: str, container: str, argv: Sequence[str], limit: int
 ) -> Output:
-    """Runs it, and returns when it has ended.
+    """Runs ``argv`` in the container and returns when the command has ended.
 
-    Raises TooMuchOutput beyond ``limit`` bytes of both streams together, and the errors of
+    Raises OutputLimitExceeded beyond ``limit`` bytes of both streams together, and the errors of
     `KubeClient.websocket`.
     """
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", argument) for argument in argv]
-    streams = {_OUTPUT: bytearray(), _ERROR: bytearray(), _END: bytearray()}
+    streams = {_STDOUT: bytearray(), _STDERR: bytearray(), _STATUS: bytearray()}
     async with client.websocket(path, query=query, protocol=PROTOCOL) as socket:
         with client.map_read_errors(path):
             async for message in socket:
@@ -56,18 +56,18 @@ async def run_command(
                     streams.setdefault(message.data[0], bytearray()).extend(message.data[1:])
                 if sum(map(len, streams.values())) > limit:
                     raise OutputLimitExceeded
-    if not streams[_END]:
+    if not streams[_STATUS]:
         raise Unreachable(
             "the connection broke before the command ended", side=client.side, what=f"GET {path}"
         )
-    return Output(bytes(streams[_OUTPUT]), bytes(streams[_ERROR]), _failure(streams[_END]))
+    return Output(bytes(streams[_STDOUT]), bytes(streams[_STDERR]), _failure(streams[_STATUS]))
 
 
-def _failure(end: bytes | bytearray) -> str:
+def _failure(raw: bytes | bytearray) -> str:
     try:
-        status = orjson.loads(end)
+        status = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        return "the end of the command is not known: its status is no JSON"
+        return "the result of the command is unknown: its status is not JSON"
     if status.get("status") == "Success":
         return ""
     return str(status.get("message") or "the command failed")

@@ -1,21 +1,20 @@
-"""How many requests to one API server are in flight at once: as many as it gains from.
+"""An adaptive limit of the requests in flight to one API server.
 
-- The limit starts at `START`, and is between `LEAST` and ``most``. While requests wait for it and
-  answers do not come later than the server needs, it grows.
-- An answer of 429, or of 503 with ``Retry-After``, halves it at once, for all that were sent
-  before that answer together; for `HOLD` seconds then it does not grow.
-- Answers that come `TARGET` seconds later than the server needs (where it needs more than that:
-  twice as late) lower it: more in flight would wait there, and be done no sooner. The rule, and
-  the number, are those of LEDBAT (RFC 6817).
-- What the server needs is learned, a number for each method, where no more than `QUIET` are in
-  flight: nothing of ours queues then. So a far server, or one with slow webhooks, is no reason to
-  ask it less; one that became slower all at once is asked little for as long as it takes to learn
-  that.
-- Who waits for a place is served by the turns of `sync.base.fair_queue`; groups are the values of
-  `FLOW`. What is `URGENT` does not wait, and takes no place.
-- Whoever is cancelled while it waits leaves nothing behind.
+- The limit starts at `START` and stays between `LEAST` and ``most``. It grows while requests wait
+  for it and responses are not delayed.
+- A throttled response (429, or 503 with ``Retry-After``) halves the limit once for all requests
+  that were sent before it; then the limit does not grow for `HOLD` seconds.
+- Responses that take `TARGET` seconds longer than the server needs (or twice as long, if the server
+  needs more than that) lower it: more requests would queue at the server and finish no sooner. The
+  rule and the number are LEDBAT's (RFC 6817).
+- The time that the server needs is learned per method while at most `QUIET` requests are in flight,
+  when none of ours queue. So a distant server, or one with slow webhooks, does not lower the limit;
+  a server that suddenly becomes slower does until the new time is learned.
+- Waiting requests take turns by `FLOW` (`sync.base.fair_queue`). `URGENT` requests neither wait nor
+  count.
+- A cancelled waiter leaves nothing behind.
 
-The times are our own loop's too: where that is what is busy, more in flight gains nothing either.
+The times include those of our own event loop: while it is busy, more requests gain nothing either.
 """
 
 from __future__ import annotations
@@ -31,31 +30,30 @@ from typing import Final
 
 from sync.base.fair_queue import FairQueue
 
-#: Enough for the requests of a pod alone, all at once.
+#: Enough for all requests of one pod at once.
 START = 16
-#: Fewer would leave a server idle between two requests.
+#: Fewer would leave the server idle between two requests.
 LEAST = 2
-#: Requests at once that make no queue worth the name.
+#: Requests in flight that do not queue at the server.
 QUIET = 4
-#: Seconds that a request may wait at the server because of ours before it: 100 ms (RFC 6817, 2.5).
+#: Seconds that a request may queue at the server behind ours: 100 ms (RFC 6817, 2.5).
 TARGET = 0.1
-#: Seconds after a refusal without growth: the shortest Retry-After. Afterwards the limit grows by
-#: one (or an eighth) every `STEP` seconds at most, so that a server is seldom asked too much again.
+#: Seconds without growth after throttling: the shortest Retry-After. Afterwards the limit grows by
+#: one (or an eighth) every `STEP` seconds at most, so that throttling stays rare.
 HOLD, STEP = 1.0, 0.1
-#: How much of what the server needs is forgotten with each new measurement.
+#: The weight of a new measurement of the time that the server needs.
 _FORGET = 0.1
 
 URGENT: Final = object()
-#: Whose requests these are: the namespace that is reconciled, None where there is no such thing, or
-#: `URGENT`. Tasks inherit it.
+#: The flow of requests: the namespace that is reconciled, None if there is none, or `URGENT`. Tasks
+#: inherit it.
 FLOW: ContextVar[Hashable] = ContextVar("FLOW", default=None)
 
 
 @contextmanager
 def urgent() -> Iterator[None]:
-    """Requests of the block, and of tasks that it starts, wait for no others: for those on which it
-    depends whether the node is alive, and those that somebody waits for; few, or with a bound of
-    their own."""
+    """Requests of the block, and of tasks that it starts, bypass the limit: for the few that keep
+    the node alive, and for those that a person waits for, which have a limit of their own."""
     token = FLOW.set(URGENT)
     try:
         yield
@@ -64,9 +62,9 @@ def urgent() -> Iterator[None]:
 
 
 class RequestLimiter:
-    """The requests to one API server, ``most`` at once at best.
+    """Limits the requests to one API server, to ``most`` at once.
 
-    ``flow = await enter()``, the request, then `leave`, whatever became of it.
+    Call ``flow = await enter()``, send the request, then call `leave` whatever its result.
     """
 
     def __init__(self, *, most: int, clock: Callable[[], float] = monotonic) -> None:
@@ -74,36 +72,36 @@ class RequestLimiter:
         self._clock = clock
         self._limit = float(min(START, most))
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
-        # Seconds that the server needs for a request, by method.
+        # Seconds that the server needs, by method.
         self._needs: dict[str, float] = {}
-        # When more than `QUIET` were in flight last.
+        # When more than `QUIET` were last in flight.
         self._crowded = -math.inf
-        # When the limit changed last; since it was looked at: how late answers came, by what is
-        # allowed, and whether anybody waited.
+        # When the limit last changed. Since the last decision: delays relative to the allowed ones,
+        # and whether a request waited.
         self._changed = clock()
-        self._late: list[float] = []
+        self._delays: list[float] = []
         self._wanted = False
-        # Until it is lowered for the first time the limit grows by half at once.
-        self._steep = True
+        # The limit grows by half at a time until it is first lowered.
+        self._fast_start = True
         self._held_until = -math.inf
 
     @property
     def limit(self) -> int:
-        """How many may be in flight now."""
+        """The current limit."""
         return int(self._limit)
 
     @property
     def in_flight(self) -> int:
-        """How many are, without those that are urgent."""
+        """Requests in flight, without urgent ones."""
         return self._queue.held
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
+        """Requests that wait."""
         return self._queue.waiting
 
     async def enter(self) -> Hashable:
-        """Waits for a place, and says whose it is, for `leave`."""
+        """Waits for a slot; returns its flow, for `leave`."""
         flow = FLOW.get()
         if flow is URGENT or self._queue.try_acquire(flow, int(self._limit)):
             return flow
@@ -121,8 +119,8 @@ class RequestLimiter:
     def leave(
         self, flow: Hashable, method: str, seconds: float | None, *, refused: bool = False
     ) -> None:
-        """The request has ended: after so many seconds with an answer, or (None) without one.
-        ``refused``: the server answered that it is asked too much."""
+        """Releases the slot. ``seconds`` is the response time, None without a response; ``refused``
+        says that the server throttled the request."""
         if flow is URGENT:
             return
         if seconds is not None:
@@ -134,11 +132,11 @@ class RequestLimiter:
         self._admit()
 
     def _admit(self) -> None:
-        """Gives what is free to those who wait."""
+        """Hands free slots to waiting requests."""
         while (taken := self._queue.take(int(self._limit))) is not None:
             flow, waiter = taken
             if waiter.done():
-                self._queue.release(flow)  # It was cancelled.
+                self._queue.release(flow)  # cancelled
             else:
                 waiter.set_result(None)
 
@@ -156,30 +154,30 @@ class RequestLimiter:
         elif started > self._crowded:
             self._needs[method] = needs + _FORGET * (seconds - needs)
         if started < self._changed:
-            return  # It says how another limit does.
-        self._late.append((seconds - needs) / max(TARGET, needs))
-        if len(self._late) >= self._limit:
-            self._look(now)
+            return  # measured under another limit
+        self._delays.append((seconds - needs) / max(TARGET, needs))
+        if len(self._delays) >= self._limit:
+            self._decide(now)
 
-    def _look(self, now: float) -> None:
-        """Decides by as many answers as can be in flight."""
-        late, wanted = statistics.median(self._late), self._wanted
-        self._late.clear()
+    def _decide(self, now: float) -> None:
+        """Adjusts the limit by the responses since the last decision."""
+        delay, wanted = statistics.median(self._delays), self._wanted
+        self._delays.clear()
         self._wanted = self._queue.waiting > 0
-        if late > 1:
-            self._lower(max(0.5, 1 / late))
-        elif wanted and late < 0.5 and now >= self._held_until:
-            if self._steep:
+        if delay > 1:
+            self._lower(max(0.5, 1 / delay))
+        elif wanted and delay < 0.5 and now >= self._held_until:
+            if self._fast_start:
                 self._set(self._limit * 1.5)
             elif now >= self._changed + STEP:
                 self._set(self._limit + max(1, self._limit / 8))
 
     def _lower(self, part: float) -> None:
-        self._steep = False
+        self._fast_start = False
         self._set(self._limit * part)
 
     def _set(self, limit: float) -> None:
         limit = min(max(limit, LEAST), self._most)
         if limit != self._limit:
             self._limit, self._changed = limit, self._clock()
-            self._late.clear()
+            self._delays.clear()

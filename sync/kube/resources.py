@@ -1,16 +1,16 @@
-"""The kinds that the bridge reads or writes, and where their objects stand in the API."""
+"""The resources that the bridge reads or writes, and their API paths."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from translators.objects import Object as Object  # noqa: PLC0414  # re-exported  # noqa: PLC0414  # re-exported
+from translators.objects import Object as Object  # noqa: PLC0414  # re-exported
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of the API: enough to build the path of an object or a collection."""
+    """A resource of the API, with what its paths consist of."""
 
     group: str
     version: str
@@ -20,7 +20,7 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As in an object's ``apiVersion``: ``v1`` or ``discovery.k8s.io/v1``."""
+        """The ``apiVersion`` of objects: ``v1`` or ``discovery.k8s.io/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(
@@ -30,8 +30,8 @@ class Resource:
         namespace: str | None = None,
         subresource: str | None = None,
     ) -> str:
-        """The URL path, each part quoted. Without ``name`` the collection; without
-        ``namespace`` a namespaced kind's collection over all namespaces."""
+        """The URL path, each part quoted: the collection without ``name``; without ``namespace``,
+        the collection of a namespaced resource over all namespaces."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if namespace is not None and self.namespaced:

@@ -1,8 +1,8 @@
-"""The time of an API server's clock, by the ``Date`` of its answers.
+"""The clock of an API server, from the ``Date`` header of its responses.
 
-Times that a server decides by (when a token expires) are compared with the server's own clock: the
-bridge's may be wrong by hours. Between two answers the time goes on by this machine's monotonic
-clock, which no correction of its wall clock changes.
+Times that a server decides by (when a token expires) are compared with the server's own clock,
+since the bridge's may be wrong by hours. Between two responses the time advances by the monotonic
+clock, which corrections of the wall clock do not change.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-#: Seconds for which an answer's date counts before the next one is read.
-EVERY = 10.0
+#: Seconds for which a date is used before the next one is parsed.
+UPDATE_INTERVAL = 10.0
 
 
 class ServerClock:
@@ -23,9 +23,9 @@ class ServerClock:
         self._read_at = 0.0
 
     def update(self, date: str | None) -> None:
-        """Takes the ``Date`` header of an answer that has just come."""
+        """Sets the clock from the ``Date`` header of a response just received."""
         now = time.monotonic()
-        if date is None or (self._date is not None and now - self._read_at < EVERY):
+        if date is None or (self._date is not None and now - self._read_at < UPDATE_INTERVAL):
             return
         try:
             self._date = parsedate_to_datetime(date).timestamp()
@@ -34,7 +34,7 @@ class ServerClock:
         self._read_at = now
 
     def now(self) -> datetime | None:
-        """The time there now; None before the first answer with a date."""
+        """The server's time now; None before the first response with a date."""
         if self._date is None:
             return None
         return datetime.fromtimestamp(self._date + time.monotonic() - self._read_at, UTC)

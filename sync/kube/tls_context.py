@@ -1,4 +1,4 @@
-"""Makes the TLS context of a kubeconfig: whom it trusts, and the client certificate."""
+"""Builds the TLS context of a kubeconfig: trusted CAs and client certificate."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
 
 
 def client_context(settings: ResolvedContext) -> ssl.SSLContext:
-    """The context for connections to the settings' server. Raises ConfigProblem."""
+    """The TLS context for connections to the API server. Raises KubeconfigError."""
     context = _verifying(settings.ca)
-    # OpenSSL's own settings on a machine can allow older ones.
+    # The system's OpenSSL configuration may allow older versions.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not settings.verify_ssl:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if settings.cert:
         _load_certificate(context, settings.cert, settings.key or b"")
-    # Upgrades (exec, attach, port-forward) exist in HTTP/1.1 only, and aiohttp speaks no other.
+    # Upgrades (exec, attach, port-forward) need HTTP/1.1, and aiohttp supports nothing else.
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -28,11 +28,11 @@ def client_context(settings: ResolvedContext) -> ssl.SSLContext:
 def _verifying(authorities: bytes | None) -> ssl.SSLContext:
     if authorities is None:
         return ssl.create_default_context()
-    # Comments of a bundle may hold any bytes; OpenSSL reads ASCII.
+    # Comments of a bundle may contain any bytes; OpenSSL reads ASCII.
     text = authorities.decode("ascii", "ignore")
     wrong = KubeconfigError("its certificate-authority is not valid PEM")
     if not text.strip():
-        raise wrong  # An empty text would mean the machine's own authorities.
+        raise wrong  # an empty text would select the system's CAs
     try:
         return ssl.create_default_context(cadata=text)
     except (OSError, ValueError):
@@ -40,13 +40,13 @@ def _verifying(authorities: bytes | None) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    """Through a file that is removed at once: OpenSSL reads certificates of files only."""
+    """Loads the pair from a temporary file: the ssl module reads certificates from files only."""
     try:
         fd, name = tempfile.mkstemp()
         try:
             with os.fdopen(fd, "wb") as both:
                 both.write(cert + b"\n" + key)
-            # The password is for OpenSSL, which else asks the terminal for that of the key.
+            # With a password OpenSSL does not prompt for the key's on the terminal.
             context.load_cert_chain(name, password="")
         finally:
             Path(name).unlink()
@@ -56,6 +56,5 @@ def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
         ) from None
     except OSError as error:
         raise KubeconfigError(
-            f"{error.strerror or 'cannot be written'}: a temporary file; TMPDIR says where these "
-            "are made"
+            f"cannot write a temporary file: {error.strerror or 'failed'}; TMPDIR sets their folder"
         ) from None

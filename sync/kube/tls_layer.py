@@ -1,17 +1,17 @@
-"""TLS over a transport of the event loop: exact to the last byte, whoever ends first.
+"""TLS over a transport of the event loop that loses no byte, whichever side ends first.
 
-The event loops' own TLS is not used where bytes are tunnelled, because uvloop's drops what it has
-received but not yet handed over when the peer hangs up while reading is paused, and because
-neither lets one direction end before the other. Here the same holds on every event loop:
+Tunnels do not use the event loops' own TLS: uvloop's drops received bytes that it has not handed
+over when the peer disconnects while reading is paused, and no event loop lets one direction end
+before the other. On every event loop this class guarantees:
 
 - Everything that the peer sent reaches `data_received`, in order, before `eof_received` or
-  `connection_lost`, also when reading was paused meanwhile.
-- `pause_reading` pauses the connection below, so what is held here stays under one read of it.
-- `write_eof` ends one direction (close_notify) and leaves the other open. An `eof_received` that
-  returns True leaves ours open when the peer ends its own.
-- `connection_made` of the protocol above comes after the handshake. A handshake that fails, or is
-  slower than its limit, ends the connection, and the protocol above never hears of it; `ready`
-  says why. Certificates are verified by OpenSSL as the context asks, host name included.
+  `connection_lost`, also if reading was paused meanwhile.
+- `pause_reading` pauses the connection below, so that less than one read of it is buffered here.
+- `write_eof` ends one direction (close_notify) and keeps the other open. If `eof_received` returns
+  True, our direction stays open after the peer ended its own.
+- `connection_made` of the protocol above is called after the handshake. A handshake that fails or
+  times out ends the connection without a call to the protocol above; `ready` has the error. OpenSSL
+  verifies certificates as the context demands, host name included.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
-#: Bytes handed over at a time: four records of TLS, one write to the operating system.
+#: Bytes per call: four TLS records, one write to the operating system.
 READ_SIZE = 64 * 1024
-#: Seconds for a handshake: that of CONNECT_TIMEOUT, and short for peers that never begin one.
+#: Seconds for a handshake, as CONNECT_TIMEOUT; it also ends peers that never begin one.
 HANDSHAKE_TIMEOUT = 10.0
 
 Buffer = bytes | bytearray | memoryview
 
 
 class TlsLayer(asyncio.Transport, asyncio.Protocol):
-    """A protocol to the transport below, a transport to the protocol above."""
+    """A protocol for the transport below, and a transport for the protocol above."""
 
-    # There are thousands of them: each holds as little as it can.
+    # Thousands exist at once, so each is small.
     __slots__ = (
         "_above",
         "_below",
         "_closing",
+        "_eof_reported",
         "_eof_sent",
         "_eof_wanted",
         "_error",
@@ -49,7 +50,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         "_received_end",
         "_timer",
         "_tls",
-        "_told_end",
         "ready",
     )
 
@@ -63,8 +63,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         session: ssl.SSLSession | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
-        """``session`` is one of an earlier connection to the same peer with the same context: if
-        that still knows it, nobody's certificate is sent and checked again."""
+        """``above`` makes the protocol after the handshake. ``session`` is one of an earlier
+        connection to the same peer with the same context; if the peer still knows it, the handshake
+        is abbreviated and no certificate is sent."""
         super().__init__()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -80,16 +81,16 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._below: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(
-            handshake_timeout, self._too_slow
+            handshake_timeout, self._time_out
         )
         self.ready: asyncio.Future[None] = self._loop.create_future()
-        """Done when the handshake is: its error is an ssl.SSLError or another OSError."""
-        # Nobody has to wait for it, so nobody may be told that nobody did.
+        """Done after the handshake; fails with an ssl.SSLError or another OSError."""
+        # Retrieves the exception, so that asyncio does not log it if nobody waits.
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._error: Exception | None = None
         self._paused = False
         self._received_end = False  # the connection below has no more bytes
-        self._told_end = False  # the protocol above knows that
+        self._eof_reported = False  # the protocol above was notified
         self._eof_wanted = False
         self._eof_sent = False
         self._closing = False
@@ -98,31 +99,31 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._below = cast("asyncio.Transport", transport)
-        self._shake()
+        self._handshake()
 
     def data_received(self, data: bytes) -> None:
-        # In pieces: OpenSSL keeps as much room as it once needed for as long as this lasts.
+        # In pieces: OpenSSL keeps its largest buffer for the life of the connection.
         view = memoryview(data)
         for at in range(0, len(view), READ_SIZE):
             self._incoming.write(view[at : at + READ_SIZE])
-            if self._above is not None or self._shake():
+            if self._above is not None or self._handshake():
                 self._read()
 
     def eof_received(self) -> bool:
         self._received_end = True
         if self._above is None:
-            self._fail(ConnectionResetError("the peer hung up during the TLS handshake"))
+            self._fail(ConnectionResetError("the peer disconnected during the TLS handshake"))
         else:
             self._read()
-        return True  # when to close is decided here, by what the protocol above answers
+        return True  # stay open: the protocol above decides
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end_timer()
         if self._above is None:
-            self._not_ready(exc or ConnectionResetError("the peer hung up"))
+            self._set_error(exc or ConnectionResetError("the peer closed the connection"))
             return
         if not self._closing:
-            # A reset must not take with it what came before, paused or not.
+            # A reset must not discard what arrived before, paused or not.
             self._paused = False
             self._read()
         self._closing = True
@@ -138,8 +139,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     # -- the handshake -----------------------------------------------------------------------
 
-    def _shake(self) -> bool:
-        """Goes on with the handshake; whether it is done."""
+    def _handshake(self) -> bool:
+        """Continues the handshake; returns whether it is complete."""
         if self._closing:
             return False
         try:
@@ -152,9 +153,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             return False
         self._flush()
         self._end_timer()
-        make, self._make_above = self._make_above, None  # with all that it holds
+        make, self._make_above = self._make_above, None  # frees what it refers to
         if make is None:
-            raise RuntimeError("a TLS handshake ends once")
+            raise RuntimeError("the TLS handshake was completed twice")
         self._above = make()
         self._above.connection_made(self)
         if not self.ready.done():
@@ -166,19 +167,19 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         if timer is not None:
             timer.cancel()
 
-    def _too_slow(self) -> None:
-        self._not_ready(TimeoutError("the TLS handshake took too long"))
+    def _time_out(self) -> None:
+        self._set_error(TimeoutError("the TLS handshake timed out"))
         if self._below is not None:
             self.abort()
 
-    def _not_ready(self, error: Exception) -> None:
+    def _set_error(self, error: Exception) -> None:
         if not self.ready.done():
             self.ready.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
-        """Ends the connection, after the alert that OpenSSL has for the peer."""
+        """Sends OpenSSL's alert and closes the connection."""
         self._error = error
-        self._not_ready(error)
+        self._set_error(error)
         self._flush()
         self._closing = True
         self._lower.close()
@@ -187,24 +188,24 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def _read(self) -> None:
         above = self._upper
-        while not (self._paused or self._told_end or self._closing):
+        while not (self._paused or self._eof_reported or self._closing):
             data = self._decrypted()
             if not data:
                 break
-            above = self._upper  # `set_protocol` may have been called by the one before
+            above = self._upper  # the previous protocol may have called `set_protocol`
             above.data_received(data)
         if self._closing:
             return
         self._flush()
         if self._eof_wanted:
             self._send_eof()
-        if self._received_end and not self._paused and not self._told_end:
-            self._told_end = True
+        if self._received_end and not self._paused and not self._eof_reported:
+            self._eof_reported = True
             if not above.eof_received():
                 self.close()
 
     def _decrypted(self) -> bytes:
-        """What has come, some `READ_SIZE` of it; nothing when all is read or TLS is broken."""
+        """About `READ_SIZE` decrypted bytes; b"" if there are no more, or after an error."""
         parts: list[bytes] = []
         size = 0
         if self._error is not None:
@@ -212,7 +213,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             return b""
         try:
             while size < READ_SIZE and (part := self._tls.read(READ_SIZE)):
-                parts.append(part)  # of one record, 16 KiB at most
+                parts.append(part)  # one record, 16 KiB at most
                 size += len(part)
             self._received_end = self._received_end or size < READ_SIZE
         except ssl.SSLWantReadError:
@@ -226,13 +227,13 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return b"".join(parts)
 
     def pause_reading(self) -> None:
-        """Nothing more comes until `resume_reading`. Calling it twice is no error."""
+        """Stops calls of `data_received` until `resume_reading`. May be called twice."""
         if not self._paused and not self._closing:
             self._paused = True
             self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """What was held back comes on the loop's next turn."""
+        """Delivers buffered data in the loop's next iteration."""
         if self._paused:
             self._paused = False
             self._loop.call_soon(self._resumed)
@@ -245,13 +246,13 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:
-        """Whether data may come."""
+        """Whether data may be delivered."""
         return not self._paused and not self._closing
 
     # -- writing -----------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Sends the bytes, or keeps them below; nothing after `write_eof` or `close`."""
+        """Sends or buffers the bytes; drops them after `write_eof` or `close`."""
         if self._closing or self._eof_wanted:
             return
         rest = memoryview(data).cast("B")
@@ -264,29 +265,29 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._flush()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """As one write: one TLS record where there would be many."""
+        """Joins the buffers into one write, and one TLS record."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """True: a direction of TLS can end alone."""
+        """True: TLS can end one direction."""
         return True
 
     def write_eof(self) -> None:
-        """Tells the peer that no more comes, after all that was written."""
+        """Sends close_notify after everything that was written."""
         if not self._eof_wanted and not self._closing:
             self._eof_wanted = True
             self._send_eof()
 
     def _send_eof(self) -> None:
-        # OpenSSL reads on as it ends our direction, and takes data that it finds for a fault of
-        # the peer; so what has come is handed over first, if need be when reading goes on.
-        if self._eof_sent or (self._incoming.pending and not self._told_end):
+        # OpenSSL reads while it ends our direction, and treats pending data as an error of the
+        # peer; so received data is delivered first, if necessary after reading resumes.
+        if self._eof_sent or (self._incoming.pending and not self._eof_reported):
             return
         self._eof_sent = True
         self._close_notify()
 
     def _close_notify(self) -> None:
-        # NB: no error: it is in the outgoing bytes now, or the peer has given up TLS already.
+        # Not an error: the alert is in the outgoing bytes, or the peer has ended TLS already.
         with contextlib.suppress(ssl.SSLError, ValueError):
             self._tls.unwrap()
         self._flush()
@@ -296,22 +297,21 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._below.write(self._outgoing.read())
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Of the connection below, where all that is not yet sent is held."""
+        """Sets the limits of the connection below, which buffers all unsent data."""
         self._lower.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that are not yet handed to the operating system, as encrypted."""
+        """Encrypted bytes that are not yet passed to the operating system."""
         return self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Low and high, of the connection below."""
+        """Low and high water mark of the connection below."""
         return self._lower.get_write_buffer_limits()
 
     # -- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """No more data comes; what was written is sent, then the connection ends. Nothing bounds
-        the time for that but `abort`."""
+        """Sends what was written, then closes the connection. Only `abort` bounds the time."""
         if self._closing:
             return
         self._closing = True
@@ -320,15 +320,15 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._lower.close()
 
     def abort(self) -> None:
-        """Ends the connection now."""
+        """Closes the connection at once."""
         self._closing = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether the end has begun from this side, or is there."""
+        """Whether this side is closing, or the connection is closed."""
         return self._closing
 
-    # -- who is above and below --------------------------------------------------------------
+    # -- neighbours --------------------------------------------------------------------------
 
     @property
     def _upper(self) -> asyncio.Protocol:
@@ -343,7 +343,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         return self._below
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """From now on this one is above; its `connection_made` is not called."""
+        """Replaces the protocol above; does not call its `connection_made`."""
         self._above = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:

@@ -1,10 +1,10 @@
-"""The TLS session that the next connections to an API server may go on with.
+"""Caches the TLS session that the next connections to an API server resume.
 
-Of thousands of connections each takes less memory that way: no chain of certificates is sent,
-checked, and kept for it again. The server has to be the same: only who has the secrets of the first
-connection can go on with it. What was checked then (trust, the name, our own certificate) holds for
-`SECONDS`, for connections of the same context and name alone; then a whole handshake is made again.
-A server that does not know the session makes one, too, without an error.
+With thousands of connections resumption saves memory: no certificate chain is sent, verified and
+entry per connection. Only the server that has the secrets of the first connection can resume it.
+Its verification (trust, host name, client certificate) is reused for `SECONDS`, by connections with
+the same context and name only; then a full handshake follows. A server that does not know the
+session makes a full handshake, too, without an error.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import ssl
 from dataclasses import dataclass
 from time import monotonic
 
-#: After which certificates are checked anew.
+#: Seconds after which certificates are verified again.
 SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _Entry:
     session: ssl.SSLSession
     context: ssl.SSLContext
     name: str | None
@@ -26,27 +26,27 @@ class _Kept:
 
 
 class TlsSessionCache:
-    """Of one API server: one session, the newest that came of a whole handshake."""
+    """One session of one API server: the newest of a full handshake."""
 
     def __init__(self) -> None:
-        self._kept: _Kept | None = None
+        self._entry: _Entry | None = None
 
     def get(self, context: ssl.SSLContext, name: str) -> ssl.SSLSession | None:
-        """What a connection of this context to this name may go on with, if there is something."""
-        kept = self._kept
-        if kept is None or kept.context is not context or kept.name != name:
+        """The session that a connection with this context to this name may resume, if any."""
+        entry = self._entry
+        if entry is None or entry.context is not context or entry.name != name:
             return None
-        if monotonic() >= kept.until:
-            self._kept = None
+        if monotonic() >= entry.until:
+            self._entry = None
             return None
-        return kept.session
+        return entry.session
 
     def put(self, tls: ssl.SSLObject | None) -> None:
-        """Takes the session of a connection whose peer has sent something, unless it went on with
-        one itself: what was checked would never be checked again."""
+        """Stores the session of a connection that has received data, unless it was resumed itself:
+        certificates would never be verified again."""
         if tls is None or tls.session_reused:
             return
         session = tls.session
         if session is not None and session.has_ticket:
             until = monotonic() + min(SECONDS, session.timeout)
-            self._kept = _Kept(session, tls.context, tls.server_hostname, until)
+            self._entry = _Entry(session, tls.context, tls.server_hostname, until)

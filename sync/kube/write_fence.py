@@ -1,19 +1,19 @@
-"""Who may write, and until when: a gate before the requests that change something.
+"""A fence in front of the requests that change something: who may write, and until when.
 
-A client that goes through a fence (`Transport.fenced`) refuses writes with `NotLeaderError` while
-it is shut. Reads, watches and streams do not look at it.
+A client behind a fence (`Transport.fenced`) raises `NotLeaderError` for writes while the fence is
+closed. Reads, watches and streams do not pass it.
 
-- It opens with `extend(until)`, and shuts by itself at that time: whoever holds a lease extends it
-  as long as the lease is surely its own. `close` shuts it for good.
-- It is looked at before a write waits for its connection, and again when its body is about to be
-  handed to the socket. The time is read there, so that a process that was stopped, or a machine
-  that slept, sends nothing on waking, whatever its timers have done by then.
-- Writes that are under way when it shuts are ended at once. What has left by then may still arrive:
-  the preconditions of a write (UID, version) are for that, and the time between a fence's end and
-  the end of the lease.
-- `on_change` handlers hear when it opens and when it shuts by itself, not of `close`.
-- A fence ``behind`` another one is open while both are: a second condition, for the writes to one
-  side alone.
+- `extend(until)` opens the fence until that time: the holder of a Lease extends it for as long as
+  the Lease is certainly its own. `close` closes it for good.
+- The fence is checked before a write waits for a connection, and again when its body is handed to
+  the socket. The clock is read then, so that a stopped process or a suspended machine sends nothing
+  after it resumes, whatever its timers have done by then.
+- When the fence closes, writes in flight are aborted. What has left by then may still arrive:
+  preconditions (UID, resource version) and the time between the end of the fence and the end of the
+  Lease cover that.
+- `on_change` handlers are called when the fence opens and when it expires, not on `close`.
+- A fence with an ``outer`` fence is open while both are: a second condition for the writes to one
+  side.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sync.kube.errors import NotLeaderError, Side
 if sys.platform == "linux":
 
     def clock() -> float:
-        """Seconds that have passed, those for which the machine slept among them."""
+        """Monotonic seconds that include the time while the machine was suspended."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 else:
@@ -42,25 +42,26 @@ else:
 
 
 class Fence:
-    """Shut until it is extended; to be used in one event loop."""
+    """Closed until it is extended; for one event loop."""
 
     def __init__(self, *, outer: Fence | None = None, clock: Callable[[], float] = clock) -> None:
         self._clock = clock
         self._behind = outer
-        # The fences behind this one.
-        self._followers: list[Fence] = []
+        # Fences whose outer fence this is.
+        self._inner: list[Fence] = []
         if outer is not None:
-            outer._followers.append(self)
+            outer._inner.append(self)
         self._until = -math.inf
         self._closed = False
-        # What was told last.
+        # The state that handlers were last called with.
         self._was_open = False
         self._handlers: Callbacks[bool] = Callbacks("fence")
-        self._under_way: set[asyncio.Timeout] = set()
+        self._in_flight: set[asyncio.Timeout] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Fence {'open' if self.is_open else 'closed' if self._closed else 'shut'}>"
+        closed = "closed for good" if self._closed else "closed"
+        return f"<Fence {'open' if self.is_open else closed}>"
 
     @property
     def is_open(self) -> bool:
@@ -69,43 +70,43 @@ class Fence:
         return own and (self._behind is None or self._behind.is_open)
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
-        """Calls ``handler(open)`` when it opens, and when its time is up."""
+        """Calls ``handler(open)`` when the fence opens, and when it expires."""
         self._handlers.add(handler)
 
     def extend(self, until: float) -> None:
-        """Writes pass until then, by the clock of this module. One that is closed stays so."""
+        """Opens the fence until then, by this module's `clock`; does nothing after `close`."""
         if self._closed:
             return
         self._until = until
-        self._wait()
+        self._start_timer()
         if self.is_open:
-            self._tell(is_open=True)
-        for follower in self._followers:
-            follower._tell(is_open=follower.is_open)
+            self._notify(is_open=True)
+        for inner in self._inner:
+            inner._notify(is_open=inner.is_open)
 
     def close(self) -> None:
-        """No write passes any more."""
+        """Closes the fence for good."""
         self._closed = True
         self._handlers.clear()
-        for follower in self._followers:
-            follower.close()
-        self._shut()
+        for inner in self._inner:
+            inner.close()
+        self._stop()
 
     def check(self, side: Side, what: str) -> None:
-        """Raises NotLeading while it is shut."""
+        """Raises NotLeaderError while the fence is closed."""
         if not self.is_open:
             raise not_leading(side, what)
 
     @contextmanager
     def guard(self, limit: asyncio.Timeout) -> Iterator[None]:
-        """One write is under way: ``limit``, which is around it, ends it when the fence shuts."""
-        self._under_way.add(limit)
+        """Registers a write in flight; its timeout ``limit`` expires when the fence closes."""
+        self._in_flight.add(limit)
         try:
             yield
         finally:
-            self._under_way.discard(limit)
+            self._in_flight.discard(limit)
 
-    def _wait(self) -> None:
+    def _start_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
@@ -113,34 +114,34 @@ class Fence:
 
     def _expire(self) -> None:
         if self._clock() < self._until:
-            self._wait()  # The loop's clock and this one may differ by a bit.
+            self._start_timer()  # the loop's clock may differ slightly
         else:
-            self._shut()
+            self._stop()
 
-    def _shut(self) -> None:
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._interrupt()
 
     def _interrupt(self) -> None:
-        """Ends the writes that are under way, here and behind this fence."""
-        for limit in self._under_way:
+        """Aborts the writes in flight behind this fence and its inner fences."""
+        for limit in self._in_flight:
             if not limit.expired():
                 limit.reschedule(-math.inf)
-        self._under_way.clear()
-        self._tell(is_open=False)
-        for follower in self._followers:
-            follower._interrupt()
+        self._in_flight.clear()
+        self._notify(is_open=False)
+        for inner in self._inner:
+            inner._interrupt()
 
-    def _tell(self, *, is_open: bool) -> None:
+    def _notify(self, *, is_open: bool) -> None:
         if is_open != self._was_open:
             self._was_open = is_open
             self._handlers(is_open)
 
 
 class FencedBody(BytesPayload):
-    """A request's body that is not sent once the fence is shut; aiohttp sends the head with it."""
+    """A request body that is not sent once the fence is closed; aiohttp sends the head with it."""
 
     def __init__(self, data: bytes, fence: Fence) -> None:
         super().__init__(data)
@@ -149,16 +150,16 @@ class FencedBody(BytesPayload):
     async def write_with_length(
         self, writer: AbstractStreamWriter, content_length: int | None
     ) -> None:
-        """As ever, if the fence is open."""
+        """Writes the body if the fence is open. Raises ConnectionAbortedError otherwise."""
         if not self._fence.is_open:
-            raise ConnectionAbortedError("the fence is shut")
+            raise ConnectionAbortedError("the fence is closed")
         await super().write_with_length(writer, content_length)
 
 
 def not_leading(side: Side, what: str) -> NotLeaderError:
-    """The error of a write that does not pass."""
+    """The error for a write that does not pass the fence."""
     return NotLeaderError(
-        "not sent, or ended: this bridge does not hold the node's lease, or its claim, now",
+        "not sent, or aborted: this bridge does not hold the node's lease, or its claim, now",
         side=side,
         what=what,
     )

@@ -35,7 +35,7 @@ DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60
 def test_the_bounds_are_within_ten_seconds() -> None:
     """Of a stop: the Lease, the streams with their cleanup, a plugin. Then the process is ended."""
     streams = node_kubelet.STREAMS_SECONDS + 2 * server.CLEANUP
-    longest = credential_plugins.REAPED + replica.RELEASE_SECONDS + streams
+    longest = credential_plugins.REAP_TIMEOUT + replica.RELEASE_SECONDS + streams
     assert longest < runner.STOP_SECONDS
     assert runner.STOP_SECONDS + 0.5 < 10
 

@@ -235,7 +235,7 @@ async def test_plugin_that_never_answers_is_ended_and_is_a_sentence(
     user = plugin(path.with_name("plugin"), script.replace("PIDS", str(pids)))
     monkeypatch.setattr("sync.kube.credentials.PLUGIN_SECONDS", 0.5)
     message = await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
-    assert "gave no answer" in message
+    assert "did not answer" in message
     assert await are_gone(await written(pids))
 
 
@@ -338,7 +338,7 @@ async def test_no_room_for_a_temporary_file(
     }
     write(path, kubeconfig(SERVER, user=user))
     said = await refused(KubeconfigRef(path))
-    assert "No space left on device: a temporary file; TMPDIR says where" in said
+    assert "cannot write a temporary file: No space left on device; TMPDIR" in said
 
 
 async def test_unknown_context_is_named(path: Path) -> None:
@@ -428,7 +428,9 @@ async def test_unreachable_oidc_issuer(path: Path, unused_tcp_port: int) -> None
         "idp-issuer-url": f"http://127.0.0.1:{unused_tcp_port}",
     }
     user = {"auth-provider": {"name": "oidc", "config": config}}
-    assert "OIDC" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
+    assert "oidc: the issuer did not renew" in await refused(
+        KubeconfigRef(write(path, kubeconfig(SERVER, user=user)))
+    )
 
 
 async def test_token_that_no_header_can_hold(path: Path) -> None:

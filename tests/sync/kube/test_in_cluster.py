@@ -84,7 +84,7 @@ async def test_a_renewed_token_is_taken_before_the_old_one_ends(
 ) -> None:
     """With no request that is refused."""
     async with KubeClient(await load(KubeconfigRef(), side="home")) as client:
-        monkeypatch.setattr(in_cluster, "LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(in_cluster, "RELOAD_SECONDS", 0.0)
         renew(api)
         assert (await client.list(NODES)).items == []
         assert client.config.authorization() == {"Authorization": f"Bearer {NEW}"}

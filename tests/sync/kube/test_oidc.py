@@ -220,7 +220,7 @@ async def test_issuers_certificate_is_verified(
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     issuer.url = f"https://127.0.0.1:{runner.addresses[0][1]}"
     try:
-        with pytest.raises(ClientConfigError, match="OIDC issuer did not renew"):
+        with pytest.raises(ClientConfigError, match="oidc: the issuer did not renew"):
             await read(write(tmp_path / "c", config(issuer)))
         assert issuer.auth == []
         trusting = {"idp-certificate-authority": str(authority.cert)}
