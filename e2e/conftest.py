@@ -4,8 +4,8 @@ The clusters are started once for a run (`e2e.clusters.fixture`); each test that
 ``bridged`` gets a virtual node of its own name, a home namespace of its own, and leaves nothing
 behind in either cluster. Its bridge has the permissions that `bridge rbac` prints and no others
 (`e2e.service_accounts`). The API servers' audit logs show at the end of a run which it used
-(`e2e.used_permissions`): a rejected request, a missing permission and an unused permission each fail
-the run.
+(`e2e.used_permissions`): a rejected request, a missing permission and an unused one each fail the
+run.
 """
 
 from __future__ import annotations

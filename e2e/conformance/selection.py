@@ -56,7 +56,7 @@ SKIPS = (
     Rule(r"\[Serial\]", "is not to be run beside others"),
     Rule(r"\[Disruptive\]", "breaks the cluster it runs on"),
     Rule(r"\[Slow\]", "takes minutes alone"),
-    Rule(r"\[Flaky\]", "fails now and then everywhere, upstream says"),
+    Rule(r"\[Flaky\]", "is marked as flaky upstream"),
     Rule(r"\[Feature:OffByDefault\]", "needs an alpha feature, which is off in these clusters"),
     Rule(r"\[DRA\]", "needs a driver for devices on the node's host"),
     Rule(r"\[Feature:NodeProblemDetector\]|\bSSH\b", "needs SSH to the node"),

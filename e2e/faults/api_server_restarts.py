@@ -164,7 +164,7 @@ FAULTS = (
     ),
     *(
         Fault(
-            f"{side}: watches are told 410",
+            f"{side}: watches get 410",
             "while the bridge is cut off, etcd is compacted and the API server restarted, so that "
             "no watch can go on where it was",
             "the packet rules are removed",

@@ -101,7 +101,7 @@ FAULTS = (
     ),
     _fault(
         "lost",
-        "of three writes, one is done, and its connection dies before the bridge is told",
+        "of three writes, one is done, and its connection dies before the bridge gets the response",
         Rule(Harm.LOSE, 0.33, _ANY_WRITE),
         short=True,
     ),
@@ -136,7 +136,7 @@ FAULTS = (
     ),
     _fault(
         "watches with 410",
-        "of three lines of a watch, one is instead told that its version is too old",
+        "of three lines of a watch, one is replaced by the error that its version is too old",
         Rule(Harm.GONE, 0.33),
     ),
     _fault(

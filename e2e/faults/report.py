@@ -96,7 +96,7 @@ def document(faults: Sequence[Fault], reports: Sequence[Json], recorded: str = "
     lines = ["| fault | what is done | tried | audits | counted |", "|---|---|---:|---:|---|"]
     for name, tally in rows.items():
         counted = _counted(tally.counted) if tally.tried else "not tried"
-        what = said.get(name, "jobs end, then all is deleted; nothing of ours is left")
+        what = said.get(name, "jobs end, then all is deleted; no managed object is left")
         lines.append(f"| {name} | {what} | {tally.tried} | {tally.trials} | {counted} |")
     heads = _HEAD.findall(recorded)
     heads += [f"- {_title(found)}" for found in reports]

@@ -127,7 +127,7 @@ class Run:
             bridged.kubectl("delete", "job", *done, "--wait=false", check=False)
 
     def _end(self, auditor: Auditor) -> Trial:
-        """Jobs come to their end, and when all is deleted, nothing of ours is left."""
+        """Jobs come to their end, and when all is deleted, no managed object is left."""
         bridged, trial, begin = self.stage.bridged, Trial(THE_END, tried=1), time.monotonic()
         try:
             wait_for(lambda: jobs_are_done(bridged), "every job is complete", seconds=JOB_SECONDS)

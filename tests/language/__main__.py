@@ -24,7 +24,17 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 #: Folders and files that are checked; generated pages follow from the code.
-CHECKED = ("bridge", "sync", "translators")
+CHECKED = (
+    "bridge",
+    "sync",
+    "translators",
+    "docs",
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "THREAT_MODEL.md",
+)
 #: Marks a line that may use the expression.
 ALLOWED = "lint: language"
 #: The form of a commit's subject; git itself writes those of merges and reverts.
