@@ -76,8 +76,8 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
         for event in events
         if event["reason"] == "RemoteClash"
     }
-    assert f"pod {namespace}/taken exists in the remote cluster" in told["Pod", "taken"]
-    assert f"ConfigMap {namespace}/taken exists in the remote" in told["Pod", "needs-config"]
+    assert f"remote: pod {namespace}/taken exists" in told["Pod", "taken"]
+    assert f"remote: ConfigMap {namespace}/taken exists" in told["Pod", "needs-config"]
     assert _spec_and_uid(bridged) == before
 
     bridged.kubectl("delete", "pod", "taken", "--wait=false")

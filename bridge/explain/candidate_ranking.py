@@ -76,7 +76,7 @@ async def rank_candidates(
             *scheduling_predicates.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),
         ]
-        skipped = bool(plan.skipped(pod, policy))
+        skipped = bool(plan.skip_reason(pod, policy))
         found.append(Candidate(node, policy, told, obstacles, skipped))
     return sorted(found, key=lambda it: it.rank)
 

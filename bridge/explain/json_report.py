@@ -159,7 +159,7 @@ def _refusals(facts: PodFacts) -> list[Object]:
     ]
     if policy is None:
         return found
-    if skipped := plan.skipped(facts.pod, policy):
+    if skipped := plan.skip_reason(facts.pod, policy):
         why = f"{skipped}; its DaemonSet counts it as available"
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is not None:

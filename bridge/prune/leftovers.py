@@ -21,7 +21,7 @@ from sync.cleanup import inventory
 from sync.cleanup.inventory import NodeInventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.mirror.copies import COPIED_RESOURCES
+from sync.mirror.copied_resources import COPIED_RESOURCES
 from translators.objects import is_deleting, name_of
 from translators.relay import reverse
 

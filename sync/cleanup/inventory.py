@@ -19,7 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.discovery import ListableResources
 from sync.kube.errors import ApiError, Conflict, KubeError, NotFound, UidMismatch, Unreachable
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
-from sync.mirror.copies import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
+from sync.mirror.copied_resources import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     LABEL_HOME,

@@ -15,7 +15,7 @@ from sync.cache.interning import InternPool
 from sync.capacity.aggregator import slim_namespace
 from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
-from sync.mirror.copies import COPIED_RESOURCES, copies_selector, reference_keys
+from sync.mirror.copied_resources import COPIED_RESOURCES, copies_selector, reference_keys
 from sync.pods import plan
 from translators.identity import Identity, is_in_mapped_namespace, origin_of
 from translators.objects import HomeNamespace, Object, namespace_of

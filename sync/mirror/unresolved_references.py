@@ -16,15 +16,13 @@ from collections.abc import Collection
 
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
-from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
+from sync.mirror.copied_resources import REFERENCED_RESOURCES
 from sync.namespaces.mapping import NamespaceMapping
 from sync.runtime.controller import ReconcileBlocked
 from translators.identity import Identity, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.pods import unresolved_references
-from translators.pods.references import Kind, Reference
-
-_RESOURCES: dict[Kind, Resource] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
+from translators.pods.references import Reference
 
 
 class UnresolvedReferences:
@@ -60,7 +58,9 @@ class UnresolvedReferences:
         """Whether the remote has an object of that name that is not one of our copies."""
         remote = self._identity.remote_namespace(namespace)
         try:
-            there = await self._client.get(_RESOURCES[ref.kind], ref.name, namespace=remote)
+            there = await self._client.get(
+                REFERENCED_RESOURCES[ref.kind], ref.name, namespace=remote
+            )
         except NotFound:
             return False
         return not is_owned(there, self._identity)

@@ -1,15 +1,14 @@
-"""Creates remote pods, and lets none run without the fields that restrict it.
+"""Checks that the remote's API server keeps the fields that restrict a pod.
 
-The remote's API server may admit a pod without some of its fields
-(`translators.pods.pruned_fields`). The answer to each creation is compared with what was sent, at
-the cost of no request:
+An API server may admit a pod without some of its fields (`translators.pods.pruned_fields`). The
+answer to each create request is compared with the request:
 
-- a pod without a field that restricts it is deleted again, and refused with `REASON`;
-- what else is missing is for the caller to report.
+- A pod without a field that restricts it is deleted again, and rejected with `REASON`.
+- Other missing fields are returned to the caller, which reports them.
 
-Between creation and deletion such a pod could begin to run. So a pod with restricting fields that
-supported servers are known to drop, and one that was refused before, is made as a dry run first. A
-webhook of the remote that takes no dry runs (400) leaves it with the comparison afterwards.
+Such a pod could start before it is deleted. So a pod with restricting fields that supported servers
+are known to drop, and one that was rejected before, is created as a dry run first. If a webhook of
+the remote does not support dry runs (400), only the comparison afterwards remains.
 """
 
 from __future__ import annotations
@@ -27,52 +26,56 @@ from translators.pods import pruned_fields
 
 log = logging.getLogger(__name__)
 
-#: ``status.reason`` of a pod that is not made because the remote drops what restricts it.
+#: ``status.reason`` of a pod that is not created because the remote drops a restricting field.
 REASON = "RemoteDropsField"
-#: Home pods remembered as refused; one that is forgotten is made and deleted once more.
-REMEMBERED_MAX = 10_000
+#: Rejected home pods that are remembered; another one is created and deleted once more.
+REJECTED_MAX = 10_000
 
 
 class PodCreator:
-    """``client`` is the remote's. Every method raises what the API server raises."""
+    """``client`` is the remote's. Every method raises KubeError."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
-        # UIDs of home pods that were refused.
-        self._refused: FairCache[str, bool] = FairCache(REMEMBERED_MAX)
+        # UIDs of rejected home pods.
+        self._rejected: FairCache[str, bool] = FairCache(REJECTED_MAX)
 
     async def dry_run(self, home: Object, sent: Object, *, namespace: str) -> None:
-        """Raises Waiting where a dry run shows that the pod would lose what restricts it. Asks for
-        none unless the pod needs it."""
-        if not pruned_fields.needs_dry_run(sent) and uid_of(home) not in self._refused:
+        """Sends a dry run, if the pod needs one. Raises ReconcileBlocked if the pod would lose a
+        restricting field."""
+        if not pruned_fields.needs_dry_run(sent) and uid_of(home) not in self._rejected:
             return
         try:
-            made = await self._client.create(PODS, sent, namespace=namespace, dry_run=True)
+            dry = await self._client.create(PODS, sent, namespace=namespace, dry_run=True)
         except BadRequest as error:
-            log.debug("pod %s: no dry run: %s", name_of(sent), error)
+            log.debug("pod %s: dry run not supported: %s", name_of(sent), error)
             return
-        self._refuse(home, pruned_fields.pruned_fields(sent, made))
+        self._check(home, pruned_fields.pruned_fields(sent, dry))
 
-    async def check_created(self, home: Object, sent: Object, made: Object) -> list[FieldMessage]:
-        """What the pod that was made has lost. Where that restricts it, deletes it and raises
-        Waiting."""
-        missing = pruned_fields.pruned_fields(sent, made)
+    async def check_created(
+        self, home: Object, sent: Object, created: Object
+    ) -> list[FieldMessage]:
+        """Returns the fields that the created pod lacks. If one of them restricts the pod, deletes
+        the pod and raises ReconcileBlocked."""
+        missing = pruned_fields.pruned_fields(sent, created)
         try:
-            self._refuse(home, missing)
+            self._check(home, missing)
         except ReconcileBlocked:
-            namespace = made["metadata"]["namespace"]
-            await self._client.delete(PODS, name_of(made), namespace=namespace, uid=uid_of(made))
+            namespace = created["metadata"]["namespace"]
+            await self._client.delete(
+                PODS, name_of(created), namespace=namespace, uid=uid_of(created)
+            )
             raise
         return [it.field_message for it in missing]
 
-    def _refuse(self, home: Object, missing: list[pruned_fields.PrunedField]) -> None:
+    def _check(self, home: Object, missing: list[pruned_fields.PrunedField]) -> None:
         restricting = [it.location for it in missing if it.restricts]
         if restricting:
-            self._refused.put(namespace_of(home), uid_of(home), True)
+            self._rejected.put(namespace_of(home), uid_of(home), True)
             raise ReconcileBlocked(
                 REASON,
-                f"the pod would run without {', '.join(restricting)}: "
-                f"{pruned_fields.MESSAGE}; use a "
-                "remote that keeps it, or take it out of the pod",
+                f"remote: the API server drops {', '.join(restricting)}: "
+                f"{pruned_fields.MESSAGE}; use a remote "
+                "that supports it, or remove it from the pod",
             )
-        self._refused.pop(uid_of(home))
+        self._rejected.pop(uid_of(home))

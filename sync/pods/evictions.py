@@ -1,11 +1,12 @@
-"""Decides when a home pod is deleted because its remote node cannot confirm the remote pod's end.
+"""Decides when a home pod is deleted because its remote node cannot confirm the remote pod's
+deletion.
 
-A remote pod that is being deleted (by the remote's taint-eviction controller, a drain, a person)
-is re-created in place once it is gone. On a node that is not Ready nobody confirms that: the pod
-stays Terminating until the kubelet is back, or the Node is deleted. On one cluster the pod itself
-carries the deletionTimestamp, and its controller replaces it at once. So the bridge deletes the
-home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating as long as
-the remote pod exists, so that a StatefulSet never runs two.
+A remote pod that is being deleted (by the remote's taint-eviction controller, a drain, a user) is
+re-created in place after its deletion. On a node that is not Ready no kubelet confirms the
+deletion: the pod stays Terminating until the kubelet is back, or the Node is deleted. In a single
+cluster the pod's own deletionTimestamp lets its controller replace it at once. So the bridge
+deletes the home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating
+as long as the remote pod exists, so that a StatefulSet never runs two.
 
 `WAIT` counts in this process and starts again in the next: the remote's clock may be wrong.
 """
@@ -19,24 +20,24 @@ from sync.cache.store import Key, Store
 from translators.identity import origin_of
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
 
-#: Seconds for a node to come back and to confirm the end: the default grace of a pod
-#: (DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1), whatever the pod's own is. One
-#: cluster does not wait for that either.
+#: Seconds for a node to come back and to confirm the deletion: the default grace period of a pod
+#: (DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1), independent of the pod's own, which
+#: a single cluster does not wait for either.
 WAIT = 30.0
 
 
 class _Deletion(NamedTuple):
-    """A deletion of a remote pod, as this process saw it first."""
+    """A deletion of a remote pod, as first seen by this process."""
 
     key: Key
     """The home pod's."""
     node: str
     since: float
-    """By the monotonic clock."""
+    """Monotonic clock."""
 
 
 class NodeLossEvictions:
-    """``nodes`` is the cache of the remote's nodes."""
+    """``nodes`` is the cache of remote nodes."""
 
     def __init__(self, nodes: Store) -> None:
         self._nodes = nodes
@@ -44,7 +45,7 @@ class NodeLossEvictions:
         self._deleting: dict[str, _Deletion] = {}
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A remote pod was added, updated or deleted."""
+        """Records when the deletion of a remote pod begins and ends."""
         if new is None:
             self._deleting.pop(uid_of(old or {}), None)
         elif is_deleting(new) and (node := (new.get("spec") or {}).get("nodeName")):
@@ -61,8 +62,8 @@ class NodeLossEvictions:
         return [it.key for it in self._deleting.values() if it.node == name]
 
     def seconds_left(self, remote: Object) -> float | None:
-        """Seconds until the pod's home pod is to be deleted; 0 when it is time, None while the
-        remote's kubelet is expected to confirm the end."""
+        """Seconds until the home pod is to be deleted, 0 for now; None while the remote's kubelet
+        is expected to confirm the deletion."""
         known = self._deleting.get(uid_of(remote))
         if known is None:
             return None
@@ -71,7 +72,7 @@ class NodeLossEvictions:
             return None
         wait = WAIT
         if node is None:
-            # Deleted, or no node of the selection any more: that one may well run.
+            # Deleted, or no longer selected; such a node may still be running.
             wait = max(wait, float(metadata(remote).get("deletionGracePeriodSeconds") or 0))
         return max(0.0, known.since + wait - time.monotonic())
 

@@ -1,6 +1,6 @@
-"""What a new pod is compared with before it is created: the remote's nodes, and the virtual node.
+"""Provides what kubelet admission compares a new pod with: the remote's nodes and the virtual node.
 
-As a kubelet's admission; `translators.pods.kubelet_admission` decides. Only pods that never ran are compared.
+`translators.pods.kubelet_admission` decides. Only pods that never ran are compared.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from translators.pods import kubelet_admission, run_once, scheduling_predicates,
 
 
 class KubeletAdmission:
-    """Reads the cache of the remote's nodes, and home's API server in doubt."""
+    """Reads the cache of remote nodes and, if a new pod does not match, home's API server."""
 
     def __init__(self, home: KubeClient, remote_nodes: Informer) -> None:
         self._home = home
         self._remote_nodes = remote_nodes
-        self._offered: Amounts | None = None
+        self._remote_capacity: Amounts | None = None
         self.cached_node: Callable[[], Object | None] = lambda: None
-        """The virtual node at home, as it was last seen."""
+        """Returns the cached Node object of the virtual node; None if unknown."""
 
     def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        """A node of the remote was added, updated or deleted."""
+        """Drops the cached sum when a node's allocatable changes."""
         sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
         if sizes[0] != sizes[1]:
-            self._offered = None
+            self._remote_capacity = None
 
     def remote_capacity(self) -> Amounts:
-        """What all nodes have together: summed again after one of them changed its size."""
-        if self._offered is None:
-            self._offered = kubelet_admission.total_allocatable(self._remote_nodes.store)
-        return self._offered
+        """The allocatable of all remote nodes together."""
+        if self._remote_capacity is None:
+            self._remote_capacity = kubelet_admission.total_allocatable(self._remote_nodes.store)
+        return self._remote_capacity
 
     async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
-        """The virtual node for this pod; None where it is not known. Where a new pod does not
-        select it as it was last seen, home's API server is asked: a label may have come just
-        before the pod. Raises what the API server raises."""
+        """The virtual node's Node object; None if unknown. If a new pod does not select the cached
+        Node, the Node is read from home's API server: a label may have been added just before the
+        pod. Raises KubeError."""
         node = self.cached_node()
         if (
             home is None

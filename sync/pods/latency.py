@@ -1,14 +1,14 @@
-"""How soon home knows: the times of pods, measured from what the bridge sees.
+"""Measures how soon home's pods follow the remote.
 
-- *Status lag*: from the first event of a remote pod that home has not been told until home's answer
-  to the write of its status; tries that failed are part of it. An event that changes nothing at
-  home is none.
-- *Start*: from when a home pod that has not begun is seen on the node until home says that it runs,
-  or has run to its end. Pods that were there before, fail first, or are skipped (of DaemonSets) are
-  not counted.
+- *Status lag*: from the first event of a remote pod that home's status does not show yet, to the
+  answer to the status write, including failed attempts. An event that changes nothing at home does
+  not count.
+- *Start*: from the first sight of a new home pod on the node until its status says that it runs, or
+  ran to completion. Pods that existed before, fail before they run, or are skipped (DaemonSets) do
+  not count.
 
-Nothing is measured before `begin`: a bridge that stands by sees what another one does. What is kept
-is for pods that wait only, and goes with them.
+Nothing is measured before `begin`: a standby sees what the leader does. Only pods that are waiting
+are kept in memory.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from sync.cache.store import Key
 from translators.objects import Object, uid_of
 from translators.pods import status, synthetic_status
 
-#: Seconds in which pods start: from what the bridge adds to images of gigabytes.
+#: Histogram bounds in seconds, from the bridge's own overhead to the pull of large images.
 START_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class PodLatency:
-    """The times of the pods of one node."""
+    """The measurements of one virtual node."""
 
     def __init__(self) -> None:
         self.status_lag = Histogram()
@@ -33,35 +33,35 @@ class PodLatency:
         self.start = Histogram(START_BOUNDS)
         """Start, in seconds."""
         self._measuring = False
-        # Since when a change in the remote has not been told.
-        self._news: dict[Key, float] = {}
-        # By home UID: since when a pod is to start.
+        # Since when a change in the remote is not in home's status.
+        self._pending: dict[Key, float] = {}
+        # Since when a home pod is waiting to start, by UID.
         self._starting: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Measures from now on."""
+        """Starts measuring."""
         self._measuring = True
 
     def remote_changed(self, key: Key) -> None:
-        """The remote pod has changed, and is to be reconciled."""
+        """Records that the remote pod changed and its key was queued."""
         if self._measuring:
-            self._news.setdefault(key, monotonic())
+            self._pending.setdefault(key, monotonic())
 
     def take_change(self, key: Key) -> float | None:
-        """Since when the news of this key waits, if there is any: the caller's to tell now."""
-        return self._news.pop(key, None)
+        """Takes the time of the pending change of this key; None if there is none."""
+        return self._pending.pop(key, None)
 
     def restore_change(self, key: Key, since: float | None) -> None:
-        """What was taken could not be told, and waits on."""
+        """Puts back a change that was taken and whose status write failed."""
         if since is not None:
-            self._news[key] = since
+            self._pending[key] = since
 
     def status_written(self, since: float) -> None:
-        """What was taken has been told."""
+        """Observes the lag of a change that was taken and written."""
         self.status_lag.observe(monotonic() - since)
 
     def home_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod that is bound to the node came, changed or went."""
+        """Observes when a home pod begins to wait, starts, or is deleted."""
         if new is None:
             if old is not None:
                 self._starting.pop(uid_of(old), None)

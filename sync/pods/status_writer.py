@@ -1,8 +1,9 @@
-"""Writes the statuses of home pods, each as a patch of what differs.
+"""Writes the statuses of home pods, each as a patch of the fields that differ.
 
-A write of ours is no news: while the informer of home's pods tells one that changed nothing else,
-`PodStatuses.writing` is set, so that a pod which is refused is not tried again for its telling. A
-pod that is gone, or is another one by now, takes no status, and its own event says so.
+While the informer of home's pods handles a write of the bridge that changed nothing else,
+`StatusWriter.writing` is true, so that reporting a blocked pod does not reconcile it again at once.
+The status of a pod that was deleted or replaced meanwhile is dropped: the pod's own event queues
+its key.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ changes = logging.getLogger("cluster-bridge.changes")
 
 
 class StatusWriter:
-    """``home_pods`` is told what the API server answers."""
+    """Puts the API server's answers into the cache of home pods."""
 
     def __init__(self, client: KubeClient, *, home_pods: Informer, events: EventRecorder) -> None:
         self._client = client
         self._home_pods = home_pods
         self._events = events
         self.writing = False
-        """Whether the change that is being told is our write and nothing more."""
+        """Whether the change being handled is a write of the bridge and nothing else."""
 
     async def write(
         self,
@@ -41,10 +42,10 @@ class StatusWriter:
         *,
         warning: bool = True,
     ) -> bool:
-        """Whether the pod was still there to take the strategic merge patch of its status.
+        """Sends a strategic merge patch of the status; returns False if the pod no longer exists.
 
         ``event``: (reason, message) of an Event to record with it, of type Warning or, without
-        ``warning``, Normal. Raises what the API server raises.
+        ``warning``, Normal. Raises KubeError.
         """
         key = Key(namespace_of(home), name_of(home))
         body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
@@ -58,7 +59,7 @@ class StatusWriter:
                 kind="strategic",
             )
         except (NotFound, UidMismatch):
-            log.debug("pod %s: its status is of no use any more", key)
+            log.debug("pod %s: deleted before its status was written", key)
             return False
         self.writing = _differ_only_in(patch, home, written)
         self._home_pods.observe_write(written)
@@ -66,35 +67,37 @@ class StatusWriter:
         if event is not None:
             record = self._events.warn if warning else self._events.normal
             record(home, *event)
-            told = object_fields("Pod", home, cluster="home")
-            changes.info("pod %s: %s: %s", key, *event, extra=told)
+            fields = object_fields("Pod", home, cluster="home")
+            changes.info("pod %s: %s: %s", key, *event, extra=fields)
         return True
 
 
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
-    """Whether a patch of the status explains all that is different, so that nobody else's change
-    came with it."""
+    """Whether the patch explains every difference, so that no other client's change came with
+    it."""
     status = after.get("status") or {}
-    if any(_sent(patch[key]) != status.get(key) for key in patch if key != "conditions"):
+    if any(_applied(patch[key]) != status.get(key) for key in patch if key != "conditions"):
         return False
-    told = {condition["type"] for condition in patch.get("conditions") or ()}
+    written = {condition["type"] for condition in patch.get("conditions") or ()}
     meta = [
         {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
         for obj in (before, after)
     ]
-    same = _without(patch, told, before) == _without(patch, told, after) and meta[0] == meta[1]
+    same = (
+        _without(patch, written, before) == _without(patch, written, after) and meta[0] == meta[1]
+    )
     return same and before.get("spec") == after.get("spec")
 
 
-def _sent(value: Any) -> Any:
-    """What the patch makes of a field; of a map it names only some."""
+def _applied(value: Any) -> Any:
+    """The value that a field has after the patch (a list with a replace directive, or a scalar)."""
     replaced = isinstance(value, list) and value[:1] == [{"$patch": "replace"}]
     return value[1:] if replaced else value
 
 
-def _without(patch: Object, told: set[str], obj: Object) -> Object:
-    """The status without what the patch says, and the conditions without those that it tells."""
+def _without(patch: Object, written: set[str], obj: Object) -> Object:
+    """The status without the fields and conditions of the patch."""
     status = obj.get("status") or {}
     kept = {key: value for key, value in status.items() if key not in patch and key != "conditions"}
     found = status.get("conditions") or ()
-    return {**kept, "conditions": [c for c in found if c["type"] not in told]}
+    return {**kept, "conditions": [c for c in found if c["type"] not in written]}

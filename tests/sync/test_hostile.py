@@ -15,11 +15,11 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
-from sync.pods.controller import PodController
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.watched import Told, caught_up, watching
 from tests.sync.world import NODE, World
+from translators.pods import remote_pod
 
 CANARY = "canary-4711"
 #: Hostile pods of one run, and how many parts of each are replaced.
@@ -135,18 +135,18 @@ def put_raw(api: FakeApi, obj: Object) -> None:
     api.store.commit(kind, old, {**obj, "metadata": meta})
 
 
-async def test_a_pod_that_the_bridge_stumbles_over_says_so(
+async def test_pod_that_causes_a_defect_reports_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the place of the defect, not by what the pod holds; it goes on when that is repaired."""
-    translate = PodController._translated
+    translate = remote_pod.translate_pod
 
-    def stumble(self: PodController, home: Object) -> Any:
+    def stumble(home: Object, *args: Any, **options: Any) -> Any:
         if home["metadata"]["name"] == "bad":
             raise ValueError(f"invalid literal for int(): {CANARY}")
-        return translate(self, home)
+        return translate(home, *args, **options)
 
-    monkeypatch.setattr(PodController, "_translated", stumble)
+    monkeypatch.setattr(remote_pod, "translate_pod", stumble)
     await world.start()
     world.pod("bad")
     world.pod("good")

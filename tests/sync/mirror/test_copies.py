@@ -333,7 +333,7 @@ async def test_a_clash_is_forgotten_with_the_home_object(world: World) -> None:
     world.remote.put(config_map("conf", THERE))
     world.pod("b", uses=["cm/conf"])
     await world.settle(waiting=True)
-    assert world.engine.find(CopyController)._clashes
+    assert world.engine.find(CopyController)._conflicts
     world.home.remove(CONFIG_MAPS, "conf", "default")
     await world.settle(waiting=True)
-    assert not world.engine.find(CopyController)._clashes
+    assert not world.engine.find(CopyController)._conflicts

@@ -372,7 +372,7 @@ async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -
     await world.told("RemoteClash")
     await world.settle(waiting=True)
     assert world.status()["reason"] == "RemoteClash"
-    assert f"pod {THERE}/a exists in the remote cluster" in world.status()["message"]
+    assert f"remote: pod {THERE}/a exists" in world.status()["message"]
     assert world.there() == theirs
     world.remote.remove(PODS, "a", THERE)
     await world.settle()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sync.pods.plan import (
+from sync.pods.actions import (
     Action,
     ConfirmAbsence,
     Create,
@@ -19,9 +19,8 @@ from sync.pods.plan import (
     Ungate,
     Update,
     WriteStatus,
-    plan,
-    skipped,
 )
+from sync.pods.plan import plan, skip_reason
 from tests.sync.podstates import FORMER_UID, LATELY, NOW, POLICY, REMOTE_UID, home, remote
 from translators.objects import Object
 
@@ -371,7 +370,7 @@ def test_an_owner_that_does_not_control_is_no_daemon_set() -> None:
     pod = home()
     pod["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "log"}]
 
-    assert not skipped(pod, POLICY)
+    assert not skip_reason(pod, POLICY)
 
 
 def test_an_end_before_another_attempt_says_that_it_was_deleted() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sync.pods.plan import (
+from sync.pods.actions import (
     Action,
     ConfirmAbsence,
     Create,
@@ -25,8 +25,8 @@ from sync.pods.plan import (
     Ungate,
     Update,
     WriteStatus,
-    plan,
 )
+from sync.pods.plan import plan
 from tests.sync.podstates import FORMER_UID, LATELY, LONG_AGO, NOW, POLICY, home, remote
 from translators.objects import Object
 

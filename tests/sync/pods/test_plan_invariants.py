@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from sync.pods.plan import (
+from sync.pods.actions import (
     Action,
     ConfirmAbsence,
     Create,
@@ -23,9 +23,8 @@ from sync.pods.plan import (
     Ungate,
     Update,
     WriteStatus,
-    plan,
-    skipped,
 )
+from sync.pods.plan import plan, skip_reason
 from tests.fakeapi.patching import strategic
 from tests.sync.podstates import (
     FORMER_UID,
@@ -142,7 +141,7 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
         assert state.remote is None
         assert not is_deleting(pod)
         assert not is_terminal(pod)
-        assert not skipped(pod, POLICY)
+        assert not skip_reason(pod, POLICY)
 
 
 def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
