@@ -1,16 +1,15 @@
-"""A join, from the first question to the last line: wires the parts and runs them in order.
+"""Joins a remote as a virtual node: wires all parts of one join and runs them in order.
 
-1. Checks (`bridge.checks.join_checks`); nothing has been made when one fails. With a health port,
-   probes are answered from here on, and clusters that are away are waited for.
-2. The kubelet API listens, so that the Node never names a port that nobody serves.
-3. The engine's caches fill; when the node's lease is this bridge's, the Node is registered and pods
-   are worked, and until then it stands by (`bridge.app.replica`).
-4. Until SIGINT or SIGTERM (`stop`), or until a part fails, which ends all.
-5. The parts are cancelled, the Leases are given back, streams are ended within the bound of
-   `bridge.app.node_kubelet`. Workloads in the remote go on.
+1. Checks (`bridge.checks.join_checks`); nothing has been created when one fails. With a health
+   port, probes are answered from here on, and clusters that do not answer are waited for.
+2. The kubelet API listens, so that the Node never names a port that is closed.
+3. The engine's caches fill, and the replica stands by until it holds the node's lease; then it
+   registers the Node and starts the controllers (`bridge.app.replica`).
+4. It serves until ``stop`` is set (SIGINT, SIGTERM), or until a part fails, which ends all.
+5. All parts are cancelled, the Leases released, streams ended. Workloads in the remote continue.
 
-`stop` ends it at whatever step, checks that wait for a cluster among them, within the bounds of
-`bridge.app.replica` and that. (`bridge.cli.runner` bounds what cannot be ended so.)
+``stop`` ends the join at every step, within the bounds of `bridge.app.replica` and
+`bridge.app.node_kubelet`. `bridge.cli.runner` bounds what cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -18,10 +17,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from bridge.app import replica
 from bridge.app.node_kubelet import NodeKubelet, cert_dir, create_node_kubelet
@@ -56,27 +56,26 @@ async def join(
 ) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``told`` gets a line for each step. Raises PreflightError, NodeTaken, NodeLeft, ClaimRefused,
-    KubeError and what the kubelet API raises when it cannot listen; all are for the person who
-    asked.
+    ``report`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
+    NodeLeft, ClaimRefused, ListenError, CertificateError) and KubeError.
     """
-    async with cancel_when_set(stop), giving_back():
+    async with cancel_when_set(stop), releasing_memory():
         await serve_node(settings, report)
 
 
 @asynccontextmanager
-async def giving_back() -> AsyncIterator[None]:
-    """Gives memory back that is not needed, while the block runs."""
-    giving = asyncio.create_task(memory.release_memory(), name="memory")
+async def releasing_memory() -> AsyncIterator[None]:
+    """Returns unused memory to the system while the block runs (`bridge.base.memory`)."""
+    task = asyncio.create_task(memory.release_memory(), name="memory")
     try:
         yield
     finally:
-        giving.cancel()
+        task.cancel()
 
 
 @asynccontextmanager
 async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
-    """Ends its block when ``stop`` is set: what waits in there is cancelled."""
+    """Cancels its block when ``stop`` is set, and then ends without an error."""
 
     async def end(limit: asyncio.Timeout) -> None:
         await stop.wait()
@@ -96,201 +95,207 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 async def serve_node(settings: JoinSettings, report: Callable[[str], None]) -> NoReturn:
-    """`join` until it is cancelled."""
-    recent = RecentErrors()
-    with recent.collect():
-        await _serve_node(settings, report, recent)
-    raise AssertionError("it serves until it is cancelled")
+    """Runs `join` until cancelled."""
+    recent_errors = RecentErrors()
+    with recent_errors.collect():
+        await _serve_node(settings, report, recent_errors)
+    raise AssertionError("a join ends with an error, or is cancelled")
 
 
 async def _serve_node(
-    settings: JoinSettings, told: Callable[[str], None], recent: RecentErrors
+    settings: JoinSettings, report: Callable[[str], None], recent_errors: RecentErrors
 ) -> None:
-    health = ProbeHandler()
+    probes = ProbeHandler()
     async with (
-        serve_probes(health, settings.address, settings.health_port),
+        serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
-            notify=told,
-            on_wait=None if settings.health_port is None else health.set_waiting,
-        ) as both,
+            notify=report,
+            on_wait=None if settings.health_port is None else probes.set_waiting,
+        ) as clusters,
     ):
-        home, remote, found = both.home, both.remote, both.facts
-        NODE.set(found.identity.node)
-        me = Candidate.local(found.address)
-        carried = RelayMetrics()
-        election = LeaderElector(home, found.identity.node, candidate=me, notify=told)
-
-        def claimed() -> RemoteClaim:
-            """The claim of one life, with its two fences."""
-            return RemoteClaim(
-                remote,
-                found.identity,
-                election,
-                candidate=me,
-                home_fence=Fence(),
-                take_over=settings.take_over_claim or "",
-                notify=told,
-            )
-
-        claim = claimed()
-        record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
-        engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
-        api = await create_node_kubelet(
+        home, remote, facts = clusters.home, clusters.remote, clusters.facts
+        NODE.set(facts.identity.node)
+        candidate = Candidate.local(facts.address)
+        election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=report)
+        wiring = _Wiring(settings, facts, home, remote, election, candidate, RelayMetrics(), report)
+        claim = wiring.new_claim()
+        record = wiring.new_namespace_record(claim)
+        engine = wiring.new_engine(claim, record)
+        kubelet = await create_node_kubelet(
             settings,
-            found,
+            facts,
             engine,
             home=home,
             remote=remote,
             election=election,
-            recent=recent,
-            carried=carried,
-            told=told,
+            recent_errors=recent_errors,
+            relay_metrics=wiring.relay_metrics,
+            report=report,
         )
+        probes.use_engine(engine)
 
-        health.use_engine(engine)
+        def next_term() -> ReplicaTerm:
+            claim = wiring.new_claim()
+            engine = wiring.new_engine(claim, wiring.new_namespace_record(claim))
+            probes.use_engine(engine)
+            return wiring.new_term(engine, claim, kubelet)
 
-        def life(engine: Engine, claim: RemoteClaim) -> ReplicaTerm:
-            way, fence = InformerReachability(remote, engine.informers), claim.home_fence
-            node = _node(settings, found, engine, api)
-            tidy = functools.partial(_tidy, found, home.fenced(fence))
-            return ReplicaTerm(engine, node, fence, claim, way, tidy=tidy)
-
-        def another() -> ReplicaTerm:
-            claim = claimed()
-            record = NamespaceRecord(home.fenced(claim.home_fence), found.identity.node)
-            engine = _engine(settings, found, claim, carried, record, home=home, remote=remote)
-            health.use_engine(engine)
-            return life(engine, claim)
-
-        await api.start()
+        await kubelet.start()
         try:
-            first = life(engine, claim)
-            api.use_engine(engine, first.node.node)
+            first = wiring.new_term(engine, claim, kubelet)
+            kubelet.use_engine(engine, first.node.node)
             record.fresh = await first.node.is_name_free()
             await election.observe(node_exists=not record.fresh)
-            serving = replica.run_replica(first, another, api=api, election=election, report=told)
-            await _serve(serving, api)
+            async with asyncio.TaskGroup() as group:
+                serving = replica.run_replica(
+                    first, next_term, kubelet=kubelet, election=election, report=report
+                )
+                group.create_task(serving, name="replica")
+                group.create_task(kubelet.run(), name="kubelet-api")
         finally:
-            await api.stop()
+            await kubelet.stop()
 
 
-def _policy(settings: JoinSettings, found: JoinFacts) -> Policy:
-    return Policy(
-        found.identity,
-        found.address,
-        network=found.network,
-        relay_address=found.relay_address,
-        relay_cidr=found.relay_cidr,
-        relay_image=settings.relay.image if found.network == "relay" else "",
-        daemonsets=settings.daemonsets,
-        service_accounts=settings.service_accounts,
-        home_api=found.home_api,
-        node_selector=settings.node_selector,
-        unschedulable_timeout=settings.unschedulable_timeout,
-    )
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """What all terms of a join share, and the construction of a term's parts."""
 
+    settings: JoinSettings
+    facts: JoinFacts
+    home: KubeClient
+    remote: KubeClient
+    election: LeaderElector
+    candidate: Candidate
+    relay_metrics: RelayMetrics
+    report: Callable[[str], None]
 
-def _engine(
-    settings: JoinSettings,
-    found: JoinFacts,
-    claim: RemoteClaim,
-    carried: RelayMetrics,
-    record: NamespaceRecord,
-    *,
-    home: KubeClient,
-    remote: KubeClient,
-) -> Engine:
-    listeners = forwarder = None
-    policy = _policy(settings, found)
-    if found.network == "relay":
-        from bridge.net.limits import fit_to_open_files
-        from bridge.relay.forward.service_listeners import ServiceListeners
-
-        listeners = ServiceListeners(
-            remote.config,
-            address=found.relay_address,
-            settings=fit_to_open_files(settings.relay),
-            metrics=carried,
+    def new_claim(self) -> RemoteClaim:
+        """The claim of one term, with its two write fences."""
+        return RemoteClaim(
+            self.remote,
+            self.facts.identity,
+            self.election,
+            candidate=self.candidate,
+            home_fence=Fence(),
+            take_over=self.settings.take_over_claim or "",
+            notify=self.report,
         )
-    if policy.relay_image:
-        from bridge.relay.reverse.forwarder import ReverseForwarder
 
-        forwarder = ReverseForwarder(
-            remote.config,
-            settings=settings.relay,
-            metrics=carried.reverse,
-            is_leader=lambda: claim.fence.is_open,
+    def new_namespace_record(self, claim: RemoteClaim) -> NamespaceRecord:
+        """The namespace record, written behind the claim's fence for home."""
+        return NamespaceRecord(self.home.fenced(claim.home_fence), self.facts.identity.node)
+
+    def new_engine(self, claim: RemoteClaim, record: NamespaceRecord) -> Engine:
+        """The engine of one term, whose writes pass the claim's fences."""
+        settings, facts = self.settings, self.facts
+        policy = self._policy()
+        listeners = forwarder = None
+        if facts.network == "relay":
+            from bridge.net.limits import fit_to_open_files
+            from bridge.relay.forward.service_listeners import ServiceListeners
+
+            listeners = ServiceListeners(
+                self.remote.config,
+                address=facts.relay_address,
+                settings=fit_to_open_files(settings.relay),
+                metrics=self.relay_metrics,
+            )
+        if policy.relay_image:
+            from bridge.relay.reverse.forwarder import ReverseForwarder
+
+            forwarder = ReverseForwarder(
+                self.remote.config,
+                settings=settings.relay,
+                metrics=self.relay_metrics.reverse,
+                is_leader=lambda: claim.fence.is_open,
+            )
+        return Engine(
+            self.home.fenced(claim.home_fence),
+            self.remote.fenced(claim.fence),
+            policy=policy,
+            record=record,
+            namespace_linger=settings.namespace_linger,
+            copy_linger=settings.namespace_linger,
+            limits=settings.limits,
+            listeners=listeners,
+            forwarder=forwarder,
         )
-    return Engine(
-        home.fenced(claim.home_fence),
-        remote.fenced(claim.fence),
-        policy=policy,
-        record=record,
-        namespace_linger=settings.namespace_linger,
-        copy_linger=settings.namespace_linger,
-        limits=settings.limits,
-        listeners=listeners,
-        forwarder=forwarder,
-    )
+
+    def new_term(self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet) -> ReplicaTerm:
+        """The parts of one term."""
+        fenced_home = self.home.fenced(claim.home_fence)
+        return ReplicaTerm(
+            engine,
+            self._node_controller(engine, kubelet),
+            claim.home_fence,
+            claim,
+            InformerReachability(self.remote, engine.informers),
+            remove_stale_objects=functools.partial(_remove_stale_slices, self.facts, fenced_home),
+        )
+
+    def _policy(self) -> Policy:
+        settings, facts = self.settings, self.facts
+        return Policy(
+            facts.identity,
+            facts.address,
+            network=facts.network,
+            relay_address=facts.relay_address,
+            relay_cidr=facts.relay_cidr,
+            relay_image=settings.relay.image if facts.network == "relay" else "",
+            daemonsets=settings.daemonsets,
+            service_accounts=settings.service_accounts,
+            home_api=facts.home_api,
+            node_selector=settings.node_selector,
+            unschedulable_timeout=settings.unschedulable_timeout,
+        )
+
+    def _node_controller(self, engine: Engine, kubelet: NodeKubelet) -> NodeController:
+        controller = NodeController(
+            engine.home_pods.client,
+            self._node_facts(engine, kubelet.port),
+            capacity=engine.capacity,
+            remote_nodes=engine.remote_nodes,
+            watched=[engine.remote_pods, engine.remote_nodes],
+            unschedulable_pods=engine.unschedulable_pods,
+            events=engine.events,
+            now=utc_now,
+            lease_annotation=kubelet.lease_annotation,
+        )
+        engine.pods.admission.cached_node = controller.current_node
+        return controller
+
+    def _node_facts(self, engine: Engine, port: int) -> NodeFacts:
+        settings, facts = self.settings, self.facts
+        config = engine.remote_nodes.client.config
+        files = config.ref.files().split(os.pathsep)
+        # Absolute, because `bridge leave` may run in another directory.
+        kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
+        is_installed = engine.home_pods.client.config.in_cluster
+        annotations = {
+            node_object.ANNOTATION_KUBECONFIG: kubeconfig,
+            node_object.ANNOTATION_CONTEXT: config.context,
+            node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
+            join_record.ANNOTATION_OPTIONS: join_record.encode_settings(settings, self._policy()),
+            # "" replaces the annotation of an installed bridge.
+            node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
+        }
+        if settings.serving == "csr":
+            annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
+        return NodeFacts(
+            name=facts.identity.node,
+            remote_id=facts.remote_id,
+            address=facts.address,
+            port=port,
+            version=version(),
+            configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
+            annotations=annotations,
+        )
 
 
-async def _tidy(found: JoinFacts, home: KubeClient) -> None:
-    if found.network != "relay":
+async def _remove_stale_slices(facts: JoinFacts, home: KubeClient) -> None:
+    """Deletes EndpointSlices of a previous join with a relay, which this join would not update."""
+    if facts.network != "relay":
         from bridge.relay.forward import stale_slices
 
-        await stale_slices.remove_stale_slices(home, found.identity)
-
-
-def _node(
-    settings: JoinSettings, found: JoinFacts, engine: Engine, api: NodeKubelet
-) -> NodeController:
-    controller = NodeController(
-        engine.home_pods.client,
-        _facts(settings, found, engine, api.port),
-        capacity=engine.capacity,
-        remote_nodes=engine.remote_nodes,
-        watched=[engine.remote_pods, engine.remote_nodes],
-        unschedulable_pods=engine.unschedulable_pods,
-        events=engine.events,
-        now=utc_now,
-        lease_annotation=api.lease_note,
-    )
-    engine.pods.admission.cached_node = controller.current_node
-    return controller
-
-
-def _facts(settings: JoinSettings, found: JoinFacts, engine: Engine, port: int) -> NodeFacts:
-    access = engine.remote_nodes.client.config
-    files = access.ref.files().split(os.pathsep)
-    is_installed = engine.home_pods.client.config.in_cluster
-    # `bridge leave` may be run in another folder.
-    remembered = os.pathsep.join(str(Path(file).expanduser().absolute()) for file in files if file)
-    annotations = {
-        node_object.ANNOTATION_KUBECONFIG: remembered,
-        node_object.ANNOTATION_CONTEXT: access.context,
-        node_object.ANNOTATION_HOME_NAME: found.identity.home_name,
-        join_record.ANNOTATION_OPTIONS: join_record.encode_settings(
-            settings, _policy(settings, found)
-        ),
-        # "" replaces what an installed bridge recorded.
-        node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
-    }
-    if settings.serving == "csr":
-        annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, found))
-    return NodeFacts(
-        name=found.identity.node,
-        remote_id=found.remote_id,
-        address=found.address,
-        port=port,
-        version=version(),
-        configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
-        annotations=annotations,
-    )
-
-
-async def _serve(serving: Coroutine[Any, Any, NoReturn], api: NodeKubelet) -> None:
-    """Until cancelled, or until a part fails."""
-    async with asyncio.TaskGroup() as group:
-        group.create_task(serving, name="replica")
-        group.create_task(api.run(), name="kubelet-api")
+        await stale_slices.remove_stale_slices(home, facts.identity)

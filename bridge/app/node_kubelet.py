@@ -1,7 +1,7 @@
-"""The kubelet API of a join: the server with all that it needs, put together and kept fresh.
+"""The kubelet API of one join: the HTTP server with its certificate, pods, metrics and status.
 
-`prepared` makes it, `start` listens, `run` follows what may change while it serves (its
-certificate, home's client CA) until cancelled, `stop` ends what is open within `STREAMS_SECONDS`.
+`create_node_kubelet` creates it, `start` listens, `run` follows changes of the certificate and of
+home's client CA until cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from translators.objects import Object, condition_of, metadata, name_of, namespa
 from translators.pods import references
 from translators.timestamps import parse_time
 
-#: Seconds for open exec, log and port-forward streams to end after the stop.
+#: Seconds for open exec, log and port-forward streams to end during a stop.
 STREAMS_SECONDS = 3.0
 
 
 class EnginePodDirectory:
-    """Finds the remote pod of a home pod for the kubelet API: only pods of this node."""
+    """The pods of this node for the kubelet API, from the engine's caches."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def use_engine(self, engine: Engine) -> None:
-        """Looks in the caches of this one from now on."""
+        """Replaces the engine."""
         self._engine = engine
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """The remote pod, or None where no such pod is on this node or it is not made yet."""
+        """The remote pod; None where the home pod is not on this node or has no remote pod yet."""
         home = self._engine.home_pods.store.get(Key(namespace, name))
         if home is None or (uid and uid_of(home) != uid):
             return None
@@ -71,7 +71,7 @@ class EnginePodDirectory:
         return list(self._engine.home_pods.store)
 
     def scheduled_pods(self) -> list[ScheduledPod]:
-        """Where the remote pods of this node are."""
+        """The remote pods of this node that are bound to a node of the remote."""
         found = []
         for home in self._engine.home_pods.store:
             remote = self._engine.pods.remote_pod_of(home) or {}
@@ -79,12 +79,12 @@ class EnginePodDirectory:
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:
                 name = namespace_of(remote), name_of(remote)
-                found.append(ScheduledPod(origin, *name, node, _placed_at(remote)))
+                found.append(ScheduledPod(origin, *name, node, _scheduled_at(remote)))
         return found
 
 
-def _placed_at(remote: Object) -> int:
-    """When the remote's scheduler bound the pod, in milliseconds; 0 where that is not known."""
+def _scheduled_at(remote: Object) -> int:
+    """When the remote's scheduler bound the pod, in milliseconds since the epoch; 0: unknown."""
     scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
     try:
         moment = parse_time(scheduled or metadata(remote)["creationTimestamp"])
@@ -94,57 +94,65 @@ def _placed_at(remote: Object) -> int:
 
 
 class Dependencies(TypedDict):
-    """What of the join it asks, and tells."""
+    """Parts of the join that `NodeKubelet` uses."""
 
     home: KubeClient
     remote: KubeClient
     election: LeaderElector
-    recent: RecentErrors
-    carried: RelayMetrics
-    told: Callable[[str], None]
+    recent_errors: RecentErrors
+    relay_metrics: RelayMetrics
+    report: Callable[[str], None]
 
 
 class NodeKubelet:
-    """What home's API server asks on port 10250; see the module."""
+    """The kubelet of one virtual node: a `KubeletServer` with everything it serves.
+
+    The server handles HTTP; this class supplies certificate, client CA, pods, metrics and status,
+    and replaces them as they change.
+    """
 
     def __init__(
         self,
         settings: JoinSettings,
-        found: JoinFacts,
+        facts: JoinFacts,
         engine: Engine,
         *,
         source: CertificateSource,
         certificate: TlsKeyPair,
-        **around: Unpack[Dependencies],
+        **dependencies: Unpack[Dependencies],
     ) -> None:
-        home, remote, election = around["home"], around["remote"], around["election"]
-        self._address, self._wanted_port = found.address, settings.port
-        self._told = around["told"]
+        home, remote, election = (
+            dependencies["home"],
+            dependencies["remote"],
+            dependencies["election"],
+        )
+        self._address, self._configured_port = facts.address, settings.port
+        self._report = dependencies["report"]
         self._source = source
-        self._authorities = ClientCaWatcher(home, found.client_ca)
+        self._client_ca = ClientCaWatcher(home, facts.client_ca)
         self._election = election
-        self._carried = around["carried"]
+        self._relay_metrics = dependencies["relay_metrics"]
         directory = self._directory = EnginePodDirectory(engine)
-        self._metrics = PodMetricsEndpoints(remote, directory, found.identity, found.metrics)
-        self._exporter = MetricsEndpoint()
+        self._metrics = PodMetricsEndpoints(remote, directory, facts.identity, facts.metrics)
+        self._metrics_endpoint = MetricsEndpoint()
         self._status = StatusEndpoint(
-            found.identity.node,
+            facts.identity.node,
             home=home,
             remote=remote,
             election=election,
             streams=lambda: self._server.streams,
-            recent=around["recent"],
+            recent=dependencies["recent_errors"],
         )
         self._readiness = Readiness(engine)
         self._server = KubeletServer(
             home=home,
             remote=remote,
             directory=directory,
-            node_name=found.identity.node,
-            client_ca=found.client_ca,
+            node_name=facts.identity.node,
+            client_ca=facts.client_ca,
             certificate=certificate,
             anonymous=settings.anonymous_auth,
-            routes=[*self._metrics.routes, self._exporter.route, *self._status.routes],
+            routes=[*self._metrics.routes, self._metrics_endpoint.route, *self._status.routes],
             standby=lambda: election.standby_reason,
             ready=self._readiness.checks,
             max_streams=max_streams(raise_open_file_limit()),
@@ -152,72 +160,74 @@ class NodeKubelet:
         self.use_engine(engine, None)
 
     def use_engine(self, engine: Engine, node: Informer | None) -> None:
-        """Answers by what these know from now on: ``node`` has the Node, where there is one yet.
-        Streams that are open go on."""
+        """Answers from this engine from now on. ``node``: the informer of the Node, where one
+        exists already. Open streams continue."""
         self._status.attach(engine, node)
         self._directory.use_engine(engine)
         self._readiness.use_engine(engine)
         parts = BridgeParts(
-            version(), engine, self._server, self._metrics, self._election, self._carried
+            version(), engine, self._server, self._metrics, self._election, self._relay_metrics
         )
-        self._exporter.expose(FAMILIES, parts)
+        self._metrics_endpoint.expose(FAMILIES, parts)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return self._server.port
 
     @property
-    def lease_note(self) -> LeaseAnnotation:
-        """What is to outlive a restart: the node's processor time."""
+    def lease_annotation(self) -> LeaseAnnotation:
+        """State that outlives a restart: the node's processor time."""
         usage = self._metrics.usage
         return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.checkpoint, usage.resume)
 
     async def start(self) -> None:
-        """Listens. Raises ListenError."""
-        await self._server.start(self._address, self._wanted_port)
-        self._told(f"home: kubelet API listens on {self._address}:{self.port}")
-        self._told(f"home: the kubelet API's certificate is {self._source.origin}")
+        """Starts to listen. Raises ListenError."""
+        await self._server.start(self._address, self._configured_port)
+        self._report(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._report(f"home: the kubelet API's certificate is {self._source.origin}")
 
     async def run(self) -> None:
-        """Has it use the certificate and the client CA of now, until cancelled."""
+        """Follows changes of certificate and client CA until cancelled."""
         async with asyncio.TaskGroup() as group:
             renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
             group.create_task(renewing, name="serving-certificate")
-            following = self._authorities.run(lambda ca: self._server.renew(client_ca=ca))
+            following = self._client_ca.run(lambda ca: self._server.renew(client_ca=ca))
             group.create_task(following, name="client-ca")
 
     async def stop(self) -> None:
-        """Ends what is open, and the port with it."""
+        """Closes the port and all streams."""
         await self._server.stop(STREAMS_SECONDS)
         await self._metrics.close()
         await self._status.close()
 
 
 async def create_node_kubelet(
-    settings: JoinSettings, found: JoinFacts, engine: Engine, **around: Unpack[Dependencies]
+    settings: JoinSettings, facts: JoinFacts, engine: Engine, **dependencies: Unpack[Dependencies]
 ) -> NodeKubelet:
-    """It, with a certificate to begin with. Raises CertificateError."""
-    source = _source(settings, found, around["home"], around["told"])
+    """Creates the kubelet with its first certificate. Raises CertificateError."""
+    source = _source(settings, facts, dependencies["home"], dependencies["report"])
     certificate = await source.first()
-    return NodeKubelet(settings, found, engine, source=source, certificate=certificate, **around)
+    return NodeKubelet(
+        settings, facts, engine, source=source, certificate=certificate, **dependencies
+    )
 
 
-def cert_dir(settings: JoinSettings, found: JoinFacts) -> Path:
-    """Where a certificate of home's is kept. Raises CertificateError."""
-    folder = settings.cert_dir or default_cert_dir(found.identity.home_id, found.identity.node)
+def cert_dir(settings: JoinSettings, facts: JoinFacts) -> Path:
+    """The directory of a certificate signed by home. Raises CertificateError."""
+    folder = settings.cert_dir or default_cert_dir(facts.identity.home_id, facts.identity.node)
     return folder.expanduser().absolute()
 
 
 def _source(
-    settings: JoinSettings, found: JoinFacts, home: KubeClient, told: Callable[[str], None]
+    settings: JoinSettings, facts: JoinFacts, home: KubeClient, report: Callable[[str], None]
 ) -> CertificateSource:
-    node, addresses = found.identity.node, [found.address]
+    node, addresses = facts.identity.node, [facts.address]
     if settings.certificate is not None and settings.key is not None:
         return FileSource(settings.certificate, settings.key)
     if settings.serving == "csr":
         from bridge.certificates.csr import CsrSource
 
-        folder = CertDir(cert_dir(settings, found))
-        return CsrSource(home, node, addresses, folder, report=told)
+        folder = CertDir(cert_dir(settings, facts))
+        return CsrSource(home, node, addresses, folder, report=report)
     return SelfSignedSource(node, addresses)

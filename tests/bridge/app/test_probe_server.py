@@ -133,7 +133,8 @@ async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters)
     port = free_port()
     async with joined(two, two.but(health_port=port)):
         opened = [
-            await asyncio.open_connection("127.0.0.1", port) for _ in range(probe_server.MOST + 20)
+            await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(probe_server.MAX_CONNECTIONS + 20)
         ]
         assert await ask(port, "/livez") == (200, "ok\n")
         async with asyncio.timeout(SOON):
@@ -148,7 +149,7 @@ async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters)
 async def test_a_connection_ends_whatever_it_sends(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe_server, "LIFE", 0.3)
+    monkeypatch.setattr(probe_server, "CONNECTION_TIMEOUT", 0.3)
     port = free_port()
     async with joined(two, two.but(health_port=port)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -122,7 +122,7 @@ async def test_what_one_raises_is_told_and_it_is_begun_again(
             await asyncio.sleep(0.002)
     assert serves.begun.count("good") == 1
     errors = [it.getMessage() for it in caplog.records if it.levelno == logging.ERROR]
-    assert [it.partition(" (again in")[0] for it in errors[:2]] == [
+    assert [it.partition(" (retry in")[0] for it in errors[:2]] == [
         "what, where, what next",
         "in a group",
     ]
@@ -136,7 +136,7 @@ async def test_one_that_was_left_is_not_begun_again_and_the_last_one_ends_all(
     serves: Serves,
 ) -> None:
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}
-    with pytest.raises(NodeLeft, match="no node is left to serve"):
+    with pytest.raises(NodeLeft, match="no node remains to serve"):
         async with asyncio.timeout(SOON):
             await supervisor.run_joins(parts("a", "b"), report=print, stop=asyncio.Event())
     assert sorted(serves.begun) == ["a", "b"]
