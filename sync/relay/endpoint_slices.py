@@ -1,88 +1,105 @@
-"""Has an API server's EndpointSlices of ours be those that are wanted, and no others.
+"""Writes the bridge's EndpointSlices in one cluster.
 
-One informer's slices. A slice that is being deleted is left alone: its end is an event, and the key
-comes again. Every write names the UID that it means.
+`EndpointSliceWriter` makes the slices of an informer match the desired ones. It leaves a slice
+alone that is being deleted: the deletion is an event that queues its key again. Every update and
+deletion names the UID of its object. `ReverseSlices` adds what is specific to the remote.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sync.cache.informer import Informer
+from sync.cache.store import Key
 from sync.kube.client import KubeClient
 from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import ENDPOINT_SLICES
+from sync.runtime.log_fields import name_fields
+from translators.identity import Identity
 from translators.merge_patch import merge_patch
-from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.mirror import endpointslice
+from translators.objects import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    is_ready,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.relay import forward, reverse
 
-#: Seconds for the removal of what is published when the bridge stops.
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Seconds to withdraw slices when the bridge stops.
 WITHDRAW_SECONDS = 1.5
 
 
 class EndpointSliceWriter:
-    """Writes what ``slices`` is the informer of."""
+    """Writes the slices of the informer ``slices``."""
 
     def __init__(self, client: KubeClient, slices: Informer) -> None:
         self._client = client
         self._slices = slices
 
-    async def write(self, wanted: Mapping[str, Object], present: Sequence[Object]) -> None:
-        """Has ``present`` become ``wanted``, which is by name."""
-        left = dict(wanted)
+    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
+        """Makes ``present`` match ``desired``, which is keyed by name. Raises KubeError."""
+        missing = dict(desired)
         for slice_ in present:
-            desired = left.pop(name_of(slice_), None)
+            wanted = missing.pop(name_of(slice_), None)
             if is_deleting(slice_):
                 continue
-            # Its addressType cannot be changed.
-            if desired is None or desired["addressType"] != slice_.get("addressType"):
+            # The addressType is immutable.
+            if wanted is None or wanted["addressType"] != slice_.get("addressType"):
                 await self._delete(slice_)
-            elif patch := _patch(slice_, desired):
+            elif patch := _patch(slice_, wanted):
                 patch.setdefault("metadata", {})["uid"] = uid_of(slice_)
                 changed = await self._client.patch(
                     ENDPOINT_SLICES, name_of(slice_), patch, namespace=namespace_of(slice_)
                 )
                 self._slices.observe_write(changed)
-        for desired in left.values():
-            with contextlib.suppress(AlreadyExists):  # The cache lags; its event brings the key.
-                made = await self._client.create(
-                    ENDPOINT_SLICES, desired, namespace=namespace_of(desired)
+        for wanted in missing.values():
+            with contextlib.suppress(AlreadyExists):  # the cache lags; the event queues the key
+                created = await self._client.create(
+                    ENDPOINT_SLICES, wanted, namespace=namespace_of(wanted)
                 )
-                self._slices.observe_write(made)
+                self._slices.observe_write(created)
 
     async def withdraw(
         self,
-        which: Callable[[Object], bool] = lambda _: True,
-        left: Callable[[Object], Object | None] = lambda _: None,
+        should_withdraw: Callable[[Object], bool] = lambda _: True,
+        patch_for: Callable[[Object], Object | None] = lambda _: None,
     ) -> bool:
-        """Takes out these slices, when the bridge stops; whether there were any. ``left``: what is
-        written over one instead. Another bridge's are left to it: then no write is let through
-        (`sync.kube.write_fence`)."""
+        """Deletes slices when the bridge stops, or applies the patch that ``patch_for`` returns;
+        gives up after `WITHDRAW_SECONDS`. Returns whether a slice was withdrawn. If another bridge
+        serves the node, its fence rejects these writes (`sync.kube.write_fence`)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_SECONDS):
-                ours = [it for it in await self._published() if which(it)]
-                gone = await asyncio.gather(
-                    *(self._take_out(it, left(it)) for it in ours), return_exceptions=True
+                slices = [it for it in await self._published() if should_withdraw(it)]
+                results = await asyncio.gather(
+                    *(self._withdraw(it, patch_for(it)) for it in slices), return_exceptions=True
                 )
-                return any(it is None for it in gone)
+                return any(it is None for it in results)
         return False
 
     async def _published(self) -> list[Object]:
-        """All, as the server has them: of one that was being written when the bridge was asked to
-        stop no answer has come."""
+        """All slices as the server has them: the cache lacks one whose creation was interrupted."""
         try:
             return (await self._client.list(ENDPOINT_SLICES, labels=self._slices.labels)).items
         except KubeError:
             return list(self._slices.store)
 
-    async def _take_out(self, slice_: Object, left: Object | None) -> None:
-        if left is None:
+    async def _withdraw(self, slice_: Object, patch: Object | None) -> None:
+        if patch is None:
             await self._delete(slice_)
             return
-        patch = {**left, "metadata": {"uid": uid_of(slice_)}}
+        body = {**patch, "metadata": {"uid": uid_of(slice_)}}
         await self._client.patch(
-            ENDPOINT_SLICES, name_of(slice_), patch, namespace=namespace_of(slice_)
+            ENDPOINT_SLICES, name_of(slice_), body, namespace=namespace_of(slice_)
         )
 
     async def _delete(self, slice_: Object) -> None:
@@ -92,9 +109,64 @@ class EndpointSliceWriter:
 
 
 def _patch(slice_: Object, desired: Object) -> Object:
-    """What the slice lacks. Labels and annotations of others may stay: they bring no endpoint."""
+    """The patch that makes a slice match. Labels and annotations of others may stay: they add no
+    endpoint."""
     fields = {key: desired[key] for key in ("endpoints", "ports")}
     owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}
     owned["labels"] = {**(metadata(slice_).get("labels") or {}), **owned["labels"]}
     patch: Object = merge_patch(slice_, {**fields, "metadata": owned})
     return patch
+
+
+class ReverseSlices:
+    """The bridge's slices in the remote, which lead to relay agents. ``slices`` and ``services``
+    are informers of this home's copies, ``pods`` of its pods there, with the engine's indexers."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        slices: Informer,
+        services: Informer,
+        pods: Informer,
+        identity: Identity,
+    ) -> None:
+        self._writer = EndpointSliceWriter(client, slices)
+        self._slices = slices
+        self._services = services
+        self._pods = pods
+        self._identity = identity
+
+    def present(self, home: HomeNamespace) -> list[Object]:
+        """The bridge's slices for the namespace."""
+        found = self._slices.store.by_index("relay", home)
+        return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
+
+    async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
+        """Makes ``present`` match ``desired`` and logs which Services change. Raises KubeError."""
+        await self._writer.write(desired, present)
+        before = {endpointslice.service_name(it) for it in present}
+        after = {endpointslice.service_name(it) for it in desired.values()}
+        for name in sorted(before ^ after):
+            _log_change(name, [*present, *desired.values()], is_served=name in after)
+
+    async def withdraw(self) -> bool:
+        """Withdraws the slices of Services that pods in the remote serve as well; returns whether
+        there were any."""
+        return await self._writer.withdraw(self._is_served_in_remote)
+
+    def _is_served_in_remote(self, slice_: Object) -> bool:
+        if not reverse.is_own_relay_object(slice_, self._identity):
+            return False
+        key = Key(namespace_of(slice_), endpointslice.service_name(slice_))
+        copy, home = self._services.store.get(key), reverse.relay_home_namespace(slice_)
+        return copy is not None and any(
+            forward.selects_pod(copy, pod) and is_ready(pod) and not is_deleting(pod)
+            for pod in self._pods.store.by_index("namespace", home)
+        )
+
+
+def _log_change(name: str, slices: Iterable[Object], *, is_served: bool) -> None:
+    namespace = next(namespace_of(it) for it in slices if endpointslice.service_name(it) == name)
+    change = "now has endpoints at home" if is_served else "no longer has endpoints at home"
+    fields = name_fields("Service", name, namespace=namespace, cluster="remote")
+    changes.info("Service %s/%s in the remote %s", namespace, name, change, extra=fields)

@@ -1,12 +1,12 @@
-"""Confirms that addresses in EndpointSlices are those of pods.
+"""Verifies that addresses in EndpointSlices are those of pods.
 
-Whoever may write EndpointSlices in a namespace can give one the label of home's own controller, and
-any address. Only a kubelet writes a pod's status, so an endpoint counts where the Pod that it names
-has that UID and, in its status, that address.
+Whoever may write EndpointSlices in a namespace can label one as that of home's own controller and
+claim any address. Only a kubelet writes a pod's status, so an endpoint counts if the Pod that it
+names has that UID and, in its status, that address.
 
-An endpoint is looked up once, for as long as slices claim it: by a request for each where few are
-new, else by a list of the namespace's pods. Neither is a watch: an address of a pod that has one
-stays as it is, and another address is another claim.
+A claimed address is verified once, for as long as slices claim it: by one request per pod if few
+are new, otherwise by a list of the namespace's pods. There is no watch: a pod's address does not
+change, and a different address is a new claim.
 """
 
 from __future__ import annotations
@@ -19,34 +19,33 @@ from sync.kube.resources import PODS
 from translators.objects import HomeNamespace, Object, name_of, uid_of
 from translators.relay.reverse import PodAddress
 
-#: New claims that are looked up one by one. A list has some KiB for each pod of the namespace.
-FEW = 8
+#: New claims that are verified one by one. A list has some KiB per pod of the namespace.
+MAX_SINGLE_REQUESTS = 8
 
 
 class EndpointVerifier:
-    """What is known of the claims of home's namespaces."""
+    """Verifies the claimed addresses of home's namespaces and caches the results."""
 
     def __init__(self, home: KubeClient) -> None:
         self._home = home
-        self._known: dict[HomeNamespace, dict[PodAddress, bool]] = {}
+        self._results: dict[HomeNamespace, dict[PodAddress, bool]] = {}
 
-    async def confirmed(self, namespace: HomeNamespace, claims: Set[PodAddress]) -> Set[PodAddress]:
-        """Those of the claims that are true. What is claimed no more is forgotten. Raises
-        KubeError."""
-        known = self._known.get(namespace, {})
-        missing = claims - known.keys()
-        if missing:
-            found = await self._pods(namespace, {it.pod for it in missing})
-            known |= {it: _is_true(it, found.get(it.pod)) for it in missing}
-        kept = {it: known[it] for it in claims}
+    async def verified(self, namespace: HomeNamespace, claims: Set[PodAddress]) -> Set[PodAddress]:
+        """The claims that are true; drops the results of all other claims. Raises KubeError."""
+        results = self._results.get(namespace, {})
+        new = claims - results.keys()
+        if new:
+            pods = await self._pods(namespace, {it.pod for it in new})
+            results |= {it: _is_true(it, pods.get(it.pod)) for it in new}
+        kept = {it: results[it] for it in claims}
         if kept:
-            self._known[namespace] = kept
+            self._results[namespace] = kept
         else:
-            self._known.pop(namespace, None)
+            self._results.pop(namespace, None)
         return {it for it, is_true in kept.items() if is_true}
 
     async def _pods(self, namespace: HomeNamespace, names: Collection[str]) -> dict[str, Object]:
-        if len(names) > FEW:
+        if len(names) > MAX_SINGLE_REQUESTS:
             page = await self._home.list(PODS, namespace=namespace, slim=_slim)
             return {name_of(it): it for it in page.items}
         found = {}

@@ -1,11 +1,11 @@
-"""The part of `sync.relay.forward` for headless Services: which pod has which address at home.
+"""The part of `sync.relay.forward` for headless Services: assigns an address at home to each pod.
 
-- The slices of ours are the memory: what they tell is taken up before anything is chosen, so
-  after a restart, or a takeover, each pod has the address of before. They stay while the bridge or
-  the remote is away, and say that nobody is ready.
-- An address is another pod's only when nothing is listened on there any more for the pod that had
-  it, and no slice tells it.
-- Services that lack an address come again when one is given back.
+- The bridge's EndpointSlices record the assignments. They are restored before any new one is made,
+  so each pod keeps its address over restarts and takeovers. The slices stay while the bridge or the
+  remote is away, with endpoints that are not ready.
+- An address is reused only when the bridge no longer listens on it for the previous pod and no
+  slice has it.
+- Services that lack an address are queued again when one is released.
 """
 
 from __future__ import annotations
@@ -25,107 +25,112 @@ from translators.relay.ipam import AddressPool, PodName
 
 
 class AddressListeners(Protocol):
-    """What listens at addresses of pods."""
+    """Listens on pod addresses."""
 
     async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
         """Listens for the Service at these addresses only. Raises PortUnavailableError."""
 
 
 class HeadlessServices:
-    """``slices`` is the informer of all slices of ours, indexed by "pod" (`pods_of`); ``again``
-    has a Service reconciled."""
+    """``slices`` is the informer of all slices of the bridge, indexed by "pod"
+    (`recorded_pods`); ``requeue`` queues a Service."""
 
     def __init__(
-        self, cidr: str, doors: AddressListeners, slices: Informer, again: Callable[[Key], None]
+        self,
+        cidr: str,
+        listeners: AddressListeners,
+        slices: Informer,
+        requeue: Callable[[Key], None],
     ) -> None:
-        self._doors = doors
+        self._listeners = listeners
         self._slices = slices
-        self._again = again
+        self._requeue = requeue
         self._addresses = AddressPool(ipaddress.ip_network(cidr))
         self._cidr = cidr
         self.family = forward.address_family(cidr)
-        """The addressType of its slices."""
-        # The pods that each Service is listened for.
+        """The addressType of the slices."""
+        # The pods that the bridge listens for, by Service.
         self._served: dict[Key, frozenset[PodName]] = {}
         self._lacking: set[Key] = set()
 
-    def take_up(self) -> None:
-        """Keeps what the slices tell; once, before the first `place`."""
+    def restore(self) -> None:
+        """Restores the assignments of the slices; to be called once, before `assign`."""
         for slice_ in self._slices.store:
-            if (told := headless.recorded_address(slice_)) is not None:
-                self._addresses.restore(*told)
+            if (recorded := headless.recorded_address(slice_)) is not None:
+                self._addresses.restore(*recorded)
 
-    def place(
+    def assign(
         self, key: Key, plan: HeadlessPlan
     ) -> tuple[dict[str, HeadlessEndpoint], tuple[str, ...]]:
-        """The address of each pod behind the Service, and what to tell of those without one."""
-        placed: dict[str, HeadlessEndpoint] = {}
+        """The pods behind the Service by address, and messages about those without one."""
+        assigned: dict[str, HeadlessEndpoint] = {}
         for endpoint in plan.endpoints:
             address = self._addresses.allocate(endpoint.pod)
             if address is not None:
-                placed[address] = endpoint
-        count = len(plan.endpoints) - len(placed)
-        if not count:
+                assigned[address] = endpoint
+        lacking = len(plan.endpoints) - len(assigned)
+        if not lacking:
             self._lacking.discard(key)
-            return placed, ()
+            return assigned, ()
         self._lacking.add(key)
-        room = ipam.pool_size(self._addresses.cidr)
-        said = f"{count} pod(s) have no address: --relay-cidr {self._cidr} has {room}, all taken"
-        return placed, (said,)
+        size = ipam.pool_size(self._addresses.cidr)
+        return assigned, (
+            f"{lacking} pod(s) have no address: all {size} of --relay-cidr {self._cidr} are taken",
+        )
 
     async def serve(
-        self, key: Key, placed: Mapping[str, HeadlessEndpoint], *, reached: bool
+        self, key: Key, assigned: Mapping[str, HeadlessEndpoint], *, reachable: bool
     ) -> None:
-        """Listens for these pods, and for no other of the Service; for none where they are not
-        ``reached``, but they keep their addresses. Raises NoPort."""
-        doors = {
-            at: backend
-            for address, endpoint in placed.items()
-            for at, backend in headless.listeners_of(endpoint, address).items()
-            if reached
+        """Listens for these pods of the Service only. If they are not ``reachable``, closes the
+        listeners, but the pods keep their addresses. Raises PortUnavailableError."""
+        addresses = {
+            listen_address: backend
+            for address, endpoint in assigned.items()
+            for listen_address, backend in headless.listeners_of(endpoint, address).items()
+            if reachable
         }
         before = self._served.get(key, frozenset())
-        # Before it waits: another Service's worker must not be given what is being opened.
-        self._served[key] = before | {it.pod for it in placed.values()}
-        await self._doors.listen(key, doors)
-        self._served[key] = frozenset(it.pod for it in placed.values())
+        # Before the await: no other worker may reassign an address that is being opened.
+        self._served[key] = before | {it.pod for it in assigned.values()}
+        await self._listeners.listen(key, addresses)
+        self._served[key] = frozenset(it.pod for it in assigned.values())
         for pod in before - self._served[key]:
-            self._give_back(pod)
-        if not placed:
+            self._release(pod)
+        if not assigned:
             del self._served[key]
 
     def slices_of(
         self,
         service: Object,
-        placed: Mapping[str, HeadlessEndpoint],
+        assigned: Mapping[str, HeadlessEndpoint],
         identity: Identity,
         *,
-        reached: bool,
+        reachable: bool,
     ) -> dict[str, Object]:
-        """What home is to have, by name."""
-        made = (
-            headless.endpoint_slice(service, endpoint, address, identity, reachable=reached)
-            for address, endpoint in placed.items()
+        """The Service's desired slices by name."""
+        slices = (
+            headless.endpoint_slice(service, endpoint, address, identity, reachable=reachable)
+            for address, endpoint in assigned.items()
         )
-        return {name_of(it): it for it in made}
+        return {name_of(it): it for it in slices}
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """One that is gone may have been the last to tell a pod's address."""
+        """Releases the address of a deleted slice if nothing else holds it."""
         if new is None:
-            for pod in pods_of(old or {}):
-                self._give_back(pod)
+            for pod in recorded_pods(old or {}):
+                self._release(pod)
 
-    def _give_back(self, pod: PodName) -> None:
+    def _release(self, pod: PodName) -> None:
         is_served = any(pod in pods for pods in self._served.values())
         if is_served or self._slices.store.by_index("pod", pod):
             return
         if self._addresses.release(pod):
             lacking, self._lacking = self._lacking, set()
             for key in lacking:
-                self._again(key)
+                self._requeue(key)
 
 
-def pods_of(slice_: Object) -> Iterable[PodName]:
-    """The index of slices by the pod whose address they tell."""
-    told = headless.recorded_address(slice_)
-    return () if told is None else (told[0],)
+def recorded_pods(slice_: Object) -> Iterable[PodName]:
+    """The index of slices by the pod whose address they record."""
+    recorded = headless.recorded_address(slice_)
+    return () if recorded is None else (recorded[0],)

@@ -64,7 +64,7 @@ class Ports:
 def ports(world: World, monkeypatch: pytest.MonkeyPatch) -> Ports:
     """The world's bridge is a relay."""
     monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
     found = Ports()
     world.listeners = found
@@ -291,5 +291,5 @@ async def test_refused_connections_are_told_once_in_a_while(world: World, ports:
     await world.settle()
     (event,) = await world.told("RelayLimited")
     assert event["involvedObject"]["name"] == "web"
-    assert event["message"].endswith("are refused: it has 1000 open")
+    assert event["message"].endswith("are rejected: it has 1000 open")
     assert event["count"] == 1

@@ -64,7 +64,7 @@ def doors(world: World, monkeypatch: pytest.MonkeyPatch) -> Doors:
     """The world's bridge has a range."""
     monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
-    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     world.listeners = found = Doors()
     world.policy = replace(world.policy, network="relay", relay_address=ADDRESS, relay_cidr=CIDR)
     return found
@@ -131,7 +131,7 @@ async def test_a_pod_that_is_gone_gives_its_address_back(world: World, doors: Do
     assert len(lacking) == 1
     (event,) = await world.told("RelayLeftOut")
     assert event["involvedObject"]["name"] == "web"
-    assert f"--relay-cidr {CIDR} has {ROOM}, all taken" in event["message"]
+    assert f"all {ROOM} of --relay-cidr {CIDR} are taken" in event["message"]
 
     before = published(world)
     gone = min(before)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
-from sync.relay import endpoint_slices
+from sync.relay import agent_pods, endpoint_slices
 from sync.relay import reverse as module
 from tests import objects
 from tests.fakeapi import Fault
@@ -147,10 +147,10 @@ UIDS: dict[str, str] = {}
 @pytest.fixture
 def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
     monkeypatch.setattr(module, "DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 0.2)
-    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
+    monkeypatch.setattr(module, "CONTROL_GRACE", 0.1)
     monkeypatch.setattr(module, "LINGER", 0.1)
-    monkeypatch.setattr(module, "ANEW", 0.05)
+    monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.05)
     world.namespace_linger = 0.2
     for address in AT_HOME:
         home_pod(world, address)
@@ -341,7 +341,7 @@ async def test_one_that_hangs_is_replaced_and_that_is_told(there: There) -> None
 async def test_ones_that_hang_one_after_the_other_are_replaced_at_growing_intervals(
     there: There, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "ANEW", 0.2)
+    monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.2)
     await there.start()
     made: dict[str, float] = {}
     while len(made) < 4:
