@@ -87,7 +87,7 @@ def test_explanation_of_a_pod_matches_its_remote_pod(bridged: Bridged, tmp_path:
 
     people = _explain(bridged, "web", text=True)["text"]
     assert people.startswith(f"pod {bridged.namespace}/web runs on node {bridged.node}")
-    assert "different in the remote:" in people
+    assert "differences:" in people
 
 
 def test_explanation_names_why_a_pod_does_not_run(bridged: Bridged, tmp_path: Path) -> None:

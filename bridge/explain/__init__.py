@@ -1,1 +1,5 @@
-"""`bridge explain`: why a pod is, or would be, where it is."""
+"""`bridge explain`: where a pod runs or would run, how it is translated, and why it waits.
+
+`cluster_lookup` reads both clusters, `candidate_ranking` ranks the virtual nodes, `json_report` and
+`dependency_report` build the report as JSON data, and `text_report` formats it.
+"""

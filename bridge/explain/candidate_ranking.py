@@ -1,7 +1,7 @@
-"""Home's virtual nodes as places for one pod: what keeps it off each, the best first.
+"""Ranks home's virtual nodes for a pod, with the reasons why the pod does not fit.
 
-A node is better where nothing keeps the pod off it; then where the pod's own node selector and node
-affinity select it, since that names the node that is meant; then where fewer things keep it off.
+The order is: nodes that the pod fits; then nodes that the pod's node selector and node affinity
+select, because they are the intended ones; then nodes with fewer reasons.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from translators.translation_policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One virtual node, and whether the pod could run on it."""
+    """A virtual node, and whether the pod fits it."""
 
     node: Object
     policy: Policy
@@ -39,7 +39,7 @@ class Candidate:
     """Whether the Node records the options of its join."""
     failures: list[PredicateFailure]
     skipped: bool
-    """Whether its bridge leaves the pod out, as one of a DaemonSet."""
+    """Whether its bridge skips the pod as a DaemonSet pod."""
 
     @property
     def name(self) -> str:
@@ -48,7 +48,7 @@ class Candidate:
 
     @property
     def rank(self) -> tuple[bool, bool, int, str]:
-        """Sorts the best first."""
+        """Sort key, the best first."""
         fits = not self.failures and not self.skipped
         selected = not any(
             it.field.startswith(scheduling_predicates.NODE_SELECTION_FIELDS) for it in self.failures
@@ -57,34 +57,36 @@ class Candidate:
 
 
 async def rank_candidates(
-    home: KubeClient, pod: Object, *, home_id: str, storage: PodStorage, unseen: list[str]
+    home: KubeClient, pod: Object, *, home_id: str, storage: PodStorage, not_checked: list[str]
 ) -> list[Candidate]:
-    """All virtual nodes of home, the best first. What could not be read is noted in ``unseen``."""
+    """All virtual nodes of home, the best first. Failed reads are appended to ``not_checked``."""
     nodes = [
         it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_bridge_node(it)
     ]
     bound = await asyncio.gather(
         *(
-            partial_reads.list_objects(home, PODS, unseen, fields=f"spec.nodeName={name_of(it)}")
+            partial_reads.list_objects(
+                home, PODS, not_checked, fields=f"spec.nodeName={name_of(it)}"
+            )
             for it in nodes
         )
     )
     found = []
     for node, pods in zip(nodes, bound, strict=True):
-        policy, told = join_record.read_policy(node, home_id)
+        policy, options_recorded = join_record.read_policy(node, home_id)
         obstacles = [
             *scheduling_predicates.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),
         ]
         skipped = bool(plan.skip_reason(pod, policy))
-        found.append(Candidate(node, policy, told, obstacles, skipped))
+        found.append(Candidate(node, policy, options_recorded, obstacles, skipped))
     return sorted(found, key=lambda it: it.rank)
 
 
 async def look_up_storage(
-    home: KubeClient, found: Mapping[str, Object | None], unseen: list[str]
+    home: KubeClient, found: Mapping[str, Object | None], not_checked: list[str]
 ) -> PodStorage:
-    """Home's claims, by name, with their volumes and classes."""
+    """Home's PVCs, by name, with their volumes and StorageClasses."""
     specs = [it.get("spec") or {} for it in found.values() if it is not None]
     behind = await partial_reads.get_objects(
         home,
@@ -93,7 +95,7 @@ async def look_up_storage(
             *((STORAGE_CLASSES, it["storageClassName"]) for it in specs if _is_unbound(it)),
         ],
         "",
-        unseen,
+        not_checked,
     )
     return PodStorage(
         claims=found,
@@ -107,5 +109,5 @@ def _is_unbound(spec: Object) -> bool:
 
 
 def is_bridge_node(node: Object) -> bool:
-    """Whether a bridge has registered the node."""
+    """Whether a bridge registered the node."""
     return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})

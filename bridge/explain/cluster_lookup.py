@@ -1,15 +1,15 @@
-"""What is to be known of a pod to explain it: looked up in both clusters. Nothing is written.
+"""Reads what is needed to explain a pod from both clusters. Writes nothing.
 
-1. The pod: home's own, or one of a file, which home's API server is asked to admit without keeping
-   it (a dry run), so that what admission adds is in it.
-2. What the pod names at home, and home's virtual nodes, ranked
-   (`bridge.explain.candidate_ranking`). The pod is explained for the one it is bound to, or the
-   one that was named, or the best.
-3. The remote's side of all that, where the remote can be reached:
-   by the kubeconfig that was given, or the one that the Node remembers.
+1. The pod: from home, or from a manifest, for which a dry run at home adds the changes of
+   admission.
+2. The pod's dependencies at home, and home's virtual nodes, ranked
+   (`bridge.explain.candidate_ranking`). The pod is explained for the node that it is bound to, the
+   node that the user named, or the best one.
+3. The corresponding objects in the remote, if it is reachable with the given kubeconfig or the one
+   that the Node records.
 
-A question that cannot be asked, or is forbidden, is noted (`Facts.unseen`) and changes nothing
-else (`bridge.base.partial_reads`). What it all means is `bridge.explain.json_report`'s.
+A read that fails or is forbidden is recorded in `PodFacts.not_checked` and has no other effect
+(`bridge.base.partial_reads`). `bridge.explain.json_report` interprets the facts.
 """
 
 from __future__ import annotations
@@ -59,100 +59,101 @@ _RESOURCES = {
         RUNTIME_CLASSES,
     )
 }
-#: Stands for a UID that home has not given yet.
+#: Placeholder for a UID that home has not assigned.
 _NO_UID = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainSettings:
-    """What `bridge explain pod` was asked for."""
+    """The options of `bridge explain pod`."""
 
     home: KubeconfigRef
     remote: KubeconfigRef | None
-    """None: the one that the Node remembers of its join."""
+    """None: the kubeconfig that the Node records."""
     namespace: str = ""
-    """Where the pod or the file names none; "" is the namespace of home's context."""
+    """If the pod or manifest names none; "" is the namespace of home's context."""
     name: str = ""
-    """Of home's object; "" where ``manifest`` is one."""
+    """Name of the pod at home; "" with ``manifest``."""
     manifest: Object | None = None
-    """A pod, or an object with a template of one."""
+    """A pod, or an object with a pod template."""
     node: str = ""
-    """The virtual node; "" finds it."""
+    """The virtual node; "" selects one."""
     kind: str = "Pod"
     """The kind of ``name``: Pod or Deployment."""
 
 
 @dataclass(slots=True)
 class RemoteFacts:
-    """What the remote has of it."""
+    """The objects in the remote."""
 
     server: str
     namespace: Object | None = None
     services: frozenset[str] = frozenset()
-    """Names of this home's Services in that namespace."""
+    """Names of managed Services in the namespace."""
     pod: Object | None = None
     events: list[Object] = field(default_factory=list)
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
-    """By kind and name; None is missing, and what could not be read is not here."""
+    """Dependencies by kind and name; None is a missing object, and objects that could not be read
+    are absent."""
     nodes: list[Object] | None = None
     priority_classes: frozenset[str] = frozenset()
     rejection: str = ""
-    """What the remote's API server says to the pod, asked without keeping it."""
+    """Error message of the remote's API server for a dry run of the creation."""
 
 
 @dataclass(slots=True)
 class PodFacts:
-    """All that was found."""
+    """All facts about the pod."""
 
     pod: Object
     stored: bool
-    """Whether home has the pod."""
+    """Whether the pod exists at home."""
     candidates: list[Candidate] = field(default_factory=list)
     """Home's virtual nodes, the best first."""
     chosen: Candidate | None = None
-    """The one that it is explained for; None where home has none."""
+    """The node that the pod is explained for; None if home has no virtual node."""
     storage: PodStorage = field(default_factory=PodStorage)
     dependencies: list[Dependency] = field(default_factory=list)
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
-    """Home's, as `There.objects`."""
+    """Home's dependencies, as in `RemoteFacts.objects`."""
     services: list[Object] = field(default_factory=list)
-    """Of the pod's namespace at home."""
+    """Services in the pod's namespace at home."""
     events: list[Object] = field(default_factory=list)
     remote: RemoteFacts | None = None
     not_checked: list[str] = field(default_factory=list)
-    """What could not be looked at, and why."""
+    """Messages about facts that could not be read."""
 
     @property
     def node(self) -> Object | None:
-        """The virtual node that it is explained for."""
+        """The chosen virtual node."""
         return self.chosen.node if self.chosen else None
 
     @property
     def policy(self) -> Policy | None:
-        """What that node's join was asked for."""
+        """The options of the chosen node's join."""
         return self.chosen.policy if self.chosen else None
 
     @property
     def ref(self) -> str:
-        """The pod as people name it."""
+        """The pod as NAMESPACE/NAME."""
         return f"{namespace_of(self.pod)}/{name_of(self.pod)}"
 
 
 async def look_up_pod(settings: ExplainSettings) -> PodFacts:
-    """Looks it all up. Raises PreflightError, for the person who asked."""
+    """Reads all facts. Raises PreflightError for the user."""
     async with AsyncExitStack() as stack:
         home = await stack.enter_async_context(
             connect(settings.home, side="home", notify=lambda _: None)
         )
         with as_preflight_errors("home"):
-            # kubectl's rule.
+            # As kubectl does.
             namespace = settings.namespace or home.config.namespace or "default"
             settings = replace(settings, namespace=namespace)
             if settings.kind == "Deployment" and settings.manifest is None:
                 settings = replace(settings, manifest=await _deployment_pod(home, settings))
-            facts = await _at_home(home, settings)
+            facts = await _read_home(home, settings)
         if facts.policy is not None:
-            await _there(stack, settings, home, facts, facts.policy)
+            await _look_up_remote(stack, settings, home, facts, facts.policy)
     return facts
 
 
@@ -171,17 +172,16 @@ async def _deployment_pod(home: KubeClient, settings: ExplainSettings) -> Object
     return pod_of_manifest(found)
 
 
-async def _at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
+async def _read_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
     if settings.manifest is not None:
-        facts = await _given(home, settings.manifest, settings.namespace)
+        facts = await _admitted(home, settings.manifest, settings.namespace)
     else:
         try:
             found = await home.get(PODS, settings.name, namespace=settings.namespace)
         except NotFound as error:
             raise PreflightError(
-                f"home: there is no pod {settings.namespace}/{settings.name}; `kubectl get "
-                f"pods -n {settings.namespace}` lists those that are, and -f FILE explains "
-                "one that is not"
+                f"home: pod {settings.namespace}/{settings.name} not found; `kubectl get pods "
+                f"-n {settings.namespace}` lists the pods, and -f FILE explains a manifest"
             ) from error
         facts = PodFacts(found, stored=True)
     metadata(facts.pod).pop("managedFields", None)
@@ -189,18 +189,18 @@ async def _at_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
     facts.dependencies = dependencies.dependencies_of(facts.pod)
     here = [it for it in facts.dependencies if it.kind not in ("PriorityClass", "RuntimeClass")]
     facts.objects = await partial_reads.get_objects(
-        home, map(_named, here), namespace, facts.not_checked
+        home, map(_resource_name, here), namespace, facts.not_checked
     )
     facts.services = await partial_reads.list_objects(
         home, SERVICES, facts.not_checked, namespace=namespace
     )
     if facts.stored:
         facts.events = await partial_reads.list_events(home, facts.pod, facts.not_checked)
-    await _find_node(home, settings, facts)
+    await _choose_node(home, settings, facts)
     return facts
 
 
-async def _find_node(home: KubeClient, settings: ExplainSettings, facts: PodFacts) -> None:
+async def _choose_node(home: KubeClient, settings: ExplainSettings, facts: PodFacts) -> None:
     claims = {
         name: it for (kind, name), it in facts.objects.items() if kind == "PersistentVolumeClaim"
     }
@@ -210,26 +210,26 @@ async def _find_node(home: KubeClient, settings: ExplainSettings, facts: PodFact
         facts.pod,
         home_id=home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system"))),
         storage=facts.storage,
-        unseen=facts.not_checked,
+        not_checked=facts.not_checked,
     )
     known = {it.name: it for it in facts.candidates}
     if settings.node and settings.node not in known:
-        names = ", ".join(known) or "there is none"
+        names = ", ".join(known) or "(none)"
         raise PreflightError(
-            f"home: {settings.node} is no virtual node of a bridge; those are: {names}"
+            f"home: {settings.node} is not a virtual node of a bridge; use one of: {names}"
         )
     bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
     facts.chosen = known.get(settings.node or bound) or next(iter(facts.candidates), None)
     if facts.chosen is None:
-        facts.not_checked.append("a virtual node: home has none; `bridge join` makes one")
+        facts.not_checked.append("a virtual node: home has none; `bridge join` creates one")
 
 
-def _named(it: Dependency) -> tuple[Resource, str]:
+def _resource_name(it: Dependency) -> tuple[Resource, str]:
     return _RESOURCES[it.kind], it.name
 
 
-async def _given(home: KubeClient, given: Object, namespace: str) -> PodFacts:
-    """The pod as home would admit it, as far as home tells."""
+async def _admitted(home: KubeClient, given: Object, namespace: str) -> PodFacts:
+    """The manifest's pod after home's admission, as far as known."""
     meta = {"namespace": namespace, **metadata(given)}
     body: Object = {**given, "metadata": meta}
     try:
@@ -243,15 +243,15 @@ async def _given(home: KubeClient, given: Object, namespace: str) -> PodFacts:
     except ApiError as error:
         found = {**body, "metadata": {"name": meta.get("generateName", "") + "x", **meta}}
         found["metadata"].setdefault("uid", _NO_UID)
-        why = f"home: what admission adds to the pod, or whether it refuses it: {error.message}"
-        return PodFacts(found, stored=False, not_checked=[why])
+        message = f"home: changes of admission, or a rejection by it: {error.message}"
+        return PodFacts(found, stored=False, not_checked=[message])
     return PodFacts(found, stored=False)
 
 
 # -- the remote ----------------------------------------------------------------------------
 
 
-async def _there(
+async def _look_up_remote(
     stack: AsyncExitStack,
     settings: ExplainSettings,
     home: KubeClient,
@@ -266,41 +266,41 @@ async def _there(
         named = (metadata(facts.node or {}).get("annotations") or {}).get(
             node_object.ANNOTATION_KUBECONFIG, "its kubeconfig"
         )
-        facts.not_checked.append(f"the remote: {named} is not on this machine; give --kubeconfig")
+        facts.not_checked.append(f"the remote: {named} is not on this machine; set --kubeconfig")
         return
     try:
         remote = await stack.enter_async_context(
             connect(found.ref, side="remote", notify=lambda _: None)
         )
         with as_preflight_errors("remote"):
-            await _check_is(remote, facts)
+            await _check_cluster(remote, facts)
     except PreflightError as error:
         if settings.remote is not None:
             raise
-        facts.not_checked.append(f"{error}; --kubeconfig names another file")
+        facts.not_checked.append(f"{error}; to use another file, set --kubeconfig")
         return
     with as_preflight_errors("remote"):
-        facts.remote = await _in_remote(remote, facts, policy)
+        facts.remote = await _read_remote(remote, facts, policy)
 
 
-async def _check_is(remote: KubeClient, facts: PodFacts) -> None:
+async def _check_cluster(remote: KubeClient, facts: PodFacts) -> None:
     theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
     node = facts.node or {}
     if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
         raise PreflightError(
-            f"remote: {remote.config.server} is not the cluster that node {name_of(node)} "
-            "stands for; name that one's kubeconfig with --kubeconfig"
+            f"remote: {remote.config.server} is not the cluster of node {name_of(node)}; set "
+            "--kubeconfig to the kubeconfig of that cluster"
         )
 
 
-async def _in_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:
+async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
-    found, unseen = RemoteFacts(remote.config.server), facts.not_checked
-    found.namespace = await partial_reads.get_object(remote, NAMESPACES, namespace, unseen)
+    found, not_checked = RemoteFacts(remote.config.server), facts.not_checked
+    found.namespace = await partial_reads.get_object(remote, NAMESPACES, namespace, not_checked)
     found.nodes = await partial_reads.list_objects(
-        remote, NODES, unseen, labels=policy.node_selection
+        remote, NODES, not_checked, labels=policy.node_selection
     )
-    classes = await partial_reads.list_objects(remote, PRIORITY_CLASSES, unseen)
+    classes = await partial_reads.list_objects(remote, PRIORITY_CLASSES, not_checked)
     found.priority_classes = frozenset(map(name_of, classes))
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
@@ -308,29 +308,33 @@ async def _in_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> Rem
     asked_for = [it for it in facts.dependencies if it.kind not in skipped]
     if found.namespace is not None:
         found.pod = await partial_reads.get_object(
-            remote, PODS, name_of(facts.pod), unseen, namespace=namespace
+            remote, PODS, name_of(facts.pod), not_checked, namespace=namespace
         )
-        services = await partial_reads.list_objects(remote, SERVICES, unseen, namespace=namespace)
+        services = await partial_reads.list_objects(
+            remote, SERVICES, not_checked, namespace=namespace
+        )
         ours = (it for it in services if is_owned(it, policy.identity))
         found.services = frozenset(map(name_of, ours))
     if found.pod is not None:
-        found.events = await partial_reads.list_events(remote, found.pod, unseen)
+        found.events = await partial_reads.list_events(remote, found.pod, not_checked)
     found.objects = await partial_reads.get_objects(
-        remote, map(_named, asked_for), namespace, unseen
+        remote, map(_resource_name, asked_for), namespace, not_checked
     )
     if (
         found.namespace is not None
         and found.pod is None
         and not remote_pod.rejection_message(facts.pod)
     ):
-        found.rejection = await _refusal(remote, facts.pod, policy, found.priority_classes)
+        found.rejection = await _dry_run_rejection(
+            remote, facts.pod, policy, found.priority_classes
+        )
     return found
 
 
-async def _refusal(
+async def _dry_run_rejection(
     remote: KubeClient, home: Object, policy: Policy, classes: frozenset[str]
 ) -> str:
-    """What the remote's API server has against the pod; asked by a dry run."""
+    """The error message of the remote's API server for a dry run of the creation; "" for none."""
     body = remote_pod.translate_pod(home, policy, priority_classes=classes).pod
     try:
         await remote.create(PODS, body, namespace=namespace_of(body), dry_run=True)
@@ -340,7 +344,7 @@ async def _refusal(
 
 
 def pod_of_manifest(obj: Object) -> Object | None:
-    """The pod that an object of a file is, or is a template of; None where it has none."""
+    """The pod that an object is or contains as template; None without one."""
     if obj.get("kind") == "Pod":
         return obj
     spec = obj.get("spec") or {}

@@ -1,4 +1,5 @@
-"""What a pod names, as part of the answer of `bridge.explain.json_report`. Pure."""
+"""The dependencies and Services of a pod, as part of the report of `bridge.explain.json_report`.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +11,14 @@ from translators.objects import HomeNamespace, Object, name_of, namespace_of
 
 
 def describe_dependency(it: Dependency, facts: PodFacts) -> Object:
-    """An object that the pod names: whether both sides have it, and what becomes of it."""
+    """A dependency: whether it exists in both clusters, and what the remote pod uses instead."""
     key = (it.kind, it.name)
     home = _presence(facts.objects, key)
     keys = []
     if (found := facts.objects.get(key)) is not None:
         keys = sorted(it.keys - (found.get("data") or {}).keys())
     remote = _presence(facts.remote.objects, key) if facts.remote is not None else "unknown"
-    becomes, needed_in = _becomes(it, facts)
+    becomes, needed_in = _remote_counterpart(it, facts)
     if it.kind == "PriorityClass" and facts.remote is not None:
         remote = "found" if it.name in facts.remote.priority_classes else "missing"
     return {
@@ -26,14 +27,15 @@ def describe_dependency(it: Dependency, facts: PodFacts) -> Object:
         "required": it.required,
         "home": home if needed_in == "home" or home != "unknown" else "-",
         "missingKeys": keys,
-        "remote": remote if needed_in != "home" else _copy(it, facts),
+        "remote": remote if needed_in != "home" else _copy_presence(it, facts),
         "neededIn": needed_in,
         "becomes": becomes,
     }
 
 
-def _copy(it: Dependency, facts: PodFacts) -> str:
-    """Whether the remote has the copy; "-" where none is due (yet), or the remote was not asked."""
+def _copy_presence(it: Dependency, facts: PodFacts) -> str:
+    """Whether the copy exists in the remote; "-" if no copy is due yet, or the remote was not
+    read."""
     there = facts.remote
     if there is None or facts.policy is None or it.kind not in ("ConfigMap", "Secret"):
         return "-"
@@ -50,8 +52,8 @@ def _presence(objects: dict[tuple[str, str], Object | None], key: tuple[str, str
     return "missing" if objects[key] is None else "found"
 
 
-def _becomes(it: Dependency, facts: PodFacts) -> tuple[str, str]:
-    """What stands for it in the remote, and where it has to exist."""
+def _remote_counterpart(it: Dependency, facts: PodFacts) -> tuple[str, str]:
+    """What the remote pod uses, and the cluster that has to contain it."""
     policy = facts.policy
     if policy is None:
         return "", "home"
@@ -60,32 +62,33 @@ def _becomes(it: Dependency, facts: PodFacts) -> tuple[str, str]:
         case "ConfigMap" | "Secret":
             return f"a copy, {namespace}/{it.name}", "home"
         case "ServiceAccount" if policy.service_accounts == "home":
-            return f"its tokens, in a Secret of {namespace}", "home"
+            return f"its tokens, in a Secret in {namespace}", "home"
         case "ServiceAccount" if policy.service_accounts == "remote":
-            return f"the account {namespace}/{it.name} that is there", "remote"
+            return f"the existing account {namespace}/{it.name}", "remote"
         case "ServiceAccount":
-            return "nothing: pods have no identity there", "home"
+            return "nothing: pods have no identity in the remote", "home"
         case "PersistentVolumeClaim":
-            return f"the claim {namespace}/{it.name} that is there", "remote"
+            return f"the existing claim {namespace}/{it.name}", "remote"
         case _:
-            return "the class of that name that is there", "remote"
+            return "the existing class of that name", "remote"
 
 
 def missing_message(it: Object) -> str:
-    """Why the pod waits for something that it names; "" where it does not."""
+    """Why the pod waits for a dependency; "" if it does not."""
     if not it["required"]:
         return ""
     where = it["neededIn"]
     if it[where] == "missing":
-        # Copies and tokens are made of what home has.
-        return f"{it['kind']} {it['name']} is missing {'at home' if where == 'home' else 'there'}"
+        # Copies and tokens are created from objects of home.
+        cluster = "at home" if where == "home" else "in the remote"
+        return f"{it['kind']} {it['name']} is missing {cluster}"
     if it["missingKeys"]:
         return f"{it['kind']} {it['name']} lacks the key {', '.join(it['missingKeys'])}"
     return ""
 
 
 def describe_services(facts: PodFacts) -> list[Object]:
-    """Those that pods of the namespace find in the remote by name."""
+    """The Services of the namespace that remote pods can resolve by name."""
     return [
         {
             "name": name_of(it),

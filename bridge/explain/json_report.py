@@ -1,7 +1,7 @@
-"""What was found of a pod, as an answer in plain data. Pure.
+"""Builds the report on a pod as JSON data. Pure.
 
-`report` is the whole answer; field names that were shown stay. `bridge.explain.text_report` says the same to
-people.
+`build_report` returns the complete report, which `-o json` prints: its field names are an
+interface. `bridge.explain.text_report` formats it.
 """
 
 from __future__ import annotations
@@ -22,27 +22,32 @@ from translators.pods import status as podstatus
 from translators.pods.remote_pod import TranslatedPod
 from translators.translation_policy import Policy
 
-#: Events that are shown, the latest.
+#: The number of latest Events in the report.
 MAX_EVENTS = 8
 
 
 def translated_pod(facts: PodFacts) -> TranslatedPod | None:
-    """The pod as it would be made in the remote; None where there is no node."""
+    """The remote pod that the bridge would create; None without a virtual node."""
     if facts.policy is None:
         return None
-    known = facts.remote.priority_classes if facts.remote is not None else _trusted(facts)
+    known = (
+        facts.remote.priority_classes
+        if facts.remote is not None
+        else _assumed_priority_class(facts)
+    )
     return remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
 
 
-def _trusted(facts: PodFacts) -> frozenset[str]:
-    """Where the remote cannot be asked, its classes are taken to be as at home (it is noted)."""
+def _assumed_priority_class(facts: PodFacts) -> frozenset[str]:
+    """Without access to the remote, its PriorityClasses are assumed to include the pod's (noted in
+    the report)."""
     name = (facts.pod.get("spec") or {}).get("priorityClassName")
     return frozenset({name}) if name else frozenset()
 
 
 def build_report(facts: PodFacts) -> Object:
-    """The answer."""
-    made = translated_pod(facts)
+    """The report."""
+    translated = translated_pod(facts)
     policy, node = facts.policy, facts.node
     answer: Object = {
         "pod": {
@@ -55,14 +60,14 @@ def build_report(facts: PodFacts) -> Object:
         "node": None,
         "remote": None,
     }
-    if policy is not None and node is not None and made is not None:
+    if policy is not None and node is not None and translated is not None:
         answer["node"] = {
             "name": name_of(node),
             "others": [it.name for it in facts.candidates if it is not facts.chosen],
             "tellsOptions": facts.chosen is not None and facts.chosen.options_recorded,
             "options": policy_options(policy),
         }
-        answer["remote"] = _remote(facts, made)
+        answer["remote"] = _remote(facts, translated)
     placement = _placement(facts)
     refusals, wanted = (
         _refusals(facts),
@@ -72,16 +77,16 @@ def build_report(facts: PodFacts) -> Object:
         "placement": placement,
         "nodes": [_candidate(it) for it in facts.candidates],
         "refusals": refusals,
-        "differences": [_difference(it) for it in _differences(facts, made)],
-        "notCarried": [{"field": it.field, "why": it.message} for it in made.dropped]
-        if made
+        "differences": [_difference(it) for it in _differences(facts, translated)],
+        "notCarried": [{"field": it.field, "why": it.message} for it in translated.dropped]
+        if translated
         else [],
         "references": wanted,
         "services": dependency_report.describe_services(facts),
         "waiting": list(_waiting(facts, wanted)),
         "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
         "events": _events(facts),
-        "notLookedAt": _unseen(facts),
+        "notLookedAt": _not_checked(facts),
     }
     state, summary = _summary(facts, answer)
     return {"state": state, "summary": summary, **answer}
@@ -110,23 +115,23 @@ def _remote(facts: PodFacts, made: TranslatedPod) -> Object:
     return answer
 
 
-def _unseen(facts: PodFacts) -> list[str]:
+def _not_checked(facts: PodFacts) -> list[str]:
     notes = list(dict.fromkeys(facts.not_checked))
     if facts.chosen is not None and not facts.chosen.options_recorded:
         notes.append(
-            f"what the join of node {facts.chosen.name} was asked for: the Node does not "
-            "tell (an older bridge registered it); join's defaults are assumed"
+            f"the join options of node {facts.chosen.name}: the Node does not record them "
+            "(an older bridge registered it); the defaults of join are assumed"
         )
     if facts.remote is None and facts.node is not None:
-        notes.append("whether the remote has the priority class; it is taken to have it")
+        notes.append("whether the remote has the priority class; assumed to exist")
     return notes
 
 
-# -- where it would run --------------------------------------------------------------------
+# -- placement -----------------------------------------------------------------------------
 
 
 def _placement(facts: PodFacts) -> Object:
-    """Whether home's scheduler would bind the pod to the node, or what keeps it off."""
+    """Whether home's scheduler would bind the pod to the node, or why not."""
     bound, chosen = _bound_to(facts), facts.chosen
     if chosen is None:
         return {"possible": False, "bound": False, "obstacles": []}
@@ -151,7 +156,7 @@ def _item(it: scheduling_predicates.PredicateFailure) -> Object:
 
 
 def _refusals(facts: PodFacts) -> list[Object]:
-    """Why the bridge, or the remote, would not have it."""
+    """Why the bridge or the remote would reject the pod."""
     policy, there = facts.policy, facts.remote
     found = [
         {"by": "bridge", "field": it.field, "why": it.message}
@@ -163,8 +168,8 @@ def _refusals(facts: PodFacts) -> list[Object]:
         why = f"{skipped}; its DaemonSet counts it as available"
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is not None:
-        found += [{"by": "bridge", **it} for it in _clashes(policy, there)]
-        # Of a pod that no scheduler has bound, `_placement` says that it asks for too much.
+        found += [{"by": "bridge", **it} for it in _conflicts(policy, there)]
+        # For a pod that is not bound, `_placement` reports excessive requests.
         is_bound = _bound_to(facts) == name_of(facts.node or {})
         rejected = (
             kubelet_admission.admission_rejection(
@@ -180,7 +185,7 @@ def _refusals(facts: PodFacts) -> list[Object]:
     return found
 
 
-def _clashes(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
+def _conflicts(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     identity = policy.identity
     if there.namespace is not None and not is_usable_namespace(there.namespace, identity):
         yield {
@@ -190,12 +195,12 @@ def _clashes(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     if there.pod is not None and not is_owned_by_node(there.pod, identity):
         yield {
             "field": "metadata.name",
-            "why": f"the remote has a pod {namespace_of(there.pod)}/{name_of(there.pod)} of somebody "
-            "else's; it is left alone, and this one waits until it is gone",
+            "why": f"the remote has an unmanaged pod {namespace_of(there.pod)}/"
+            f"{name_of(there.pod)}; this pod waits until that one is deleted",
         }
 
 
-# -- what is different ---------------------------------------------------------------------
+# -- translation ---------------------------------------------------------------------------
 
 
 def _differences(facts: PodFacts, made: TranslatedPod | None) -> list[Difference]:
@@ -216,14 +221,14 @@ def _difference(it: Difference) -> Object:
     }
 
 
-# -- how it is -----------------------------------------------------------------------------
+# -- state ---------------------------------------------------------------------------------
 
 
 def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
-    """Why it does not run, as far as somebody knows; the nearest cause first."""
+    """Known reasons why the pod does not run, the most direct one first."""
     for it in wanted:
-        if lacking := dependency_report.missing_message(it):
-            yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": lacking}
+        if missing := dependency_report.missing_message(it):
+            yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": missing}
     if not _bound_to(facts):
         yield from (
             {"side": "home", "why": it}
@@ -234,22 +239,22 @@ def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
     for side, obj in (("home", facts.pod), ("remote", _remote_pod(facts))):
         for condition in (obj.get("status") or {}).get("conditions") or ():
             kind, reason = condition.get("type"), condition.get("reason")
-            told = kind in (
+            is_relevant = kind in (
                 "PodScheduled",
                 podstatus.CONDITION_ACCEPTED,
                 podstatus.CONDITION_REMOTE_SCHEDULED,
             )
-            if told and condition.get("status") == "False":
+            if is_relevant and condition.get("status") == "False":
                 yield {
                     "side": side,
                     "why": f"{reason}: {condition.get('message') or ''}".strip(": "),
                 }
         yield from _containers(side, obj)
-    # Home's copy of a status repeats the remote's words.
+
     there, bound = facts.remote, _bound_to(facts) == name_of(facts.node or {})
-    unmade = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
-    if bound and unmade:
-        yield {"side": "remote", "why": "the bridge has not made the pod there"}
+    not_created = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
+    if bound and not_created:
+        yield {"side": "remote", "why": "the bridge has not created the pod"}
 
 
 def _containers(side: str, obj: Object) -> Iterator[Object]:
@@ -258,12 +263,12 @@ def _containers(side: str, obj: Object) -> Iterator[Object]:
         for container in status.get(kind) or ():
             waiting = (container.get("state") or {}).get("waiting")
             if waiting:
-                said = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
-                yield {"side": side, "why": f"container {container.get('name')}: {said}"}
+                message = f"{waiting.get('reason')}: {waiting.get('message') or ''}".strip(": ")
+                yield {"side": side, "why": f"container {container.get('name')}: {message}"}
 
 
 def _conditions(side: str, obj: Object) -> list[Object]:
-    """All conditions of one side."""
+    """All conditions of one pod."""
     return [
         {
             "side": side,
@@ -277,15 +282,15 @@ def _conditions(side: str, obj: Object) -> list[Object]:
 
 
 def _events(facts: PodFacts) -> list[Object]:
-    """The latest of both sides; what the bridge tells of the remote's at home is told once."""
+    """The latest Events of both clusters. Events that the bridge mirrored to home appear once."""
     found, seen = [], set()
     there = facts.remote.events if facts.remote is not None else []
     for side, events in (("remote", there), ("home", facts.events)):
         for event in events:
-            said = (event.get("reason"), event.get("message"))
-            if said in seen:
+            content = (event.get("reason"), event.get("message"))
+            if content in seen:
                 continue
-            seen.add(said)
+            seen.add(content)
             found.append(
                 {
                     "side": side,
@@ -302,32 +307,38 @@ def _events(facts: PodFacts) -> list[Object]:
 
 
 def _summary(facts: PodFacts, answer: Object) -> tuple[str, str]:
-    """One word and one sentence."""
-    what, node = f"pod {facts.ref}", name_of(facts.node or {})
+    """The state as one word, and a sentence."""
+    subject, node = f"pod {facts.ref}", name_of(facts.node or {})
     placement, waiting = answer["placement"], answer["waiting"]
     if facts.node is None:
-        return "NoNode", f"{what}: home has no virtual node"
+        return "NoNode", f"{subject}: home has no virtual node"
     if facts.stored and podstatus.is_terminal(facts.pod):
-        return "Ended", f"{what} has ended: {podstatus.phase(facts.pod)}"
+        return "Ended", f"{subject} has ended: {podstatus.phase(facts.pod)}"
     as_what = f"as {answer['remote']['namespace']}/{answer['remote']['name']}"
     bound = _bound_to(facts)
     if bound and bound != node:
-        return "Elsewhere", f"{what} is on {bound}, a node of home, and not on {node}"
+        return "Elsewhere", f"{subject} is on {bound}, a node of home, and not on {node}"
     if answer["refusals"]:
         first = answer["refusals"][0]
         why = f"{first['field']}: {first['why']}" if first["field"] else first["why"]
-        return "Refused", f"{what} does not run on node {node}: {why}"
+        return "Refused", f"{subject} does not run on node {node}: {why}"
     if not placement["possible"]:
         first = placement["obstacles"][0]
-        return "NotPlaced", f"{what} does not come to node {node}: {first['field']}: {first['why']}"
+        return (
+            "NotPlaced",
+            f"{subject} cannot be scheduled to node {node}: {first['field']}: {first['why']}",
+        )
     if is_deleting(facts.pod):
-        return "Ending", f"{what} is being deleted"
+        return "Ending", f"{subject} is being deleted"
     if is_ready(facts.pod):
-        return "Running", f"{what} runs on node {node}, in the remote {as_what}"
+        return "Running", f"{subject} runs on node {node}, in the remote {as_what}"
     if bound:
         why = f": {waiting[0]['why']}" if waiting else ""
-        return "Waiting", f"{what} is on node {node}, in the remote {as_what}, and not Ready{why}"
+        return (
+            "Waiting",
+            f"{subject} is on node {node}, in the remote {as_what}, but not Ready{why}",
+        )
     if waiting:
         first = waiting[0]["why"]
-        return "WouldWait", f"{what} would come to node {node} {as_what}, and wait: {first}"
-    return "WouldRun", f"{what} can run on node {node}, in the remote {as_what}"
+        return "WouldWait", f"{subject} would run on node {node} {as_what}, but wait: {first}"
+    return "WouldRun", f"{subject} can run on node {node}, in the remote {as_what}"

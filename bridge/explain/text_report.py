@@ -1,7 +1,7 @@
-"""An answer of `bridge.explain.json_report` as lines for people. Pure.
+"""Formats the report of `bridge.explain.json_report` as text. Pure.
 
-The most important comes first: one sentence, what keeps the pod off the node or has it refused,
-what it does not get, what it lacks, how it is; and then every difference with its reason.
+The most important parts come first: a summary, what prevents scheduling or causes a rejection,
+dropped fields, dependencies and the pod's state; then every difference with its reason.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from bridge.base.output import format_table
 from translators.objects import Object
 
-#: Places that stand in one line.
+#: The number of fields on one line.
 MAX_LOCATIONS = 4
-#: Characters of a value that are shown.
+#: The maximum displayed length of a value.
 _VALUE = 40
 
 
 def render_report(answer: Object) -> str:
-    """The answer as text."""
+    """The report as text."""
     parts = [answer["summary"]]
     node, remote = answer["node"], answer["remote"]
     if node is not None:
@@ -31,31 +31,37 @@ def render_report(answer: Object) -> str:
             where += f" (--node for another: {', '.join(node['others'])})"
         parts.append(_section("where", [where]))
         others = [it for it in answer["nodes"] if it["name"] != node["name"]]
-        parts.append(_section("other virtual nodes, the best first", list(map(_candidate, others))))
+        parts.append(_section("other virtual nodes (best first)", list(map(_candidate, others))))
     why = [f"{it['field']}: {it['why']}" for it in answer["placement"]["obstacles"]]
     if answer["placement"]["possible"]:
         why = [
-            "home's scheduler has bound it to the node"
+            "home's scheduler has bound the pod to the node"
             if answer["placement"]["bound"]
-            else "nothing keeps it off the node; home's scheduler may prefer another"
+            else "the pod fits the node; home's scheduler may prefer another"
         ]
     parts.append(_section("placement", why))
-    for title, told in (
-        ("refused", [f"by the {it['by']}: {_joined(it)}" for it in answer["refusals"]]),
-        ("asked for and not carried", [_joined(it) for it in answer["notCarried"]]),
+    for title, lines in (
+        ("rejected", [f"by the {it['by']}: {_joined(it)}" for it in answer["refusals"]]),
+        ("dropped", [_joined(it) for it in answer["notCarried"]]),
         (
             "not running because" if answer["pod"]["stored"] else "would wait because",
             [f"{it['side']}: {it['why']}" for it in answer["waiting"]],
         ),
     ):
-        parts.append(_section(title, told))
-    parts.append(
-        _table("what it names", ("kind", "name", "home", "remote", "becomes"), _names(answer))
-    )
-    parts.append(_table("conditions", ("side", "type", "status", "reason"), _states(answer)))
+        parts.append(_section(title, lines))
     parts.append(
         _table(
-            "events",
+            "references",
+            ("kind", "name", "home", "remote", "remote object"),
+            _reference_rows(answer),
+        )
+    )
+    parts.append(
+        _table("conditions", ("side", "type", "status", "reason"), _condition_rows(answer))
+    )
+    parts.append(
+        _table(
+            "Events",
             ("last", "side", "type", "reason", "message"),
             [
                 [str(it[k] or "") for k in ("last", "side", "type", "reason", "message")]
@@ -63,13 +69,13 @@ def render_report(answer: Object) -> str:
             ],
         )
     )
-    parts.append(_section("different in the remote", list(_grouped(answer["differences"]))))
-    parts.append(_section("not looked at", answer["notLookedAt"]))
+    parts.append(_section("differences", list(_grouped(answer["differences"]))))
+    parts.append(_section("not examined", answer["notLookedAt"]))
     return "\n\n".join(part for part in parts if part)
 
 
-def _section(title: str, told: list[str]) -> str:
-    return "\n".join([f"{title}:", *(f"  {line}" for line in told)]) if told else ""
+def _section(title: str, lines: list[str]) -> str:
+    return "\n".join([f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def _table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> str:
@@ -84,14 +90,14 @@ def _joined(it: Object) -> str:
 
 def _candidate(it: Object) -> str:
     if it["possible"]:
-        return f"{it['name']}: nothing keeps it off"
+        return f"{it['name']}: the pod fits"
     if not it["obstacles"]:
-        return f"{it['name']}: leaves out pods of DaemonSets"
+        return f"{it['name']}: skips DaemonSet pods"
     first, more = it["obstacles"][0], len(it["obstacles"]) - 1
     return f"{it['name']}: {_joined(first)}" + (f" (and {more} more)" if more else "")
 
 
-def _names(answer: Object) -> list[list[str]]:
+def _reference_rows(answer: Object) -> list[list[str]]:
     rows = [
         [
             it["kind"],
@@ -109,11 +115,11 @@ def _names(answer: Object) -> list[list[str]]:
         )
         there = sum(it["copied"] and it["remote"] == "found" for it in answer["services"])
         found = {0: "-", len(copied): "found"}.get(there, f"{there} of {len(copied)}")
-        rows.append(["Service", shown, "found", found, "the same names, for pods there"])
+        rows.append(["Service", shown, "found", found, "the same names, for pods of the remote"])
     return rows
 
 
-def _states(answer: Object) -> list[list[str]]:
+def _condition_rows(answer: Object) -> list[list[str]]:
     return [
         [it["side"], str(it["type"]), str(it["status"]), str(it["reason"] or "")]
         for it in answer["conditions"]
@@ -121,23 +127,23 @@ def _states(answer: Object) -> list[list[str]]:
 
 
 def _grouped(found: Iterable[Object]) -> Iterator[str]:
-    """Differences of one kind and one reason stand together."""
+    """Groups differences with the same change and reason."""
     groups: dict[tuple[bool, str, str], list[Object]] = {}
     for it in found:
         groups.setdefault((not it["notCarried"], it["change"], it["why"]), []).append(it)
-    for (_, change, why), several in sorted(groups.items(), key=lambda group: group[0][0]):
-        places = [_place(it) for it in several[:MAX_LOCATIONS]]
-        more = f" and {len(several) - MAX_LOCATIONS} more" if len(several) > MAX_LOCATIONS else ""
-        yield f"{change:8} {', '.join(places)}{more}"
+    for (_, change, why), group in sorted(groups.items(), key=lambda group: group[0][0]):
+        locations = [_format_difference(it) for it in group[:MAX_LOCATIONS]]
+        more = f" and {len(group) - MAX_LOCATIONS} more" if len(group) > MAX_LOCATIONS else ""
+        yield f"{change:8} {', '.join(locations)}{more}"
         yield f"{'':8} {why}"
 
 
-def _place(it: Object) -> str:
+def _format_difference(it: Object) -> str:
     if it["change"] != "changed":
         return str(it["path"])
-    return f"{it['path']}: {_short(it['before'])} → {_short(it['after'])}"
+    return f"{it['path']}: {_truncate(it['before'])} → {_truncate(it['after'])}"
 
 
-def _short(value: Any) -> str:
+def _truncate(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= _VALUE else f"{text[: _VALUE - 1]}…"

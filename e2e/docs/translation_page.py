@@ -38,8 +38,7 @@ _HEAD = """\
 Every field of a pod is kept, including fields that this version does not know, unless it would mean
 something else in the remote. Such fields are translated, dropped, or cause the pod to be rejected.
 One table decides each field of the v1 API,
-[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py). This page
-is generated
+[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py). This page is generated
 from that table and from the docstrings of the modules beside it. In a path, `[]` stands for each
 item of a list and `**` for all fields below. Init and ephemeral containers follow the rules of
 containers, pod anti-affinity those of pod affinity.

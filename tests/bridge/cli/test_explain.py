@@ -67,7 +67,7 @@ def test_people_get_the_sentence_first(invoke: Invoke, asked: Asked) -> None:
     assert lines[0] == "pod default/web can run on node burst, in the remote as default-h/web"
     assert "placement:" in lines
     assert "  changed  metadata.namespace: default → default-h" in lines
-    assert "not looked at:" in lines
+    assert "not examined:" in lines
     assert done.stderr == ""
 
 

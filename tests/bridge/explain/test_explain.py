@@ -234,7 +234,7 @@ async def test_it_works_without_the_remote_and_says_so(two: Clusters, tmp_path: 
 
 async def test_another_cluster_than_the_nodes_is_refused(looked: Looked) -> None:
     looked.two.home.put(_using())
-    with pytest.raises(PreflightError, match="is not the cluster that node"):
+    with pytest.raises(PreflightError, match="is not the cluster of node"):
         await looked.look(remote=looked.two.settings.home)
 
 
@@ -242,7 +242,7 @@ async def test_an_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looke
     with pytest.raises(PreflightError, match="kubectl get pods"):
         await looked.look("nobody")
     looked.two.home.put(_using())
-    with pytest.raises(PreflightError, match=f"those are: {NODE}"):
+    with pytest.raises(PreflightError, match=f"use one of: {NODE}"):
         await looked.look(node="other")
 
 
@@ -459,7 +459,7 @@ async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looke
     looked.two.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
     looked.two.home.put(objects.pod("web", "shop"))
     assert (await looked.answer(namespace=""))["pod"]["namespace"] == "shop"
-    with pytest.raises(PreflightError, match="there is no pod default/web"):
+    with pytest.raises(PreflightError, match="pod default/web not found"):
         await looked.answer(namespace="default")
 
 
