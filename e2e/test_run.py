@@ -124,4 +124,4 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     assert is_ready(stays)
     assert _proxied(several, first, "/livez") == "ok"
     assert run.stop() == 0
-    assert run.lines()[-1]["msg"] == "stopped; workloads in the remote go on"
+    assert run.lines()[-1]["msg"] == "stopped; workloads in the remote keep running"

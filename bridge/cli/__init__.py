@@ -2,7 +2,7 @@
 
 Options, their validation, and the output of results. Progress goes to stderr. A command imports
 what it needs when it runs, so that `--help` answers at once, and a running bridge keeps nothing of
-the option parser in memory (`bridge.cli.process_handover`). Exit codes: 0 success, 1 failure, 2
+the option parser in memory (`bridge.cli.serve`). Exit codes: 0 success, 1 failure, 2
 invalid options.
 """
 
@@ -13,15 +13,15 @@ import sys
 
 def main() -> None:
     """The console script."""
-    from bridge.cli import process_handover, stdio
+    from bridge.cli import serve, stdio
 
     stdio.prepare()
-    asked = process_handover.taken()
-    if asked is not None:
-        process_handover.serve(asked)
+    request = serve.restarted_request()
+    if request is not None:
+        serve.serve(request)
         return
     if sys.argv[1:] == ["relay-pod"]:
-        # Without what reads options, of which it has none: 14 MB in each of these pods.
+        # Without the option parser: it takes 14 MB in each relay agent.
         from bridge.cli.relay_agent import relay_pod
 
         relay_pod()

@@ -136,7 +136,7 @@ def check(
     """
     from bridge.checks import runner
     from bridge.checks.runner import NodeCheckSettings
-    from bridge.cli.runner import fail, run, step
+    from bridge.cli.runner import fail, report_step, run
 
     if pre and kubeconfig is None:
         raise fail("--pre requires --kubeconfig, that of the remote cluster", code=2)
@@ -174,7 +174,9 @@ def check(
     async def once() -> Report:
         return await (runner.check_before_join(settings) if pre else runner.check_nodes(health))
 
-    found = run(lambda _: runner.repeat_until_passing(once, wait or 0.0, notify=step), stops=False)
+    found = run(
+        lambda _: runner.repeat_until_passing(once, wait or 0.0, notify=report_step), stops=False
+    )
     print_result(
         found.as_data(),
         output,

@@ -24,16 +24,16 @@ def validate(
     """
     from bridge.base.settings import SettingsError
     from bridge.cli.config_file import read
-    from bridge.cli.runner import fail, step
+    from bridge.cli.runner import fail, report_step
     from bridge.cli.shared_options import check_traces
 
     try:
-        parts, shown = read(file)
+        parts, logs = read(file)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    check_traces(shown.traces or None)
+    check_traces(logs.traces or None)
     joins = "1 join" if len(parts) == 1 else f"{len(parts)} joins"
-    step(f"{file}: {joins}: {', '.join(part.label for part in parts)}")
+    report_step(f"{file}: {joins}: {', '.join(part.label for part in parts)}")
 
 
 def schema() -> None:

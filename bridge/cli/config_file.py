@@ -19,7 +19,7 @@ from bridge.base.settings import KUBELET_PORT, Part, SettingsError
 from bridge.cli.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.option import Option
 from bridge.cli.option_values import InvalidValueError
-from bridge.cli.process_handover import Shown
+from bridge.cli.serve import LogSettings
 
 #: The keys of a join, and those of the whole file, by name.
 KEYS: Mapping[str, Option] = {it.name: it for it in JOIN}
@@ -32,7 +32,7 @@ class ConfigError(SettingsError):
     """A configuration file is invalid; the message is one sentence."""
 
 
-def read(path: Path) -> tuple[tuple[Part, ...], Shown]:
+def read(path: Path) -> tuple[tuple[Part, ...], LogSettings]:
     """The joins of a file, and its output settings. Raises ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -61,7 +61,7 @@ class _File:
         self._path = path
         self._folder = path.absolute().parent
 
-    def read(self, content: Any) -> tuple[tuple[Part, ...], Shown]:
+    def read(self, content: Any) -> tuple[tuple[Part, ...], LogSettings]:
         top = self._map("", content, ("remotes", "defaults", *_TOP))
         remotes = top.get("remotes")
         if not isinstance(remotes, list) or not remotes:
@@ -74,7 +74,9 @@ class _File:
         ]
         self._assign_ports(joins)
         self._check_unique(joins)
-        return tuple(self._part(index, it) for index, it in enumerate(joins)), self._shown(top)
+        return tuple(self._part(index, it) for index, it in enumerate(joins)), self._log_settings(
+            top
+        )
 
     def _map(
         self, where: str, content: Any, known: Iterable[str], *, shared_only: bool = False
@@ -135,14 +137,12 @@ class _File:
         except InvalidValueError as error:
             raise self._error(f"{where}{option.name}", str(error)) from None
 
-    def _shown(self, top: Mapping[str, Any]) -> Shown:
-        shown = {
-            it.parameter: self._value("", it, top[it.name]) for it in PROCESS if it.name in top
-        }
-        if not str(shown.get("traces", "http:")).startswith(("http:", "https:")):
+    def _log_settings(self, top: Mapping[str, Any]) -> LogSettings:
+        logs = {it.parameter: self._value("", it, top[it.name]) for it in PROCESS if it.name in top}
+        if not str(logs.get("traces", "http:")).startswith(("http:", "https:")):
             # Not the value: a URL can hold a password.
             raise self._error("traces", "write a URL such as http://collector:4318")
-        return Shown(**shown)
+        return LogSettings(**logs)
 
     def _error(self, where: str, message: str) -> ConfigError:
         return ConfigError(

@@ -86,7 +86,7 @@ def drain(
     without it nothing is evicted. Pods of DaemonSets stay. A bridge must serve the node. After a
     failure or an interruption the node stays cordoned: drain it again, or uncordon it.
     """
-    from bridge.cli.runner import run, step
+    from bridge.cli.runner import report_step, run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
@@ -104,7 +104,12 @@ def drain(
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
                 done = await cordoning.drain(
-                    client, node, options=options, timeout=timeout, dry_run=dry_run, notify=step
+                    client,
+                    node,
+                    options=options,
+                    timeout=timeout,
+                    dry_run=dry_run,
+                    notify=report_step,
                 )
         data: Object = {
             "node": node,

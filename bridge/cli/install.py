@@ -122,7 +122,7 @@ def apply_request(wanted: InstallRequest, *, must_exist: bool = False) -> None:
     run(
         lambda _: _apply(wanted, installation, kubeconfig, must_exist=must_exist),
         stops=False,
-        end_by=STOP_SECONDS,
+        exit_within=STOP_SECONDS,
     )
 
 
@@ -134,13 +134,13 @@ async def _apply(
     must_exist: bool,
 ) -> None:
     from bridge.base.errors import PreflightError
-    from bridge.cli.runner import awaited, step
+    from bridge.cli.runner import report_step, report_waiting
     from bridge.install import apply, manifests, rollout
     from sync.kube.errors import NotFound
     from sync.kube.resources import DEPLOYMENTS
 
     node, where = installation.node, f"{installation.namespace}/{installation.name}"
-    async with connect(wanted.settings.home, side="home", notify=step) as home:
+    async with connect(wanted.settings.home, side="home", notify=report_step) as home:
         with as_preflight_errors("home"):
             if must_exist:
                 try:
@@ -155,19 +155,19 @@ async def _apply(
                 manifests.render(installation, kubeconfig.text),
                 node=node,
                 dry_run=wanted.dry_run,
-                notify=step,
+                notify=report_step,
             )
         changed = sum(change != "unchanged" for change, _ in done)
         if wanted.dry_run:
-            step(f"home: {changed} objects of {where} would change; nothing was changed")
+            report_step(f"home: {changed} objects of {where} would change; nothing was changed")
             return
         if not changed:
-            step(f"home: {where} is up to date")
+            report_step(f"home: {where} is up to date")
         with as_preflight_errors("home"):
             await rollout.wait_until_ready(
-                home, installation, timeout=wanted.timeout, notify=awaited
+                home, installation, timeout=wanted.timeout, notify=report_waiting
             )
-    step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+    report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
     if not (installation.bound_namespaces or installation.all_namespaces):
         _print_note(
             "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "

@@ -30,8 +30,8 @@ def join(ctx: typer.Context, **values: Any) -> None:
     adopts them. A second bridge of the same node stands by and takes over. bridge install runs the
     bridge in the home cluster instead.
     """
-    from bridge.cli.process_handover import Asked, Shown, begin
     from bridge.cli.runner import fail
+    from bridge.cli.serve import LogSettings, ServeRequest, start
 
     if values["in_cluster"]:
         install.apply_request(install.request(ctx, values))
@@ -44,4 +44,4 @@ def join(ctx: typer.Context, **values: Any) -> None:
         flags = ", ".join(it.flag for it in unused)
         raise fail(f"{flags}: use with bridge install only", code=2)
     traces = check_traces(values["traces"])
-    begin(Asked(settings, Shown(values["verbose"], values["log_format"], traces)))
+    start(ServeRequest(settings, LogSettings(values["verbose"], values["log_format"], traces)))

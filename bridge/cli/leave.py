@@ -90,7 +90,7 @@ def leave(
     replace them elsewhere. Unmanaged resources are not touched. Run it again after a failure or an
     interruption: it resumes.
     """
-    from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
+    from bridge.cli.runner import STOP_SECONDS, confirm_removal, fail, report_step, run
     from bridge.leave.procedure import leave as leave_clusters
     from bridge.leave.summary import LeaveSettings
 
@@ -121,11 +121,11 @@ def leave(
         cert_dir=cert_dir,
     )
 
-    agree = functools.partial(agreed, unasked=yes)
+    agree = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: leave_clusters(settings, notify=step, agree=agree),
+        lambda _: leave_clusters(settings, notify=report_step, agree=agree),
         stops=False,
-        end_by=STOP_SECONDS,
+        exit_within=STOP_SECONDS,
     ):
         raise fail("nothing was removed")
 

@@ -65,7 +65,7 @@ def offload(
     Pods need no change. Existing pods stay where they are. Pods of DaemonSets and pods with a
     nodeName are not changed. Run it again to change the policy.
     """
-    from bridge.cli.runner import fail, run, step
+    from bridge.cli.runner import fail, report_step, run
     from bridge.node.node_options import parse_node_selector
     from bridge.offload.namespace_policy import OffloadSettings, offload_namespace
 
@@ -84,7 +84,7 @@ def offload(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
-    answer = run(lambda _: offload_namespace(settings, notify=step), stops=False)
+    answer = run(lambda _: offload_namespace(settings, notify=report_step), stops=False)
     print_result(answer, output, lambda: _table([answer]))
 
 
@@ -113,12 +113,12 @@ def unoffload(
 
     Existing pods stay. The last namespace also removes the policy or the webhook configuration.
     """
-    from bridge.cli.runner import run, step
+    from bridge.cli.runner import report_step, run
     from bridge.offload.namespace_policy import OffloadSettings, unoffload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
-    answer = run(lambda _: unoffload_namespace(settings, notify=step), stops=False)
+    answer = run(lambda _: unoffload_namespace(settings, notify=report_step), stops=False)
     print_result(answer, output, lambda: _table([answer]))
 
 
@@ -162,8 +162,8 @@ def webhook(
     For API servers without MutatingAdmissionPolicy. Runs until Ctrl-C, and is registered at home
     while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
-    from bridge.cli import process_handover
-    from bridge.cli.runner import STOP_SECONDS, fail, run, step
+    from bridge.cli import serve as process_handover
+    from bridge.cli.runner import STOP_SECONDS, fail, report_step, run
     from bridge.offload import in_cluster_webhook
     from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 
@@ -172,10 +172,10 @@ def webhook(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
-    process_handover.show(process_handover.Shown(log_format=log_format))
+    process_handover.configure_reports(process_handover.LogSettings(log_format=log_format))
     if service is None:
         settings = StandaloneWebhookSettings(home, where, port)
-        run(lambda stop: serve(settings, notify=step, stop=stop), end_by=STOP_SECONDS)
+        run(lambda stop: serve(settings, notify=report_step, stop=stop), exit_within=STOP_SECONDS)
         return
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
@@ -184,4 +184,7 @@ def webhook(
             code=2,
         )
     behind = in_cluster_webhook.InClusterWebhookSettings(home, namespace, name, where, port)
-    run(lambda stop: in_cluster_webhook.serve(behind, notify=step, stop=stop), end_by=STOP_SECONDS)
+    run(
+        lambda stop: in_cluster_webhook.serve(behind, notify=report_step, stop=stop),
+        exit_within=STOP_SECONDS,
+    )

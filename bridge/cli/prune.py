@@ -56,7 +56,7 @@ def prune(
     to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge
     still manages them.
     """
-    from bridge.cli.runner import STOP_SECONDS, agreed, fail, run, step
+    from bridge.cli.runner import STOP_SECONDS, confirm_removal, fail, report_step, run
     from bridge.prune.leftovers import PruneSettings, list_leftovers
     from bridge.prune.leftovers import remove_leftovers as remove_garbage
 
@@ -64,9 +64,9 @@ def prune(
     if remove is None:
         if node is not None or yes:
             raise fail("--node and --yes require --remove HOME", code=2)
-        for line in run(lambda _: list_leftovers(PruneSettings(ref), notify=step), stops=False) or [
-            "no bridge has resources in this cluster"
-        ]:
+        listing = PruneSettings(ref)
+        lines = run(lambda _: list_leftovers(listing, notify=report_step), stops=False)
+        for line in lines or ["no bridge has resources in this cluster"]:
             typer.echo(escape_line(line))
         return
     if not _HOME.fullmatch(remove):
@@ -85,10 +85,10 @@ def prune(
             "standard input is not a terminal; use --yes to remove without confirmation", code=2
         )
 
-    agree = functools.partial(agreed, unasked=yes)
+    agree = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: remove_garbage(settings, notify=step, agree=agree),
+        lambda _: remove_garbage(settings, notify=report_step, agree=agree),
         stops=False,
-        end_by=STOP_SECONDS,
+        exit_within=STOP_SECONDS,
     ):
         raise fail("nothing was removed")

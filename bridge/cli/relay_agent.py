@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def relay_pod() -> None:
     """Hand connections of remote pods to the bridge that created this relay agent."""
-    from bridge.cli.runner import run, step
+    from bridge.cli.runner import report_step, run
     from bridge.net.limits import raise_open_file_limit
     from bridge.observability.logging import configure_logging
     from bridge.relay.reverse.agent import serve
@@ -13,4 +13,4 @@ def relay_pod() -> None:
 
     configure_logging(verbose=False)
     raise_open_file_limit()
-    run(lambda stop: serve(stop, report=step), end_by=TERMINATION_GRACE_SECONDS - 2.0)
+    run(lambda stop: serve(stop, report=report_step), exit_within=TERMINATION_GRACE_SECONDS - 2.0)

@@ -41,12 +41,12 @@ def run(
         return
     from bridge.base.settings import SettingsError
     from bridge.cli.config_file import read
-    from bridge.cli.process_handover import Asked, begin
+    from bridge.cli.serve import ServeRequest, start
     from bridge.cli.shared_options import check_traces
 
     try:
-        parts, shown = read(config)
+        parts, logs = read(config)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    check_traces(shown.traces or None)
-    begin(Asked(parts, shown))
+    check_traces(logs.traces or None)
+    start(ServeRequest(parts, logs))

@@ -1,12 +1,11 @@
-"""Running a command's coroutine: the loop, signals, and errors as one sentence.
+"""Runs a command's coroutine: the event loop, signals, and errors as one sentence.
 
-A hangup (SIGHUP) stops a command like SIGTERM, unless it was ignored when the command started.
+The first SIGINT, SIGTERM or SIGHUP stops a command; SIGHUP is ignored if it was ignored when the
+command started. With ``exit_within`` the process ends at most that long after the first signal,
+whatever hangs: a command bounds its own shutdown, and `_exit_after` ends what no coroutine can end,
+such as a thread that waits for a name server.
 
-The process ends within `STOP_SECONDS` of the first of these signals where `run` is told so,
-whatever hangs: a command bounds its own end, and what no coroutine can end (a name server that does
-not answer, say, for which a thread waits) is cut by `_end_by`.
-
-A running bridge has this imported: what reads options must not come with it.
+A running bridge keeps this module in memory, so it must not import the option parser.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from typing import TypeVar
 from bridge.base.printable_text import escape_json, escape_line
 
 T = TypeVar("T")
-#: Says a line for a person in another way: (level, text).
-Speaker = Callable[[int, str], None]
+#: Receives a line for people, as (logging level, text).
+ReportSink = Callable[[int, str], None]
 
 #: Seconds from the first signal to the end of the process: more than `bridge.app.join` needs at
 #: most, and less than the 10 s after which people, and some supervisors, kill.
@@ -37,106 +36,108 @@ STOP_SECONDS = 9.0
 _RED, _GREEN = 31, 32
 
 
-class _Voice:
-    """How lines for a person are said."""
+class _Reports:
+    """Where lines for people go."""
 
-    by: Speaker | None = None
+    sink: ReportSink | None = None
+    """None: standard error."""
     errors_as_json = False
 
 
 def report_errors_as_json(*, enabled: bool) -> None:
     """Has `fail` also print the error on standard output, as JSON, for ``-o json``."""
-    _Voice.errors_as_json = enabled
+    _Reports.errors_as_json = enabled
 
 
-def speak_by(speaker: Speaker | None) -> None:
-    """Has steps and errors said so from now on; None is as they are on a terminal."""
-    _Voice.by = speaker
+def redirect_reports(sink: ReportSink | None) -> None:
+    """Sends progress and errors to ``sink``; None restores standard error."""
+    _Reports.sink = sink
 
 
-def step(text: str) -> None:
-    """One line of progress."""
-    if _Voice.by is not None:
-        _Voice.by(logging.INFO, text)
+def report_step(text: str) -> None:
+    """Reports a finished step in one line."""
+    if _Reports.sink is not None:
+        _Reports.sink(logging.INFO, text)
     else:
-        _say(f"{_coloured('✓', _GREEN)} {escape_line(text)}")
+        _print(f"{_coloured('✓', _GREEN)} {escape_line(text)}")
 
 
-def awaited(text: str) -> None:
-    """One line of progress: what is not done yet."""
-    if _Voice.by is not None:
-        _Voice.by(logging.INFO, text)
+def report_waiting(text: str) -> None:
+    """Reports in one line what the command waits for."""
+    if _Reports.sink is not None:
+        _Reports.sink(logging.INFO, text)
     else:
-        _say(f"… {escape_line(text)}")
+        _print(f"… {escape_line(text)}")
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:
     """Says in one line what went wrong; raise what this returns."""
     line = escape_line(" ".join(part.strip() for part in message.splitlines()))
-    if _Voice.by is not None:
-        _Voice.by(logging.ERROR, line)
+    if _Reports.sink is not None:
+        _Reports.sink(logging.ERROR, line)
     else:
-        _say(f"{_coloured('error', _RED)}: {line}")
-    if _Voice.errors_as_json:
+        _print(f"{_coloured('error', _RED)}: {line}")
+    if _Reports.errors_as_json:
         error = {"error": {"message": line, "exitCode": code}}
         print(escape_json(json.dumps(error, ensure_ascii=False)))
     return SystemExit(code)
 
 
-def _say(line: str) -> None:
-    """On standard error, where that can be: a full disk there is no reason to end a bridge."""
+def _print(line: str) -> None:
+    """Prints to standard error; a failure to write there does not end a bridge."""
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
 
 def _coloured(text: str, colour: int) -> str:
-    """For a terminal, unless its person wants none (no-color.org)."""
+    """The text in colour on a terminal, unless NO_COLOR is set (no-color.org)."""
     plain = os.environ.get("NO_COLOR") or not sys.stderr.isatty()
     return text if plain else f"\033[{colour}m{text}\033[0m"
 
 
-def ask(question: str) -> bool:
-    """Asks a person; no is the default, and Ctrl-C ends the command.
+def confirm(question: str) -> bool:
+    """Asks for confirmation; the default is no, and Ctrl-C ends the command.
 
-    For that the loop, which stands still meanwhile, has to give the signal up for so long.
+    The question blocks the event loop, so Python's own SIGINT handler replaces the loop's for that
+    time.
     """
     import typer
 
-    theirs = signal.signal(signal.SIGINT, signal.default_int_handler)
+    loop_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return typer.confirm(question, err=True)
     finally:
-        signal.signal(signal.SIGINT, theirs)
+        signal.signal(signal.SIGINT, loop_handler)
 
 
-def agreed(lines: list[str], *, unasked: bool) -> bool:
-    """Shows what is to be removed and asks, unless that is not wanted or nothing is there."""
+def confirm_removal(lines: list[str], *, assume_yes: bool) -> bool:
+    """Prints what will be removed and asks for confirmation, unless ``assume_yes`` or nothing is
+    to be removed."""
     if not lines:
         print("nothing is left to remove", file=sys.stderr)
         return True
     print("To be removed:", *map(escape_line, lines), sep="\n  ", file=sys.stderr, flush=True)
-    return unasked or ask("Remove all this?")
+    return assume_yes or confirm("Remove all this?")
 
 
 def run(
     command: Callable[[asyncio.Event], Awaitable[T]],
     *,
     stops: bool = True,
-    end_by: float | None = None,
+    exit_within: float | None = None,
 ) -> T:
-    """Runs ``command(stop)``; SIGINT, SIGTERM and SIGHUP set ``stop``, a second SIGINT or SIGTERM
-    ends at once.
+    """Runs ``command(stop)`` and returns its result.
 
-    A command that does not look at ``stop`` is run with ``stops=False``: the first one ends it.
-    ``end_by`` is how many seconds after the first one the process has ended, whatever hangs.
-    Errors that are meant for people become one line and exit code 1; anything else is a defect
-    and shows its traceback.
+    SIGINT, SIGTERM and SIGHUP set ``stop``; a second SIGINT or SIGTERM cancels the command. With
+    ``stops=False``, for a command that ignores ``stop``, the first signal cancels it. The process
+    ends at most ``exit_within`` seconds after the first signal. Errors for people become one line
+    and exit code 1; any other exception is a defect and shows its traceback.
     """
     from bridge.base.errors import find_user_error, user_error_types
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_with_signals(command, stops=stops, end_by=end_by))
+        with asyncio.Runner(loop_factory=_event_loop_factory()) as runner:
+            return runner.run(_with_signals(command, stops=stops, exit_within=exit_within))
     except user_error_types() as error:
         raise fail(str(error)) from None
     except asyncio.CancelledError:
@@ -148,20 +149,20 @@ def run(
 
 
 async def _with_signals(
-    command: Callable[[asyncio.Event], Awaitable[T]], *, stops: bool, end_by: float | None
+    command: Callable[[asyncio.Event], Awaitable[T]], *, stops: bool, exit_within: float | None
 ) -> T:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     task = asyncio.current_task()
 
     def on_signal() -> None:
-        if end_by is not None and not stop.is_set():
-            _end_by(end_by)
+        if exit_within is not None and not stop.is_set():
+            _exit_after(exit_within)
         if (stop.is_set() or not stops) and task is not None:
             task.cancel()
         stop.set()
 
     def on_hangup() -> None:
-        # A shell that ends and its terminal each send one: the second is no impatience.
+        # A shell that ends and its terminal each send one: the second is not a request to hurry.
         if not stop.is_set():
             on_signal()
 
@@ -172,16 +173,16 @@ async def _with_signals(
     return await command(stop)
 
 
-def _end_by(seconds: float) -> None:
-    """Ends the process then, if it has not ended itself.
+def _exit_after(seconds: float) -> None:
+    """Ends the process after that time, unless it has ended.
 
-    A thread of Python's does so with a sentence. It runs while other threads are waited for, and no
-    more once the interpreter is gone; libraries can wait for threads even after that, where the
-    system's timer ends the process a moment later.
+    A Python thread does so with an error message, also while the interpreter waits for other
+    threads. Libraries can wait for threads after the interpreter is gone: there the system timer
+    ends the process half a second later.
     """
 
     def end() -> None:
-        fail(f"something hangs {seconds:.0f} s after the stop; ended without it")
+        fail(f"shutdown did not finish within {seconds:.0f} s; ended the process")
         os._exit(1)
 
     timer = threading.Timer(seconds, end)
@@ -191,8 +192,8 @@ def _end_by(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else the standard one."""
+def _event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop if it is installed, else asyncio's."""
     try:
         importlib.import_module("uvloop")
         from bridge.base.event_loop import CancelSafeLoop

@@ -78,7 +78,7 @@ def dashboard(
 
     Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
     """
-    from bridge.cli.runner import run, step
+    from bridge.cli.runner import report_step, run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
@@ -89,7 +89,7 @@ def dashboard(
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
                 await loopback_server.serve(
-                    client, node, stop=stop, open_browser=opens, announce=step
+                    client, node, stop=stop, open_browser=opens, announce=report_step
                 )
 
     run(command)

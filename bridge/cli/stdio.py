@@ -1,9 +1,9 @@
-"""Standard output and error in every locale, and where they cannot be written.
+"""Standard output and standard error in every locale, and failures to write them.
 
-In a locale that is not UTF-8 a character that it lacks becomes ASCII: the bridge's symbols their
-usual stand-ins, any other an escape as JSON has them, so that JSON stays JSON. Output that cannot
-be written (a full disk) ends the command with one line and exit code 1; output that nobody reads
-any more (a closed pipe) ends it with that code alone.
+In a locale other than UTF-8, a character that the encoding lacks becomes ASCII: the bridge's own
+symbols their usual substitutes, any other a JSON escape, so that JSON stays JSON. If standard
+output cannot be written (a full disk), the command ends with one line and exit code 1; if its
+reader is gone (a closed pipe), with that code only.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-#: The name of the error handler.
+#: The name of the codec error handler.
 _HANDLER = "cluster-bridge"
-#: What the bridge's own words have beyond ASCII.
-_STAND_INS = {"✓": "+", "…": "...", "→": "->", "–": "-", "—": "-", "’": "'", "×": "x"}  # noqa: RUF001  # as written
+#: The ASCII substitutes of the bridge's own symbols.
+_SUBSTITUTES = {"✓": "+", "…": "...", "→": "->", "–": "-", "—": "-", "’": "'", "×": "x"}  # noqa: RUF001  # as written
 
 
 def prepare() -> None:
-    """Has both streams take every text."""
+    """Makes both streams accept every text."""
     codecs.register_error(_HANDLER, _ascii)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -32,14 +32,14 @@ def prepare() -> None:
 
 @contextmanager
 def checked(fail: Callable[[str], SystemExit]) -> Iterator[None]:
-    """Everything that the block prints has been written at its end, or SystemExit is raised:
-    ``fail`` says why in one line and gives it."""
+    """Guarantees that everything which the block prints is written at its end, or raises the
+    SystemExit that ``fail`` returns for the error message."""
     plain = sys.stdout
     if not isinstance(plain, io.TextIOWrapper):
         yield
         return
     plain.flush()
-    # Over the same file, which stays open: libraries ask `sys.__stdout__` for the terminal's size.
+    # On the same open file: libraries ask `sys.__stdout__` for the size of the terminal.
     binary = io.BufferedWriter(io.FileIO(plain.fileno(), "wb", closefd=False))
     checking = _Checked(
         binary, encoding=plain.encoding, errors=plain.errors, line_buffering=plain.line_buffering
@@ -70,7 +70,7 @@ class _Checked(io.TextIOWrapper):
             raise self._ended(error) from None
 
     def _ended(self, error: OSError) -> SystemExit:
-        # What is still buffered would be tried again at the end of the process.
+        # Python would write the rest of the buffer again at exit.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)
@@ -83,10 +83,10 @@ def _ascii(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     found = error.object[error.start : error.end]
-    return "".join(_STAND_INS.get(it) or _escaped(it) for it in found), error.end
+    return "".join(_SUBSTITUTES.get(it) or _escaped(it) for it in found), error.end
 
 
 def _escaped(character: str) -> str:
-    """As JSON escapes it: two parts where it is beyond the first 65,536."""
+    """The JSON escape: two code units for a character above U+FFFF."""
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from bridge.base.settings import SettingsError
+from bridge.base.settings import SettingsError, invalid_option
 from bridge.node.field_ownership import is_fixed
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import OfferLimits
@@ -57,18 +57,20 @@ def parse_taints(text: str) -> tuple[Object, ...]:
         pair, colon, effect = part.rpartition(":")
         key, _, value = pair.partition("=")
         if not colon or not key or effect not in EFFECTS:
-            raise SettingsError(
-                f"--taints {part!r}: write KEY=VALUE:EFFECT with an effect of "
-                f"{', '.join(EFFECTS)}, separated by commas, or none"
+            raise invalid_option(
+                "--taints",
+                part,
+                "a taint",
+                f"KEY=VALUE:EFFECT[,...] with an effect of {', '.join(EFFECTS)}, or none",
             )
         _check_name("--taints", key, key)
         _check_value("--taints", value)
         if key == TAINT_UNSCHEDULABLE or key.partition("/")[0] in _CONTROLLERS:
             raise SettingsError(
-                f"--taints {key}: controllers manage this taint; choose another key"
+                f"--taints: {key}: controllers manage this taint; choose another key"
             )
         if (key, effect) in found:
-            raise SettingsError(f"--taints {key}:{effect}: it is given twice")
+            raise SettingsError(f"--taints: {key}:{effect} is given twice")
         found[key, effect] = {"key": key, "effect": effect} | ({"value": value} if value else {})
     return tuple(found.values())
 
@@ -81,7 +83,7 @@ def parse_limits(
     caps = {"cpu": cpu, "memory": memory, "pods": str(pods) if pods is not None else None}
     return OfferLimits(
         reserve={
-            resource: _amount(f"--reserve {resource}", resource, quantity)
+            resource: _amount(f"--reserve: {resource}", resource, quantity)
             for resource, quantity in kept.items()
         },
         share=_share(share),
@@ -108,11 +110,11 @@ def _pairs(option: str, text: str, example: str) -> dict[str, str]:
     for part in text.split(","):
         key, equals, value = part.strip().partition("=")
         if not equals or not key:
-            raise SettingsError(
-                f"{option} {part!r}: write KEY=VALUE, separated by commas, such as {example}"
+            raise invalid_option(
+                option, part, "KEY=VALUE", f"KEY=VALUE[,KEY=VALUE], such as {example}"
             )
         if key in found:
-            raise SettingsError(f"{option} {key}: it is given twice")
+            raise SettingsError(f"{option}: {key} is given twice")
         found[key] = value
     return found
 
@@ -123,7 +125,7 @@ def _amount(option: str, resource: str, quantity: str) -> int:
     except QuantityError as error:
         raise SettingsError(f"{option}: {error}") from error
     if found < 0:
-        raise SettingsError(f"{option}: {quantity} is negative")
+        raise SettingsError(f'{option}: "{quantity}" is negative; use 0 or more')
     return found
 
 
@@ -133,14 +135,16 @@ def _share(text: str) -> Fraction:
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
-        raise SettingsError(f"--share {text!r}: give a number above 0 and at most 1, such as 0.9")
+        raise invalid_option(
+            "--share", text, "a share", "a number above 0 and at most 1, such as 0.9"
+        )
     return share
 
 
 def _check_key(option: str, key: str, name: str) -> None:
     _check_name(option, key, name)
     if is_fixed(key):
-        raise SettingsError(f"{option} {key}: the bridge itself sets it; choose another key")
+        raise SettingsError(f"{option}: {key}: the bridge itself sets it; choose another key")
 
 
 def _check_name(option: str, key: str, name: str) -> None:
@@ -149,15 +153,20 @@ def _check_name(option: str, key: str, name: str) -> None:
         not slash or (_DOMAIN.fullmatch(domain) and len(domain) < 254)
     )
     if not fits:
-        raise SettingsError(
-            f"{option} {key!r}: a key is NAME or DOMAIN/NAME; the name has up to 63 letters, "
-            "digits, '-', '_' and '.', with a letter or digit at either end"
+        raise invalid_option(
+            option,
+            key,
+            "a key",
+            "NAME or DOMAIN/NAME; NAME has up to 63 letters, digits, '-', '_' and '.', with a "
+            "letter or digit at either end",
         )
 
 
 def _check_value(option: str, value: str) -> None:
     if value and not _NAME.fullmatch(value):
-        raise SettingsError(
-            f"{option} {value!r}: a value has up to 63 letters, digits, '-', '_' and '.', with a "
-            "letter or digit at either end"
+        raise invalid_option(
+            option,
+            value,
+            "a value",
+            "up to 63 letters, digits, '-', '_' and '.', with a letter or digit at either end",
         )

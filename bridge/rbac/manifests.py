@@ -12,7 +12,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bridge.base.settings import MetricsChoice, NetworkChoice, ServingCertificate, SettingsError
+from bridge.base.settings import (
+    MetricsChoice,
+    NetworkChoice,
+    ServingCertificate,
+    SettingsError,
+    invalid_option,
+)
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from translators.objects import Object
@@ -108,8 +114,8 @@ def parse_account(text: str) -> Account:
     """Parses ``NAMESPACE/NAME``. Raises SettingsError."""
     found = _ACCOUNT.fullmatch(text)
     if found is None:
-        raise SettingsError(
-            f"--account {text!r}: write NAMESPACE/NAME of a ServiceAccount, such as {Account()}"
+        raise invalid_option(
+            "--account", text, "a ServiceAccount", f"NAMESPACE/NAME, such as {Account()}"
         )
     return Account(*text.split("/"))
 
@@ -118,7 +124,7 @@ def check_namespace(name: str) -> str:
     """Returns a valid namespace name (RFC 1123). Raises SettingsError."""
     if len(name) > 63 or not re.fullmatch(_PART, name):
         raise SettingsError(
-            f"{name!r} is not a namespace name: use lower case letters, digits and '-'"
+            f"\"{name}\" is not a namespace name; use lower-case letters, digits and '-'"
         )
     return name
 

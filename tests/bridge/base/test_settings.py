@@ -44,7 +44,7 @@ def test_a_homes_name(name: str) -> None:
     [("Berlin", "berlin"), ("a_b", "a-b"), ("", "cluster"), ("-a-", "a"), ("a.b", "a-b")],
 )
 def test_a_homes_name_is_refused_and_another_suggested(name: str, suggested: str) -> None:
-    with pytest.raises(SettingsError, match=f"--home-name .*such as '{suggested}'"):
+    with pytest.raises(SettingsError, match=f"--home-name: .*such as '{suggested}'"):
         check_home_name(name)
 
 

@@ -135,10 +135,10 @@ def test_checks_that_a_common_cause_prevented_share_a_row(invoke: Invoke, checks
     checks.reports = [[info("BRG102", "home", why), info("BRG103", "home", why), *BAD]]
     lines = invoke("check").stdout.splitlines()
     assert lines[1].startswith("error")
-    assert lines[3] == f"info       BRG102, BRG103   home     {why}"
+    assert f"info       BRG102, BRG103   home     {why}" in lines
     wide = invoke("check", "-o", "wide").stdout
     assert wide.count(why) == 2
-    assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG102"
+    assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG101"
 
 
 # -- version -------------------------------------------------------------------------------

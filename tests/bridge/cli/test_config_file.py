@@ -141,7 +141,7 @@ def test_what_is_wrong_is_told_with_the_file(
         ("labels: [a]", ".labels: a list is not a map; use a map or KEY=VALUE[,"),
         ("taints: {a: b}", ".taints: a map is not a list of texts; use a list or a text"),
         ("context:", '.context: "null" is not a text; use a text'),
-        ("name: Big", ": name 'Big': a node's name has lower case"),
+        ("name: Big", ': name: "Big" is not a node name; use lower-case'),
         ("cert-dir: d", ": cert-dir requires serving-certificate csr"),
     ],
 )

@@ -58,7 +58,7 @@ def test_one_option_is_enough(invoke: Invoke, asked: Asked) -> None:
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "✓ home: a step",
-        "✓ stopped; workloads in the remote go on",
+        "✓ stopped; workloads in the remote keep running",
     ]
 
 
@@ -230,7 +230,7 @@ def test_an_option_without_a_value_is_not_one_that_was_left_out(
     """As where a script's variable is empty."""
     done = invoke(*REMOTE, option, "")
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: {option} '': ")
+    assert done.stderr.startswith(f'error: {option}: "" is not ')
     assert asked.settings == []
 
 

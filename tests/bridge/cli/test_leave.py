@@ -163,7 +163,7 @@ def test_a_name_that_no_node_has_is_refused(invoke: Invoke, asked: Asked, name: 
     for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
         done = invoke("leave", *args, "--yes")
         assert done.exit_code == 2
-        assert done.stderr.startswith(f"error: {option} {name!r}: ")
+        assert done.stderr.startswith(f'error: {option}: "{name}" is not a node name; ')
     assert asked.settings == []
 
 

@@ -117,7 +117,7 @@ async def command(stop):
     await asyncio.sleep(0.3)
     print("cleaned up", flush=True)
 
-runner.run(command, end_by=5.0)
+runner.run(command, exit_within=5.0)
 """
 
 
@@ -161,7 +161,7 @@ def test_a_full_disk_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", Full())
 
     async def command(_: asyncio.Event) -> int:
-        runner.step("home: node remote is registered")
+        runner.report_step("home: node remote is registered")
         return 7
 
     assert runner.run(command) == 7
@@ -228,7 +228,7 @@ def test_a_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
         return True
 
     async def command(_: asyncio.Event) -> bool:
-        return runner.ask("Really?")
+        return runner.confirm("Really?")
 
     monkeypatch.setattr(typer, "confirm", confirm)
     with pytest.raises(typer.Abort):
@@ -242,7 +242,7 @@ def test_after_a_question_the_loop_has_the_signals_again(
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
 
     async def command(stop: asyncio.Event) -> bool:
-        said = runner.ask("Really?")
+        said = runner.confirm("Really?")
         os.kill(os.getpid(), signal.SIGINT)
         await stop.wait()
         return said
