@@ -14,7 +14,9 @@ from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 
 
-async def test_only_what_matches_and_only_so_often(api: FakeApi, client: KubeClient) -> None:
+async def test_fault_hits_matching_requests_a_number_of_times(
+    api: FakeApi, client: KubeClient
+) -> None:
     fault = api.fail(Fault(method="POST", path="*/configmaps", code=500, times=2))
     await client.list(CONFIG_MAPS)
     for _ in range(2):
@@ -24,7 +26,7 @@ async def test_only_what_matches_and_only_so_often(api: FakeApi, client: KubeCli
     assert fault.hits == 2
 
 
-async def test_by_predicate_until_it_is_lifted(api: FakeApi, client: KubeClient) -> None:
+async def test_fault_with_predicate_hits_until_lifted(api: FakeApi, client: KubeClient) -> None:
     fault = api.fail(
         Fault(code=403, when=lambda e: bool(e.body) and "x" in e.body["data"], times=None)
     )
@@ -36,7 +38,7 @@ async def test_by_predicate_until_it_is_lifted(api: FakeApi, client: KubeClient)
     await client.create(CONFIG_MAPS, config_map("b", data={"x": ""}), namespace="default")
 
 
-async def test_watches_apart_from_lists(api: FakeApi, client: KubeClient) -> None:
+async def test_faults_distinguish_watches_from_lists(api: FakeApi, client: KubeClient) -> None:
     api.fail(Fault(code=410, watch=True, times=None))
     await client.list(PODS)
     with pytest.raises(errors.Gone):
@@ -62,7 +64,7 @@ async def test_tokens(api: FakeApi, client: KubeClient) -> None:
         await client.list(NODES)
 
 
-async def test_routes_of_the_tests_own(api: FakeApi, client: KubeClient) -> None:
+async def test_custom_routes(api: FakeApi, client: KubeClient) -> None:
     async def logs(request: web.Request) -> web.Response:
         return web.Response(text=f"lines of {request.query['container']}")
 

@@ -60,13 +60,13 @@ async def test_field_selectors(
     assert "".join(names((await client.list(PODS, fields=selector)).items)) == expected
 
 
-async def test_selectors_that_are_refused(client: KubeClient) -> None:
+async def test_malformed_selectors_are_rejected(client: KubeClient) -> None:
     for labels, fields in (("", "spec.priority=0"), ("a b c", ""), ("", "x")):
         with pytest.raises(errors.BadRequest):
             await client.list(PODS, labels=labels, fields=fields)
 
 
-async def test_pages_show_one_moment(api: FakeApi, client: KubeClient) -> None:
+async def test_pages_have_one_state(api: FakeApi, client: KubeClient) -> None:
     for name in "abc":
         api.put(config_map(name))
     raw = await client.request("GET", CONFIG_MAPS.path(), query={"limit": "2"})
@@ -79,6 +79,6 @@ async def test_pages_show_one_moment(api: FakeApi, client: KubeClient) -> None:
     assert page.resource_version == raw["metadata"]["resourceVersion"]
 
 
-async def test_a_version_from_the_future(client: KubeClient) -> None:
+async def test_future_version_is_rejected(client: KubeClient) -> None:
     with pytest.raises(errors.Gone, match="Too large resource version"):
         await client.list_page(CONFIG_MAPS, query={"resourceVersion": "99999"})

@@ -82,12 +82,14 @@ async def test_namespaces_need_not_exist() -> None:
         (PODS, {"metadata": {"name": "a"}, "spec": {"containers": []}}),
     ],
 )
-async def test_what_no_server_takes(client: KubeClient, resource: Resource, body: Object) -> None:
+async def test_invalid_objects_are_rejected(
+    client: KubeClient, resource: Resource, body: Object
+) -> None:
     with pytest.raises(errors.Invalid):
         await client.create(resource, body, namespace="default")
 
 
-async def test_bodies_that_contradict_their_path(client: KubeClient) -> None:
+async def test_body_that_contradicts_the_path_is_rejected(client: KubeClient) -> None:
     for body in (pod("a"), config_map("a", "other"), config_map("a")):
         if body["kind"] == "ConfigMap" and body["metadata"]["namespace"] == "default":
             body["metadata"]["resourceVersion"] = "5"
@@ -111,7 +113,7 @@ async def test_dry_run_stores_nothing(api: FakeApi, client: KubeClient) -> None:
     assert api.find(CONFIG_MAPS, "a", "default") is None
 
 
-async def test_kinds_of_custom_resources(api: FakeApi, client: KubeClient) -> None:
+async def test_custom_resources(api: FakeApi, client: KubeClient) -> None:
     with pytest.raises(errors.NotFound):
         await client.list(WIDGETS)
     api.register(WIDGETS)
@@ -147,7 +149,7 @@ async def test_put_without_a_version(api: FakeApi, client: KubeClient) -> None:
         await put(client, LEASES, "l", lease)
 
 
-async def test_what_changes_nothing_is_no_write(api: FakeApi, client: KubeClient) -> None:
+async def test_write_without_change_keeps_the_version(api: FakeApi, client: KubeClient) -> None:
     old = api.put(pod("a", labels={"x": "y"}))
     for patch in ({}, {"metadata": {"labels": {"x": "y"}}}, {"status": {"phase": "Running"}}):
         assert await client.patch(PODS, "a", patch, namespace="default") == old
@@ -155,7 +157,7 @@ async def test_what_changes_nothing_is_no_write(api: FakeApi, client: KubeClient
     assert api.store.history.revision == int(old["metadata"]["resourceVersion"])
 
 
-async def test_status_and_the_rest_have_a_path_each(api: FakeApi, client: KubeClient) -> None:
+async def test_status_subresource_is_separate(api: FakeApi, client: KubeClient) -> None:
     old = api.put(pod("a"))
     patch: Object = {"spec": {"priority": 9}, "status": {"phase": "Running"}}
     new = await client.patch(PODS, "a", patch, namespace="default", subresource="status")
@@ -172,7 +174,7 @@ async def test_generation_counts_changes_of_the_spec(api: FakeApi, client: KubeC
     assert new["spec"]["containers"][0]["volumeMounts"]
 
 
-async def test_what_a_pod_may_not_change(api: FakeApi, client: KubeClient) -> None:
+async def test_immutable_pod_fields(api: FakeApi, client: KubeClient) -> None:
     tolerations = api.put(pod("a"))["spec"]["tolerations"]
     more = [*tolerations, {"key": "x", "operator": "Exists"}]
     await client.patch(PODS, "a", {"spec": {"tolerations": more}}, namespace="default")
@@ -192,7 +194,7 @@ async def test_immutable_objects(api: FakeApi, client: KubeClient) -> None:
         await client.patch(SECRETS, "s", {"type": "other"}, namespace="default")
 
 
-async def test_the_cluster_ip_stays(api: FakeApi, client: KubeClient) -> None:
+async def test_cluster_ip_is_immutable(api: FakeApi, client: KubeClient) -> None:
     sent: Object = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
     made = await client.create(SERVICES, sent, namespace="default")
     assert made["spec"]["ports"][0]["targetPort"] == 80
@@ -237,7 +239,7 @@ async def test_binding(api: FakeApi, client: KubeClient) -> None:
 # -- delete --------------------------------------------------------------------------------
 
 
-async def test_unbound_and_finished_pods_go_at_once(api: FakeApi) -> None:
+async def test_unbound_and_finished_pods_are_deleted_at_once(api: FakeApi) -> None:
     api.put(pod("unbound"))
     api.put({**pod("done", node="n"), "status": {"phase": "Succeeded"}})
     for name in ("unbound", "done"):
@@ -245,7 +247,7 @@ async def test_unbound_and_finished_pods_go_at_once(api: FakeApi) -> None:
         assert api.find(PODS, name, "default") is None
 
 
-async def test_grace_periods_only_become_shorter(api: FakeApi) -> None:
+async def test_grace_period_can_only_be_shortened(api: FakeApi) -> None:
     api.put(pod("a", node="n"))
     first = api.delete(PODS, "a", "default")["metadata"]
     assert first["deletionGracePeriodSeconds"] == 30
@@ -259,7 +261,7 @@ async def test_grace_periods_only_become_shorter(api: FakeApi) -> None:
     assert api.find(PODS, "a", "default") is None
 
 
-async def test_finalizers_hold(api: FakeApi, client: KubeClient) -> None:
+async def test_finalizers_delay_deletion(api: FakeApi, client: KubeClient) -> None:
     held = config_map("a")
     held["metadata"]["finalizers"] = ["x/y"]
     api.put(held)
@@ -269,7 +271,7 @@ async def test_finalizers_hold(api: FakeApi, client: KubeClient) -> None:
     assert api.find(CONFIG_MAPS, "a", "default") is None
 
 
-async def test_a_namespace_goes_with_the_last_of_its_pods(api: FakeApi, client: KubeClient) -> None:
+async def test_namespace_is_removed_with_its_last_pod(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a", "ns"))
     api.put(pod("p", "ns", node="n"))
     api.delete(NAMESPACES, "ns")
@@ -288,7 +290,7 @@ async def test_removing_a_namespace_empties_it(api: FakeApi) -> None:
     assert api.find(NAMESPACES, "ns") is None
 
 
-async def test_delete_of_a_selection(api: FakeApi, client: KubeClient) -> None:
+async def test_delete_collection(api: FakeApi, client: KubeClient) -> None:
     for name, app in (("a", "x"), ("b", "y")):
         api.put(config_map(name, labels={"app": app}))
     path = CONFIG_MAPS.path(namespace="default")
@@ -319,13 +321,13 @@ async def test_reviews(api: FakeApi, client: KubeClient) -> None:
     assert api.writes() == []
 
 
-async def test_what_a_server_says_of_itself(client: KubeClient) -> None:
+async def test_version_and_discovery(client: KubeClient) -> None:
     assert (await client.request("GET", "/version"))["gitVersion"] == "v1.34.4"
     found = await client.request("GET", "/apis/coordination.k8s.io/v1")
     assert [resource["name"] for resource in found["resources"]] == ["leases"]
 
 
-async def test_other_users_are_not_in_the_journal(api: FakeApi, client: KubeClient) -> None:
+async def test_direct_changes_are_not_logged(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a"))
     api.update(CONFIG_MAPS, "a", {"data": {"k": "v"}}, "default")
     await client.create(CONFIG_MAPS, config_map("b"), namespace="default")
@@ -336,7 +338,7 @@ async def test_other_users_are_not_in_the_journal(api: FakeApi, client: KubeClie
     assert api.log == []
 
 
-async def test_until_waits_for_what_is_true_later(api: FakeApi, client: KubeClient) -> None:
+async def test_until_waits_for_the_condition(api: FakeApi, client: KubeClient) -> None:
     creating = asyncio.create_task(client.create(CONFIG_MAPS, config_map("a"), namespace="default"))
     await api.until(lambda: api.find(CONFIG_MAPS, "a", "default"))
     await creating
@@ -344,7 +346,7 @@ async def test_until_waits_for_what_is_true_later(api: FakeApi, client: KubeClie
         await api.until(lambda: False, timeout=0.01)
 
 
-async def test_put_again_replaces(api: FakeApi) -> None:
+async def test_second_put_replaces_the_object(api: FakeApi) -> None:
     first = api.put(node("n"))
     second = api.put({**node("n"), "status": {"phase": "x"}})
     assert second["metadata"]["uid"] == first["metadata"]["uid"]

@@ -47,7 +47,7 @@ async def watch(
         yield Events(response)
 
 
-async def test_from_a_version_on(api: FakeApi, client: KubeClient) -> None:
+async def test_watch_from_a_version(api: FakeApi, client: KubeClient) -> None:
     since = api.put(config_map("a"))["metadata"]["resourceVersion"]
     api.put(config_map("b"))
     api.put(pod("p"))
@@ -62,7 +62,7 @@ async def test_from_a_version_on(api: FakeApi, client: KubeClient) -> None:
 
 
 @pytest.mark.parametrize("version", ["", "0"])
-async def test_from_now_begins_with_what_is_there(
+async def test_watch_without_version_begins_with_existing_objects(
     api: FakeApi, client: KubeClient, version: str
 ) -> None:
     api.put(config_map("a"))
@@ -70,14 +70,16 @@ async def test_from_now_begins_with_what_is_there(
         assert await events.told() == "ADDED a"
 
 
-async def test_one_namespace(api: FakeApi, client: KubeClient) -> None:
+async def test_watch_of_one_namespace(api: FakeApi, client: KubeClient) -> None:
     async with watch(client, CONFIG_MAPS, "default") as events:
         api.put(config_map("a", "other"))
         api.put(config_map("b"))
         assert await events.told() == "ADDED b"
 
 
-async def test_entering_and_leaving_a_selection(api: FakeApi, client: KubeClient) -> None:
+async def test_watch_of_objects_entering_and_leaving_the_selection(
+    api: FakeApi, client: KubeClient
+) -> None:
     async with watch(client, CONFIG_MAPS, labelSelector="app=x") as events:
         before = api.put(config_map("a"))
         for value, expected in (("x", "ADDED a"), ("x", "MODIFIED a"), ("y", "DELETED a")):
@@ -112,7 +114,7 @@ async def test_streaming_list(api: FakeApi, client: KubeClient) -> None:
         assert await events.told() == "ADDED b"
 
 
-async def test_streaming_list_is_not_known(api: FakeApi, client: KubeClient) -> None:
+async def test_streaming_list_without_the_feature_gate(api: FakeApi, client: KubeClient) -> None:
     api.watches.streaming_lists = False
     for query in (STREAMED, {"sendInitialEvents": "true"}, {"resourceVersionMatch": "Exact"}):
         with pytest.raises(errors.Invalid):
@@ -120,7 +122,7 @@ async def test_streaming_list_is_not_known(api: FakeApi, client: KubeClient) -> 
                 pytest.fail("it was refused")
 
 
-async def test_bookmarks_come_to_those_who_take_them(api: FakeApi, client: KubeClient) -> None:
+async def test_bookmarks_are_sent_on_request(api: FakeApi, client: KubeClient) -> None:
     async with (
         watch(client, CONFIG_MAPS, allowWatchBookmarks="true") as one,
         watch(client, CONFIG_MAPS) as other,
@@ -135,12 +137,12 @@ async def test_bookmarks_come_to_those_who_take_them(api: FakeApi, client: KubeC
         assert [await one.told(), await other.told()] == ["ADDED a", "ADDED a"]
 
 
-async def test_time_is_up(client: KubeClient) -> None:
+async def test_watch_ends_after_its_timeout(client: KubeClient) -> None:
     async with watch(client, CONFIG_MAPS, timeoutSeconds="0.01") as events:
         assert await events.ended()
 
 
-async def test_a_version_that_is_compacted(api: FakeApi, client: KubeClient) -> None:
+async def test_watch_from_a_compacted_version(api: FakeApi, client: KubeClient) -> None:
     since = api.put(config_map("a"))["metadata"]["resourceVersion"]
     api.compact()
     async with watch(client, CONFIG_MAPS, resourceVersion=since) as events:
@@ -157,7 +159,7 @@ async def test_a_version_that_is_compacted(api: FakeApi, client: KubeClient) -> 
         assert await events.told() == "ADDED b"
 
 
-async def test_open_watches_that_expire_or_end(api: FakeApi, client: KubeClient) -> None:
+async def test_open_watches_expire_or_end(api: FakeApi, client: KubeClient) -> None:
     async with watch(client, CONFIG_MAPS) as one, watch(client, PODS) as other:
         await api.until(lambda: len(api.open_watches()) == 2)
         api.expire_watches(CONFIG_MAPS)
@@ -168,7 +170,7 @@ async def test_open_watches_that_expire_or_end(api: FakeApi, client: KubeClient)
     await api.until(lambda: not api.open_watches())
 
 
-async def test_muted_watches_say_it_later(api: FakeApi, client: KubeClient) -> None:
+async def test_muted_watches_send_events_later(api: FakeApi, client: KubeClient) -> None:
     async with watch(client, CONFIG_MAPS) as events:
         api.mute_watches()
         api.put(config_map("a"))
@@ -178,7 +180,7 @@ async def test_muted_watches_say_it_later(api: FakeApi, client: KubeClient) -> N
         assert await events.told() == "ADDED a"
 
 
-async def test_all_connections_break_when_it_stops(api: FakeApi, client: KubeClient) -> None:
+async def test_stop_breaks_all_connections(api: FakeApi, client: KubeClient) -> None:
     port = api.port
     async with watch(client, CONFIG_MAPS) as events:
         await api.stop()

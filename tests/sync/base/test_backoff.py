@@ -11,9 +11,7 @@ from sync.base.backoff import Backoff
 
 
 @given(seed=st.integers(), first=st.floats(0.01, 10), factor=st.floats(1, 100))
-def test_every_wait_is_between_half_of_its_step_and_the_whole(
-    seed: int, first: float, factor: float
-) -> None:
+def test_wait_is_between_half_a_step_and_a_step(seed: int, first: float, factor: float) -> None:
     cap = first * factor
     backoff = Backoff(first=first, cap=cap, rng=random.Random(seed))
     step = first
@@ -22,7 +20,7 @@ def test_every_wait_is_between_half_of_its_step_and_the_whole(
         step = min(step * 2, cap)
 
 
-def test_a_reset_starts_again_from_the_first_wait() -> None:
+def test_reset_starts_from_the_first_wait() -> None:
     backoff = Backoff(first=1.0, cap=64.0, rng=random.Random(1))
     for _ in range(10):
         backoff.next()
@@ -31,6 +29,6 @@ def test_a_reset_starts_again_from_the_first_wait() -> None:
     assert backoff.next() <= 1.0
 
 
-def test_two_backoffs_do_not_wait_in_step() -> None:
+def test_two_backoffs_differ_by_jitter() -> None:
     one, other = Backoff(first=1.0, cap=9.0), Backoff(first=1.0, cap=9.0)
     assert [one.next() for _ in range(4)] != [other.next() for _ in range(4)]

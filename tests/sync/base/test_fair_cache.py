@@ -5,7 +5,7 @@ from __future__ import annotations
 from sync.base.fair_cache import FairCache
 
 
-def test_a_namespace_that_fills_it_evicts_its_own_entries() -> None:
+def test_namespace_that_fills_the_cache_evicts_its_own_entries() -> None:
     cache: FairCache[str, int] = FairCache(10)
     for number in range(3):
         cache.put("victim", f"v{number}", number)
@@ -17,7 +17,7 @@ def test_a_namespace_that_fills_it_evicts_its_own_entries() -> None:
     assert "f0" not in cache, "the oldest goes first"
 
 
-def test_an_entry_is_replaced_and_removed() -> None:
+def test_entry_is_replaced_and_removed() -> None:
     cache: FairCache[str, int] = FairCache(2)
     cache.put("a", "key", 1)
     cache.put("a", "key", 2)
@@ -26,7 +26,7 @@ def test_an_entry_is_replaced_and_removed() -> None:
     assert (cache.pop("key"), cache.get("key"), len(cache)) == (None, None, 0)
 
 
-def test_many_namespaces_share_the_whole() -> None:
+def test_namespaces_share_the_cache() -> None:
     cache: FairCache[int, None] = FairCache(100)
     for number in range(500):
         cache.put(f"n{number}", number, None)

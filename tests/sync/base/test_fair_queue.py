@@ -22,14 +22,14 @@ def taken(queue: FairQueue[str], places: int = MANY) -> str:
     return " ".join(items)
 
 
-def test_groups_take_turns_and_within_one_the_first_comes_first() -> None:
+def test_groups_take_turns_and_keep_their_order() -> None:
     queue: FairQueue[str] = FairQueue()
     for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
         queue.add(item[0], item)
     assert taken(queue) == "a1 b1 c1 a2 c2 a3"
 
 
-def test_one_item_waits_for_one_turn_however_many_another_group_has() -> None:
+def test_item_waits_one_turn_beside_a_large_group() -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(5000):
         queue.add("crowd", f"{number}")
@@ -39,7 +39,7 @@ def test_one_item_waits_for_one_turn_however_many_another_group_has() -> None:
 
 
 @pytest.mark.parametrize(("places", "most"), [(1, 1), (2, 2), (4, 3), (16, 12), (64, 48)])
-def test_a_group_alone_has_three_quarters_of_the_places(places: int, most: int) -> None:
+def test_single_group_holds_three_quarters_of_the_slots(places: int, most: int) -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(100):
         queue.add("crowd", f"{number}")
@@ -48,7 +48,7 @@ def test_a_group_alone_has_three_quarters_of_the_places(places: int, most: int) 
     assert queue.try_acquire("alone", places) is (most < places)
 
 
-def test_a_new_group_finds_a_place_while_many_hold_theirs_for_long() -> None:
+def test_new_group_gets_a_slot_while_others_hold_theirs() -> None:
     queue: FairQueue[str] = FairQueue()
     for group in range(20):
         for number in range(100):
@@ -57,7 +57,7 @@ def test_a_new_group_finds_a_place_while_many_hold_theirs_for_long() -> None:
     assert queue.try_acquire("alone", 64)
 
 
-def test_with_fewer_places_than_are_held_none_is_given() -> None:
+def test_no_slot_is_taken_if_fewer_exist_than_are_held() -> None:
     queue: FairQueue[str] = FairQueue()
     assert all(queue.try_acquire(group, 16) for group in "abcdefgh")
     queue.add("new", "n")

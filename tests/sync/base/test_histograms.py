@@ -11,7 +11,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 
 
-def test_a_bound_holds_what_is_equal_to_it_and_the_last_place_what_is_above_all() -> None:
+def test_bucket_includes_its_bound_and_the_last_has_the_rest() -> None:
     histogram = Histogram()
     for seconds in (0.0, 0.001, 0.0011, 30.0, 31.0):
         histogram.observe(seconds)
@@ -19,14 +19,14 @@ def test_a_bound_holds_what_is_equal_to_it_and_the_last_place_what_is_above_all(
     assert histogram.total == pytest.approx(61.0021)
 
 
-def test_what_fails_took_time_too() -> None:
+def test_timed_observes_blocks_that_raise() -> None:
     histogram = Histogram()
     with pytest.raises(KeyError), histogram.timed():
         raise KeyError
     assert sum(histogram.counts) == 1
 
 
-async def test_requests_count_by_method_and_answer_and_streams_by_themselves(
+async def test_requests_are_counted_by_method_and_code(
     home_api: FakeApi, client_for: ClientFor
 ) -> None:
     client = await client_for(home_api, "home")
@@ -49,7 +49,7 @@ async def test_requests_count_by_method_and_answer_and_streams_by_themselves(
     }
 
 
-def test_bounds_are_those_that_were_given() -> None:
+def test_histogram_with_other_bounds() -> None:
     histogram = Histogram((1.0, 2.0))
     for seconds in (0.5, 2.0, 3.0):
         histogram.observe(seconds)

@@ -38,7 +38,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 # -- list ----------------------------------------------------------------------------------
 
 
-async def test_synced_comes_after_the_handlers_of_the_first_list(
+async def test_synced_is_set_after_handlers_of_the_first_list(
     api: FakeApi, informer: Informer
 ) -> None:
     for name in "abc":
@@ -49,12 +49,12 @@ async def test_synced_comes_after_the_handlers_of_the_first_list(
         assert seen == [(1, False), (2, False), (3, False)]
 
 
-async def test_an_empty_list_is_synced_too(informer: Informer) -> None:
+async def test_empty_list_sets_synced(informer: Informer) -> None:
     async with watching(informer):
         assert len(informer.store) == 0
 
 
-async def test_a_list_of_many_pages_is_one_state(
+async def test_list_in_pages_is_one_state(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.cache.informer.PAGE", 3)
@@ -66,7 +66,7 @@ async def test_a_list_of_many_pages_is_one_state(
         assert len(api.requests("GET", "/api/v1/configmaps")) >= 3
 
 
-async def test_only_what_is_selected_is_kept(api: FakeApi, client: KubeClient) -> None:
+async def test_only_selected_objects_are_stored(api: FakeApi, client: KubeClient) -> None:
     api.put(pod("mine", node="virtual"))
     api.put(pod("other", node="real"))
     api.put(pod("later"))
@@ -79,9 +79,7 @@ async def test_only_what_is_selected_is_kept(api: FakeApi, client: KubeClient) -
         assert told.take() == ["+mine", "+later"]
 
 
-async def test_managed_fields_are_not_kept_and_all_else_is(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_managed_fields_are_dropped(api: FakeApi, informer: Informer) -> None:
     made = api.put({**config_map("a"), "future": [1]})
     api.update(CONFIG_MAPS, "a", {"metadata": {"managedFields": [{"manager": "x"}]}}, "default")
     async with watching(informer):
@@ -92,9 +90,7 @@ async def test_managed_fields_are_not_kept_and_all_else_is(
         assert kept["future"] == [1]
 
 
-async def test_a_refresh_waits_for_what_is_there_now_whatever_the_watch_says(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_refresh_waits_for_the_current_state(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
     told = Told(informer)
     async with watching(informer):
@@ -111,7 +107,7 @@ async def test_a_refresh_waits_for_what_is_there_now_whatever_the_watch_says(
         assert told.take() == ["+later"]
 
 
-async def test_a_refresh_is_not_done_by_a_list_that_began_before_it_nor_by_one_that_fails(
+async def test_refresh_ignores_lists_that_began_earlier_or_failed(
     api: FakeApi, informer: Informer
 ) -> None:
     async with watching(informer):
@@ -132,7 +128,7 @@ async def test_a_refresh_is_not_done_by_a_list_that_began_before_it_nor_by_one_t
 # -- watch ---------------------------------------------------------------------------------
 
 
-async def test_each_change_is_told_with_the_old_and_the_new_object(
+async def test_handlers_receive_the_old_and_the_new_object(
     api: FakeApi, informer: Informer
 ) -> None:
     told = Told(informer)
@@ -152,9 +148,7 @@ async def test_each_change_is_told_with_the_old_and_the_new_object(
         assert len(informer.store) == 0
 
 
-async def test_parts_that_did_not_change_are_the_same_objects_as_before(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_unchanged_parts_stay_identical(api: FakeApi, client: KubeClient) -> None:
     made = pod("a", labels={"app": "x"})
     api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
     informer = Informer(client, PODS, pool=InternPool())
@@ -185,9 +179,7 @@ async def test_parts_that_did_not_change_are_the_same_objects_as_before(
     assert gone["spec"] is first["spec"]
 
 
-async def test_what_leaves_the_selection_is_told_as_deleted(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_object_leaving_the_selection_is_deleted(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a", labels={"mine": "yes"}))
     informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
     told = Told(informer)
@@ -199,7 +191,7 @@ async def test_what_leaves_the_selection_is_told_as_deleted(
         assert told.take() == ["+a", "-a", "+a"]
 
 
-async def test_an_object_of_megabytes_passes(api: FakeApi, informer: Informer) -> None:
+async def test_object_of_megabytes_is_stored(api: FakeApi, informer: Informer) -> None:
     async with watching(informer):
         api.put(config_map("big", data={"k": "x" * 3_000_000}))
         await caught_up(api, informer)
@@ -208,9 +200,7 @@ async def test_an_object_of_megabytes_passes(api: FakeApi, informer: Informer) -
         assert len(kept["data"]["k"]) == 3_000_000
 
 
-async def test_the_server_is_asked_to_end_watches_at_different_times(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_watch_timeouts_differ(api: FakeApi, informer: Informer) -> None:
     async with watching(informer):
         for _ in range(6):
             await caught_up(api, informer)
@@ -221,7 +211,7 @@ async def test_the_server_is_asked_to_end_watches_at_different_times(
     assert all(300 <= int(value) <= 600 for value in seconds)
 
 
-async def test_a_watch_that_ended_goes_on_without_a_list_and_misses_nothing(
+async def test_ended_watch_continues_without_a_list(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
     told = Told(informer)
@@ -238,9 +228,7 @@ async def test_a_watch_that_ended_goes_on_without_a_list_and_misses_nothing(
         assert told.states == []
 
 
-async def test_bookmarks_move_the_version_from_which_a_watch_goes_on(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_bookmarks_advance_the_version(api: FakeApi, informer: Informer) -> None:
     async with watching(informer):
         api.put(pod("of-another-kind"))
         api.compact()
@@ -252,7 +240,7 @@ async def test_bookmarks_move_the_version_from_which_a_watch_goes_on(
         assert [entry.watch for entry in api.log] == [True]
 
 
-async def test_it_knows_when_the_server_said_something(api: FakeApi, informer: Informer) -> None:
+async def test_last_contact_advances_with_each_event(api: FakeApi, informer: Informer) -> None:
     def heard() -> float:
         return informer.last_contact or 0.0
 
@@ -277,9 +265,7 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
 # -- what our own writes returned ----------------------------------------------------------
 
 
-async def test_what_was_written_is_seen_at_once_and_told_once(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
     told = Told(informer)
     async with watching(informer):
         api.mute_watches()
@@ -291,7 +277,7 @@ async def test_what_was_written_is_seen_at_once_and_told_once(
         assert told.take() == ["+a"]
 
 
-async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
+async def test_event_of_an_observed_write_is_not_parsed(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of what an event costs is to parse it, and a third of a pod's are our own writes."""
@@ -331,9 +317,7 @@ async def test_the_event_of_a_write_is_not_read_where_its_answer_was(
         assert told.take() == ["~b", "-b", "+b"]
 
 
-async def test_what_was_dealt_with_can_be_kept_as_less_of_it(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_compact_replaces_the_same_state_only(api: FakeApi, informer: Informer) -> None:
     told = Told(informer)
     async with watching(informer):
         api.put(config_map("a", data={"k": "1"}))
@@ -352,7 +336,7 @@ async def test_what_was_dealt_with_can_be_kept_as_less_of_it(
         assert second["data"] == {"k": "2"}
 
 
-async def test_an_event_older_than_what_was_written_is_passed_over(
+async def test_event_older_than_an_observed_write_is_skipped(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "0"}))
@@ -370,7 +354,7 @@ async def test_an_event_older_than_what_was_written_is_passed_over(
         assert [new and new["data"]["k"] for _, new in told.changes] == ["0", "2"]
 
 
-async def test_the_answer_of_a_write_older_than_the_watch_is_passed_over(
+async def test_observed_write_older_than_the_watch_is_skipped(
     api: FakeApi, informer: Informer
 ) -> None:
     async with watching(informer):
@@ -383,7 +367,7 @@ async def test_the_answer_of_a_write_older_than_the_watch_is_passed_over(
         assert kept["data"] == {"k": "2"}
 
 
-async def test_the_answer_of_a_write_does_not_bring_back_what_is_gone(
+async def test_observed_write_does_not_restore_a_deleted_object(
     api: FakeApi, informer: Informer
 ) -> None:
     """The answer can come after the event of a deletion that followed the write."""
@@ -397,7 +381,7 @@ async def test_the_answer_of_a_write_does_not_bring_back_what_is_gone(
         assert told.take() == ["+a", "-a"]
 
 
-async def test_an_object_that_came_and_went_while_all_was_listed_does_not_stay(
+async def test_object_created_and_deleted_during_a_list_is_removed(
     api: FakeApi, informer: Informer
 ) -> None:
     api.fail(Fault(watch=False, method="GET", delay=0.05))
@@ -414,7 +398,7 @@ async def test_an_object_that_came_and_went_while_all_was_listed_does_not_stay(
         assert informer.store.keys() == {Key("default", "real")}
 
 
-async def test_events_of_a_former_object_do_not_displace_the_one_that_has_its_name(
+async def test_events_of_a_previous_object_do_not_replace_its_successor(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "former"}))
@@ -434,7 +418,7 @@ async def test_events_of_a_former_object_do_not_displace_the_one_that_has_its_na
         assert len(informer.store) == 1
 
 
-async def test_a_deletion_from_the_selection_that_was_undone_since_is_passed_over(
+async def test_stale_deletion_from_the_selection_is_skipped(
     api: FakeApi, client: KubeClient
 ) -> None:
     api.put(config_map("a", labels={"mine": "yes"}))
@@ -458,7 +442,7 @@ async def test_a_deletion_from_the_selection_that_was_undone_since_is_passed_ove
     lines=st.lists(st.binary(min_size=1, max_size=8).map(lambda b: b.replace(b"\n", b"."))),
     cuts=st.lists(st.integers(0, 60)),
 )
-def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: list[int]) -> None:
+def test_lines_are_complete_wherever_chunks_are_cut(lines: list[bytes], cuts: list[int]) -> None:
     data = b"".join(line + b"\n" for line in lines)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
@@ -467,9 +451,7 @@ def test_lines_come_whole_wherever_the_chunks_are_cut(lines: list[bytes], cuts: 
     assert [line for some in found for line in some] == lines
 
 
-async def test_a_watch_was_heard_when_it_began_and_when_it_said_something(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_last_contact_is_set_when_a_watch_begins(api: FakeApi, informer: Informer) -> None:
     never = informer.last_contact
     assert never is None
     async with watching(informer):

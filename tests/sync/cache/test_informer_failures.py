@@ -40,9 +40,7 @@ def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- connections that break ----------------------------------------------------------------
 
 
-async def test_a_broken_watch_goes_on_without_a_list_and_misses_nothing(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
     told = Told(informer)
     async with watching(informer):
@@ -59,9 +57,7 @@ async def test_a_broken_watch_goes_on_without_a_list_and_misses_nothing(
         assert all(entry.watch for entry in api.log)
 
 
-async def test_a_server_that_restarts_is_watched_on_from_where_it_was(
-    api: FakeApi, informer: Informer
-) -> None:
+async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: Informer) -> None:
     told = Told(informer)
     async with watching(informer):
         api.put(config_map("a"))
@@ -76,7 +72,7 @@ async def test_a_server_that_restarts_is_watched_on_from_where_it_was(
         assert all(entry.watch for entry in api.log)
 
 
-async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
+async def test_rewatch_continues_from_its_version_or_is_rejected(
     api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A credential is revoked: the watch stands, and another request is refused."""
@@ -106,7 +102,7 @@ async def test_a_watch_that_is_doubted_goes_on_from_where_it_was_or_is_refused(
         await api.until(lambda: informer.error is None)
 
 
-async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
+async def test_watch_without_bookmarks_is_requested_again(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server hangs: its connections stand, and nothing comes."""
@@ -132,7 +128,7 @@ async def test_a_watch_whose_bookmarks_stay_away_is_asked_for_anew(
         assert informer.store.get(Key("default", "a"))
 
 
-async def test_a_watch_that_says_something_is_not_asked_for_anew(
+async def test_watch_with_events_is_not_requested_again(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "SILENCE", 1.0)
@@ -146,7 +142,7 @@ async def test_a_watch_that_says_something_is_not_asked_for_anew(
 
 
 @pytest.mark.usefixtures("proven_soon")
-async def test_failures_are_told_when_they_begin_and_when_they_end(
+async def test_state_handlers_are_called_at_begin_and_end_of_failures(
     api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Told(informer)
@@ -169,7 +165,7 @@ async def test_failures_are_told_when_they_begin_and_when_they_end(
     assert len(warnings) == 1
 
 
-async def test_a_server_that_was_away_for_long_is_found_soon(
+async def test_server_is_found_soon_after_a_long_outage(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
     """It is not asked ever more seldom, nor when it then answers that it is not ready yet."""
@@ -186,7 +182,7 @@ async def test_a_server_that_was_away_for_long_is_found_soon(
 
 @pytest.mark.parametrize("code", [403, 500, 503])
 @pytest.mark.parametrize("on_watch", [True, False], ids=["the watch", "the list"])
-async def test_refusals_back_off_and_end(
+async def test_rejections_back_off(
     api: FakeApi, informer: Informer, waits: Waits, code: int, on_watch: bool
 ) -> None:
     fault = api.fail(Fault(code=code, watch=on_watch, times=4))
@@ -199,7 +195,7 @@ async def test_refusals_back_off_and_end(
     assert waits.taken[3] > waits.taken[0]
 
 
-async def test_a_server_that_asks_to_wait_is_listed_when_it_says(
+async def test_throttled_list_waits_as_retry_after_says(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -235,7 +231,7 @@ def answer_watches(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *lines: bytes)
     monkeypatch.setattr(api.watches, "serve", answer)
 
 
-async def test_watches_that_end_at_once_back_off_further_each_time(
+async def test_short_watches_back_off(
     api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_watches(api, monkeypatch)
@@ -258,7 +254,7 @@ async def test_watches_that_end_at_once_back_off_further_each_time(
     ],
     ids=["a page", "a string", "no object", "a null object", "a list for an object"],
 )
-async def test_what_is_no_event_is_a_failure_that_is_waited_out(
+async def test_malformed_event_backs_off(
     api: FakeApi, informer: Informer, waits: Waits, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_watches(api, monkeypatch, line)
@@ -269,7 +265,7 @@ async def test_what_is_no_event_is_a_failure_that_is_waited_out(
         assert "login" not in str(informer.error)
 
 
-async def test_an_error_in_the_stream_that_is_no_410_is_waited_out_without_a_list(
+async def test_error_event_other_than_410_backs_off_without_a_list(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
     async with watching(informer):
@@ -288,7 +284,7 @@ async def test_an_error_in_the_stream_that_is_no_410_is_waited_out_without_a_lis
 @pytest.mark.parametrize(
     "in_stream", [True, False], ids=["as an event of the stream", "as the answer's code"]
 )
-async def test_a_forgotten_version_lists_again_and_tells_only_what_differs(
+async def test_expired_version_lists_again_and_reports_differences_only(
     api: FakeApi, informer: Informer, in_stream: bool, waits: Waits
 ) -> None:
     api.watches.gone_in_stream = in_stream
@@ -309,7 +305,7 @@ async def test_a_forgotten_version_lists_again_and_tells_only_what_differs(
         assert informer.store.keys() == {Key("default", n) for n in ("same", "changed", "new")}
 
 
-async def test_an_expired_watch_is_listed_again_at_once_and_calls_no_handler(
+async def test_expired_watch_lists_again_at_once(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
     told = Told(informer)
@@ -326,7 +322,7 @@ async def test_an_expired_watch_is_listed_again_at_once_and_calls_no_handler(
         assert told.states == []
 
 
-async def test_what_took_the_name_of_another_unseen_is_told_as_both(
+async def test_unobserved_replacement_is_reported_as_deletion_and_creation(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "1"}))
@@ -343,7 +339,7 @@ async def test_what_took_the_name_of_another_unseen_is_told_as_both(
         assert told.take() == ["-a", "+a"]
 
 
-async def test_a_list_that_expires_between_its_pages_is_begun_anew(
+async def test_list_that_expires_between_pages_restarts(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.cache.informer.PAGE", 2)
@@ -355,7 +351,7 @@ async def test_a_list_that_expires_between_its_pages_is_begun_anew(
         assert len(informer.store) == 5
 
 
-async def test_a_server_that_forgets_faster_than_it_is_listed_is_not_listed_in_a_tight_loop(
+async def test_lists_back_off_if_versions_expire_during_them(
     api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
@@ -367,7 +363,7 @@ async def test_a_server_that_forgets_faster_than_it_is_listed_is_not_listed_in_a
         assert waits.taken[3] > 2 * waits.taken[0]
 
 
-async def test_a_server_that_was_restored_from_a_backup_is_listed_again(
+async def test_server_restored_from_a_backup_is_listed_again(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("kept", data={"k": "old"}))
@@ -397,7 +393,7 @@ async def test_a_server_that_was_restored_from_a_backup_is_listed_again(
 # -- callbacks and timeouts that meet ------------------------------------------------------
 
 
-async def test_two_doubts_in_consecutive_loop_turns_rewatch_once(
+async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two requests are refused with 401 almost at once."""
@@ -469,7 +465,7 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
     assert "canary-4711" not in errors[0]
 
 
-async def test_handler_of_refused_requests_that_raises_leaves_the_error_as_it_is(
+async def test_raising_unauthorized_handler_does_not_change_the_error(
     api: FakeApi, client: KubeClient
 ) -> None:
     def broken() -> None:
@@ -538,7 +534,7 @@ async def test_event_of_another_shape_does_not_end_the_informer(
         b'{"items":[{"metadata":5}]}',
     ],
 )
-async def test_list_of_another_shape_is_a_failure_that_is_waited_out(
+async def test_malformed_list_backs_off(
     api: FakeApi, informer: Informer, waits: Waits, body: bytes
 ) -> None:
     api.put(config_map("a"))
@@ -551,7 +547,7 @@ async def test_list_of_another_shape_is_a_failure_that_is_waited_out(
         assert informer.client.metrics.defects[str(CONFIG_MAPS)] == 2
 
 
-async def test_handler_of_renewed_credentials_is_forgotten_with_the_informer(
+async def test_handler_of_renewed_credentials_is_removed_with_the_informer(
     client: KubeClient, informer: Informer
 ) -> None:
     """Namespaces come and go, and the client stays."""

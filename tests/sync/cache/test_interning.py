@@ -42,7 +42,7 @@ def unshared(new: Any, old: Any, path: str = "") -> list[str]:
 
 
 @given(_OBJECTS, _OBJECTS, st.booleans())
-def test_parts_that_are_equal_to_those_before_are_those(
+def test_equal_parts_are_shared_with_the_previous_state(
     new: Object, old: Object, pooled: bool
 ) -> None:
     said = copy.deepcopy(new), copy.deepcopy(old)
@@ -52,7 +52,7 @@ def test_parts_that_are_equal_to_those_before_are_those(
 
 
 @given(st.lists(_OBJECTS, max_size=8), st.integers(1, 4))
-def test_a_pool_changes_no_object_and_stays_small(objects: list[Object], size: int) -> None:
+def test_pool_keeps_values_and_stays_bounded(objects: list[Object], size: int) -> None:
     pool = InternPool(size)
     for obj in objects:
         before = orjson.dumps(obj)
@@ -61,14 +61,14 @@ def test_a_pool_changes_no_object_and_stays_small(objects: list[Object], size: i
 
 
 @given(st.lists(_OBJECTS, max_size=6))
-def test_what_a_pool_gave_out_is_not_changed_by_what_comes_later(objects: list[Object]) -> None:
+def test_interned_parts_are_not_changed_later(objects: list[Object]) -> None:
     pool = InternPool()
     kept = [(pool(copy.deepcopy(obj)), orjson.dumps(obj)) for obj in itertools.chain(objects)]
     for obj, before in kept:
         assert orjson.dumps(obj) == before
 
 
-def test_pods_of_one_template_have_their_parts_once() -> None:
+def test_pods_of_one_template_share_parts() -> None:
     pool, pods = InternPool(), [pod("a", node="n"), pod("b", node="n"), pod("c", node="other")]
     for number, one in enumerate(pods):
         one["metadata"]["labels"] = {"app": "web"}
@@ -83,13 +83,13 @@ def test_pods_of_one_template_have_their_parts_once() -> None:
     assert (a["metadata"]["name"], c["status"]["podIP"]) == ("a", "10.0.0.2")
 
 
-def test_parts_with_one_hash_stay_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_parts_with_one_hash_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sync.cache.interning.hash", lambda _: 7, raising=False)
     pool = InternPool()
     assert [pool({"a": ["1"]}), pool({"a": ["2"]})] == [{"a": ["1"]}, {"a": ["2"]}]
 
 
-def test_a_part_that_is_used_again_outlives_those_that_are_not() -> None:
+def test_reused_part_stays_in_the_pool() -> None:
     pool = InternPool(4)
     used = pool({"app": "web"})
     for number in range(20):

@@ -18,13 +18,13 @@ def by_app(obj: Object) -> Iterator[str]:
     yield from str((metadata(obj).get("labels") or {}).get("app", "")).split(".")
 
 
-def test_a_key_names_namespace_and_name_and_reads_as_people_write_it() -> None:
+def test_key_of_an_object_and_its_text() -> None:
     assert str(key_of(config_map("a", "ns"))) == "ns/a"
     assert str(key_of(node("n"))) == "n"
     assert key_of(node("n")) == Key("", "n")
 
 
-def test_put_and_remove_return_what_was_there_before() -> None:
+def test_put_and_remove_return_the_previous_object() -> None:
     store = Store()
     first, second = config_map("a"), config_map("a", data={"k": "v"})
     assert store.put(first) is None
@@ -35,7 +35,7 @@ def test_put_and_remove_return_what_was_there_before() -> None:
     assert store.get(key_of(first)) is None
 
 
-def test_an_object_is_found_by_each_of_its_index_values_and_by_no_former_one() -> None:
+def test_object_is_found_by_its_current_index_values() -> None:
     store = Store({"app": by_app})
     store.put(config_map("a", labels={"app": "x.y"}))
     store.put(config_map("b", labels={"app": "y"}))
@@ -46,7 +46,7 @@ def test_an_object_is_found_by_each_of_its_index_values_and_by_no_former_one() -
     assert [obj["metadata"]["name"] for obj in store.by_index("app", "z")] == ["a"]
 
 
-def test_it_is_known_without_a_list_whether_and_how_many_have_a_value() -> None:
+def test_has_and_count_by_index_value() -> None:
     store = Store({"app": by_app})
     store.put(config_map("a", labels={"app": "x.x.y"}))
     store.put(config_map("b", labels={"app": "x"}))
@@ -57,7 +57,7 @@ def test_it_is_known_without_a_list_whether_and_how_many_have_a_value() -> None:
     assert [store.has("app", it) for it in "xyz"] == [False, False, False]
 
 
-def test_an_index_is_computed_when_a_part_that_it_reads_is_another_object() -> None:
+def test_indexer_runs_only_if_a_part_it_reads_changed() -> None:
     asked: list[str] = []
 
     def noted(obj: Object) -> Iterator[str]:
@@ -78,7 +78,7 @@ def test_an_index_is_computed_when_a_part_that_it_reads_is_another_object() -> N
     assert not store.has("app", "y")
 
 
-def test_who_iterates_may_change_the_store_meanwhile() -> None:
+def test_store_may_change_during_iteration() -> None:
     store = Store()
     for name in "abc":
         store.put(config_map(name))
@@ -87,7 +87,7 @@ def test_who_iterates_may_change_the_store_meanwhile() -> None:
     assert len(store) == 0
 
 
-def test_the_keys_are_a_copy() -> None:
+def test_keys_are_a_copy() -> None:
     store = Store()
     store.put(config_map("a"))
     keys = store.keys()
@@ -95,7 +95,7 @@ def test_the_keys_are_a_copy() -> None:
     assert store.keys() == {Key("default", "a")}
 
 
-def test_a_repr_shows_no_object() -> None:
+def test_repr_shows_no_object() -> None:
     store = Store({"app": by_app})
     store.put(config_map("a", data={"k": "canary"}))
     assert repr(store) == "<Store of 1 indexed by ['app']>"

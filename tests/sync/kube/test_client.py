@@ -34,7 +34,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 # -- objects -------------------------------------------------------------------------------
 
 
-async def test_what_goes_in_comes_out(api: FakeApi, client: KubeClient) -> None:
+async def test_objects_are_returned_as_stored(api: FakeApi, client: KubeClient) -> None:
     body = {**config_map("a", data={"k": "v"}), "futureField": {"kept": [1, None]}}
     created = await client.create(CONFIG_MAPS, body, namespace="default")
     assert created["futureField"] == {"kept": [1, None]}
@@ -42,7 +42,7 @@ async def test_what_goes_in_comes_out(api: FakeApi, client: KubeClient) -> None:
     assert created == api.get(CONFIG_MAPS, "a", "default")
 
 
-async def test_list_reads_all_pages_of_one_moment(api: FakeApi, client: KubeClient) -> None:
+async def test_list_pages_have_one_state(api: FakeApi, client: KubeClient) -> None:
     for i in range(7):
         api.put(config_map(f"c{i}"))
     version = (await client.list(CONFIG_MAPS)).resource_version
@@ -53,9 +53,7 @@ async def test_list_reads_all_pages_of_one_moment(api: FakeApi, client: KubeClie
     assert len(api.requests("GET")) == 3
 
 
-async def test_what_is_kept_of_each_item_is_all_that_a_list_has(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_list_contains_slimmed_items(api: FakeApi, client: KubeClient) -> None:
     for i in range(5):
         api.put(config_map(f"c{i}", data={"k": "v"}))
     page = await client.list(
@@ -64,7 +62,7 @@ async def test_what_is_kept_of_each_item_is_all_that_a_list_has(
     assert page.items == [{"name": f"c{i}"} for i in range(5)]
 
 
-async def test_items_of_a_list_have_their_kind(api: FakeApi, client: KubeClient) -> None:
+async def test_list_items_have_their_kind(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a"))
     (item,) = (await client.list(CONFIG_MAPS)).items
     assert item == api.get(CONFIG_MAPS, "a", "default")
@@ -80,7 +78,9 @@ async def test_list_with_selectors(api: FakeApi, client: KubeClient) -> None:
     assert [item["metadata"]["namespace"] for item in page.items] == ["other"]
 
 
-async def test_list_of_what_expired_between_pages_is_gone(api: FakeApi, client: KubeClient) -> None:
+async def test_list_that_expires_between_pages_raises_gone(
+    api: FakeApi, client: KubeClient
+) -> None:
     for i in range(3):
         api.put(config_map(f"c{i}"))
     _, token = await client.list_page(CONFIG_MAPS, query={"limit": "2"})
@@ -95,18 +95,18 @@ async def test_names_are_quoted(api: FakeApi, client: KubeClient) -> None:
     assert api.log[-1].path == "/api/v1/namespaces/default/configmaps/a%2F..%2Fb%3Fc"
 
 
-async def test_create_twice(client: KubeClient) -> None:
+async def test_second_create_raises_already_exists(client: KubeClient) -> None:
     await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
     with pytest.raises(errors.AlreadyExists):
         await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
 
 
-async def test_create_in_no_namespace(client: KubeClient) -> None:
+async def test_create_in_a_missing_namespace_raises_not_found(client: KubeClient) -> None:
     with pytest.raises(errors.NotFound, match='namespaces "nope" not found'):
         await client.create(CONFIG_MAPS, config_map("a", "nope"), namespace="nope")
 
 
-async def test_patches_of_both_kinds(api: FakeApi, client: KubeClient) -> None:
+async def test_merge_and_strategic_patches(api: FakeApi, client: KubeClient) -> None:
     api.put(pod("a", node="n"))
     patch = {"metadata": {"labels": {"x": "y"}}}
     assert (await client.patch(PODS, "a", patch, namespace="default"))["metadata"]["labels"]
@@ -131,13 +131,13 @@ async def test_patch_of_another_uid_or_version_is_a_conflict(
     assert "labels" not in api.get(PODS, "a", "default")["metadata"]
 
 
-async def test_invalid_says_which_field(api: FakeApi, client: KubeClient) -> None:
+async def test_invalid_names_the_field(api: FakeApi, client: KubeClient) -> None:
     api.put(pod("a"))
     with pytest.raises(errors.Invalid, match="spec: Forbidden"):
         await client.patch(PODS, "a", {"spec": {"hostNetwork": True}}, namespace="default")
 
 
-async def test_delete_only_the_one_that_was_meant(api: FakeApi, client: KubeClient) -> None:
+async def test_delete_with_stale_uid_is_ignored(api: FakeApi, client: KubeClient) -> None:
     first = api.put(config_map("a"))
     api.remove(CONFIG_MAPS, "a", "default")
     second = api.put(config_map("a"))
@@ -174,7 +174,7 @@ UID_MISMATCH = [
 
 
 @pytest.mark.parametrize("message", UID_MISMATCH)
-async def test_delete_whose_precondition_fails_is_done(
+async def test_delete_with_failed_precondition_does_nothing(
     api: FakeApi, client: KubeClient, message: str
 ) -> None:
     said = f'Operation cannot be fulfilled on pods "a": {message}'
@@ -192,7 +192,7 @@ async def test_delete_whose_precondition_fails_is_done(
         (404, 'admission webhook "guard.test" denied the request: not found'),
     ],
 )
-async def test_delete_that_another_refuses_is_raised(
+async def test_delete_rejected_by_admission_raises(
     api: FakeApi, client: KubeClient, code: int, message: str
 ) -> None:
     """The object is still there, and still to be deleted."""
@@ -205,9 +205,7 @@ async def test_delete_that_another_refuses_is_raised(
     assert api.find(CONFIG_MAPS, "a", "default") is None
 
 
-async def test_page_of_a_proxy_does_not_mean_that_the_object_is_gone(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_404_page_of_a_proxy_is_not_not_found(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a"))
     api.fail(Fault(code=404, raw=b"404 page not found\n", times=None))
     for request in (
@@ -220,7 +218,7 @@ async def test_page_of_a_proxy_does_not_mean_that_the_object_is_gone(
         assert not isinstance(caught.value, errors.NotFound)
 
 
-async def test_delete_tells_other_failures(api: FakeApi, client: KubeClient) -> None:
+async def test_delete_raises_other_failures(api: FakeApi, client: KubeClient) -> None:
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault(code=403))
     with pytest.raises(errors.Forbidden):
@@ -233,7 +231,7 @@ async def test_user_agent(api: FakeApi) -> None:
     assert api.log[0].user_agent == "bridge/1"
 
 
-async def test_outside_of_its_context() -> None:
+async def test_request_outside_of_async_with_raises() -> None:
     client = KubeClient(access_module.ClientConfig(KubeconfigRef(), side="home"))
     with pytest.raises(RuntimeError, match="async with"):
         await client.list(NODES)
@@ -255,21 +253,21 @@ async def rotating(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             yield server, client, token
 
 
-async def test_401_then_the_new_token(rotating: Any) -> None:
+async def test_401_is_retried_with_the_new_token(rotating: Any) -> None:
     server, client, token = rotating
     token.write_text("new\n")
     await client.list(NODES)
     assert [entry.code for entry in server.log] == [[401], [200]]
 
 
-async def test_401_twice(rotating: Any) -> None:
+async def test_second_401_raises(rotating: Any) -> None:
     server, client, _ = rotating
     with pytest.raises(errors.Unauthorized):
         await client.list(NODES)
     assert len(server.log) == 2
 
 
-async def test_stream_401_then_the_new_token(rotating: Any) -> None:
+async def test_stream_401_is_retried_with_the_new_token(rotating: Any) -> None:
     server, client, token = rotating
     token.write_text("new\n")
     async with client.stream(NODES.path(), query={"watch": "1"}) as response:
@@ -277,7 +275,7 @@ async def test_stream_401_then_the_new_token(rotating: Any) -> None:
     assert len(server.log) == 2
 
 
-async def test_401_is_not_asked_again_without_a_new_credential(
+async def test_401_is_not_retried_without_a_new_credential(
     rotating: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, client, _ = rotating
@@ -310,7 +308,7 @@ async def test_many_401_at_once_read_the_credential_once(
         (Fault(code=429), 1.0),
     ],
 )
-async def test_the_server_says_when_to_ask_again(
+async def test_throttled_request_waits_as_retry_after_says(
     api: FakeApi, client: KubeClient, slept: list[float], fault: Fault, expected: float
 ) -> None:
     api.fail(dataclasses.replace(fault))
@@ -318,7 +316,9 @@ async def test_the_server_says_when_to_ask_again(
     assert slept == [expected]
 
 
-async def test_throttled_for_good(api: FakeApi, client: KubeClient, slept: list[float]) -> None:
+async def test_throttled_is_raised_after_the_last_attempt(
+    api: FakeApi, client: KubeClient, slept: list[float]
+) -> None:
     api.fail(Fault(code=429, retry_after=1, times=None))
     with pytest.raises(errors.Throttled) as caught:
         await client.list(NODES)
@@ -327,7 +327,7 @@ async def test_throttled_for_good(api: FakeApi, client: KubeClient, slept: list[
 
 
 @pytest.mark.parametrize("code", [500, 502, 503, 504])
-async def test_server_errors_are_the_callers(
+async def test_server_errors_are_not_retried(
     api: FakeApi, client: KubeClient, slept: list[float], code: int
 ) -> None:
     api.fail(Fault(code=code))
@@ -338,7 +338,7 @@ async def test_server_errors_are_the_callers(
     assert not slept
 
 
-async def test_a_retry_after_that_is_a_date(
+async def test_retry_after_with_a_date_uses_the_default_wait(
     api: FakeApi, client: KubeClient, slept: list[float]
 ) -> None:
     api.fail(Fault(code=429, retry_after="Wed, 21 Oct 2026 07:28:00 GMT"))

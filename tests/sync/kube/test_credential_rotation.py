@@ -119,7 +119,7 @@ async def test_rotated_authority_file_is_followed(cluster: Cluster) -> None:
         await cluster.api.until(lambda: informer.error is None)
 
 
-async def test_server_that_moved_is_followed_with_what_is_known(cluster: Cluster) -> None:
+async def test_moved_server_is_followed_without_a_new_list(cluster: Cluster) -> None:
     api = cluster.api
     access = await load(cluster.tell(), side="remote")
     access.cluster_uid = cluster.uid()
@@ -137,7 +137,7 @@ async def test_server_that_moved_is_followed_with_what_is_known(cluster: Cluster
         )
 
 
-async def test_another_cluster_at_the_new_address_is_sent_nothing(
+async def test_other_cluster_at_the_new_address_receives_no_request(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     api = cluster.api
@@ -166,7 +166,7 @@ async def test_another_cluster_at_the_new_address_is_sent_nothing(
         await api.until(lambda: informer.error is None)
 
 
-async def test_current_context_that_is_switched_does_not_lead_elsewhere(
+async def test_switched_current_context_is_ignored(
     cluster: Cluster,
 ) -> None:
     access = await load(cluster.tell(), side="remote")
@@ -179,7 +179,7 @@ async def test_current_context_that_is_switched_does_not_lead_elsewhere(
     assert (access.context, access.server) == ("fake", cluster.api.url)
 
 
-async def test_half_written_kubeconfig_leaves_what_was_read(
+async def test_half_written_kubeconfig_keeps_the_last_credential(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     api = cluster.api
@@ -216,7 +216,7 @@ async def test_failed_connection_without_a_change_runs_no_plugin(cluster: Cluste
     assert access.generation == 1
 
 
-async def test_files_are_looked_at_within_limits(
+async def test_files_are_checked_at_most_once_per_interval(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_module, "RECHECK_INTERVAL", 60.0)
@@ -248,7 +248,7 @@ async def test_upgrade_follows_a_rotated_authority(cluster: Cluster) -> None:
     assert (await open_upgrade(access, "POST", path, [], [])).status >= 400
 
 
-async def test_account_of_a_pod_follows_the_rotated_authority_of_its_cluster(
+async def test_service_account_follows_the_rotated_ca(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account = cluster.folder / "account"
@@ -267,7 +267,7 @@ async def test_account_of_a_pod_follows_the_rotated_authority_of_its_cluster(
         await cluster.api.until(lambda: informer.error is None)
 
 
-async def test_kubeconfig_that_is_missing_for_a_moment_is_not_the_pods_account(
+async def test_missing_kubeconfig_does_not_switch_to_the_service_account(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(cluster.path))
@@ -281,7 +281,7 @@ async def test_kubeconfig_that_is_missing_for_a_moment_is_not_the_pods_account(
     assert access.server == cluster.api.url
 
 
-async def test_listeners_hear_only_of_credentials_that_differ(cluster: Cluster) -> None:
+async def test_renewed_is_called_only_for_changed_credentials(cluster: Cluster) -> None:
     """A refused credential is read again every few seconds, and all watches would try at once."""
     access = await load(cluster.tell({"token": "a"}), side="remote")
     heard: list[str] = []

@@ -63,7 +63,7 @@ async def test_address_and_context(path: Path) -> None:
     assert access.ssl is not None
 
 
-async def test_the_contexts_namespace_is_known_and_empty_where_it_names_none(path: Path) -> None:
+async def test_namespace_of_the_context_is_empty_if_unset(path: Path) -> None:
     config = kubeconfig(SERVER, namespace="shop")
     assert (await read(path, config)).namespace == "shop"
     del config["contexts"][0]["context"]["namespace"]
@@ -120,7 +120,7 @@ async def test_kubeconfig_lists_are_merged(tmp_path: Path, monkeypatch: pytest.M
     assert access.authorization() == {"Authorization": "Bearer t"}
 
 
-async def test_the_first_current_context_of_a_list_counts(
+async def test_first_current_context_takes_precedence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in kubectl: a second cluster's file behind one's own changes nothing."""
@@ -147,7 +147,7 @@ async def test_tls_server_name_and_proxy(path: Path) -> None:
     assert (access.server_hostname, access.proxy) == ("api.test", "http://proxy.test:3128")
 
 
-async def test_insecure_means_no_check(path: Path) -> None:
+async def test_insecure_skip_tls_verify_disables_verification(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, cluster={"insecure-skip-tls-verify": True}))
     assert access.ssl is not None
     assert not access.ssl.check_hostname
@@ -167,7 +167,7 @@ async def test_certificates_as_files_and_as_data(path: Path, authority: Authorit
 # -- plugins -------------------------------------------------------------------------------
 
 
-async def test_plugin_gives_a_token(path: Path) -> None:
+async def test_plugin_returns_a_token(path: Path) -> None:
     user = plugin(path.with_name("plugin"), credential({"token": "abc"}))
     access = await read(path, kubeconfig(SERVER, user=user))
     assert access.authorization() == {"Authorization": "Bearer abc"}
@@ -228,7 +228,7 @@ async def are_gone(pids: list[int]) -> bool:
 
 
 @pytest.mark.parametrize("script", HANGING.values(), ids=HANGING.keys())
-async def test_plugin_that_never_answers_is_ended_and_is_a_sentence(
+async def test_plugin_that_times_out_is_killed_and_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, script: str
 ) -> None:
     pids = path.with_name("pids")
@@ -239,7 +239,7 @@ async def test_plugin_that_never_answers_is_ended_and_is_a_sentence(
     assert await are_gone(await written(pids))
 
 
-async def test_plugin_that_nobody_waits_for_any_more_is_ended(path: Path) -> None:
+async def test_plugin_is_killed_when_its_caller_is_cancelled(path: Path) -> None:
     """As where the bridge is stopped while it hangs."""
     pids = path.with_name("pids")
     script = HANGING["its child"].replace("PIDS", str(pids))
@@ -252,9 +252,7 @@ async def test_plugin_that_nobody_waits_for_any_more_is_ended(path: Path) -> Non
     assert await are_gone(running)
 
 
-async def test_plugin_may_be_asked_in_a_terminal(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_plugin_may_prompt_in_a_terminal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it stays in the terminal's group, and is ended by itself."""
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(credential_plugins, "sys", terminal)
@@ -275,7 +273,7 @@ async def test_plugin_is_missing(path: Path) -> None:
     assert "plugin" in message
 
 
-async def test_one_sides_plugin_failing_is_not_the_others(tmp_path: Path) -> None:
+async def test_failing_plugin_affects_its_side_only(tmp_path: Path) -> None:
     slow = "sleep 0.3\n" + credential({"token": "abc"})
     good = kubeconfig(SERVER, user=plugin(tmp_path / "slow", slow))
     bad = kubeconfig(SERVER, user=plugin(tmp_path / "bad", "exit 1"))
@@ -322,7 +320,7 @@ async def test_folder(tmp_path: Path) -> None:
     assert "cannot be read" in await refused(KubeconfigRef(tmp_path))
 
 
-async def test_no_room_for_a_temporary_file(
+async def test_full_disk_for_temporary_files_is_reported(
     path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That error names no file."""
@@ -372,7 +370,7 @@ async def test_cluster_without_a_server(path: Path) -> None:
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1:6443", "ftp://x", "https://", "https://x:port"])
-async def test_server_that_is_no_url(path: Path, server: str) -> None:
+async def test_server_that_is_no_url_is_rejected(path: Path, server: str) -> None:
     assert "not an http(s) URL" in await refused(KubeconfigRef(write(path, kubeconfig(server))))
 
 
@@ -398,7 +396,7 @@ async def test_key_of_another_certificate(path: Path, authority: Authority) -> N
     assert "belong together" in message
 
 
-async def test_encrypted_key_does_not_ask_the_terminal(path: Path, authority: Authority) -> None:
+async def test_encrypted_key_does_not_prompt(path: Path, authority: Authority) -> None:
     pair = authority.issue("locked")
     key = serialization.load_pem_private_key(pair.key.read_bytes(), None)
     locked = path.with_name("locked.key")
@@ -433,7 +431,7 @@ async def test_unreachable_oidc_issuer(path: Path, unused_tcp_port: int) -> None
     )
 
 
-async def test_token_that_no_header_can_hold(path: Path) -> None:
+async def test_token_with_control_characters_is_rejected(path: Path) -> None:
     user = {"token": f"{CANARY}\nX-Other: 1"}
     assert "token" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
 
@@ -441,7 +439,9 @@ async def test_token_that_no_header_can_hold(path: Path) -> None:
 # -- again ---------------------------------------------------------------------------------
 
 
-async def test_renew_reads_again_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_renewals_share_one_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
     access = await read(path, kubeconfig(SERVER, user={"token": "old"}))
     write(path, kubeconfig(SERVER, user={"token": "new"}))
@@ -451,14 +451,14 @@ async def test_renew_reads_again_once(path: Path, monkeypatch: pytest.MonkeyPatc
     assert access.generation == seen + 1
 
 
-async def test_renew_is_not_done_too_often(path: Path) -> None:
+async def test_renewals_are_rate_limited(path: Path) -> None:
     access = await read(path, kubeconfig(SERVER, user={"token": "old"}))
     write(path, kubeconfig(SERVER, user={"token": "new"}))
     assert not await access.renew(access.generation)
     assert access.authorization() == {"Authorization": "Bearer old"}
 
 
-async def test_a_reading_that_has_begun_goes_on_when_who_asked_gives_up(
+async def test_read_continues_when_its_caller_is_cancelled(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plugin may take longer than any one request may."""

@@ -47,20 +47,20 @@ def test_class_by_code_and_reason(code: int, reason: str, expected: type[ApiErro
     assert (error.code, error.reason) == (code, reason)
 
 
-def test_503_that_says_when_is_throttling() -> None:
+def test_503_with_retry_after_is_throttled() -> None:
     error = from_status(status(503), code=503, side="home", what="", retry_after=2.0)
     assert type(error) is errors.Throttled
     assert error.retry_after == 2.0
 
 
-def test_text_says_where_what_and_why() -> None:
+def test_message_names_side_request_and_cause() -> None:
     error = from_status(
         status(404, "NotFound", 'pods "a" not found'), code=404, side="remote", what="GET /p"
     )
     assert str(error) == 'remote: GET /p: pods "a" not found'
 
 
-def test_an_answer_that_is_no_status_still_says_its_code() -> None:
+def test_response_without_status_names_its_code() -> None:
     assert "502" in str(from_status(None, code=502, side="home", what="GET /p"))
     assert "502" in str(from_status(["x"], code=502, side="home", what="GET /p"))
 
@@ -70,7 +70,7 @@ def test_long_messages_are_cut() -> None:
     assert len(error.message) == errors.MESSAGE_LIMIT
 
 
-def test_another_uid_is_a_conflict_though_the_server_calls_it_invalid() -> None:
+def test_422_for_another_uid_is_a_conflict() -> None:
     causes = [{"field": "metadata.uid", "message": "field is immutable"}]
     said = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
     error = from_status(said, code=422, side="remote", what="PATCH /p")
@@ -78,7 +78,7 @@ def test_another_uid_is_a_conflict_though_the_server_calls_it_invalid() -> None:
     assert error.code == 422
 
 
-def test_what_cannot_help_to_repeat() -> None:
+def test_which_errors_are_not_retryable() -> None:
     hopeless = {errors.BadRequest, errors.Invalid, errors.ClientConfigError}
     found = [KubeError]
     for cls in found:
@@ -94,5 +94,5 @@ def test_what_cannot_help_to_repeat() -> None:
     | JSON,
     code=st.integers(400, 599),
 )
-def test_any_answer_makes_an_error(said: Any, code: int) -> None:
+def test_any_response_maps_to_an_error(said: Any, code: int) -> None:
     assert isinstance(from_status(said, code=code, side="home", what="GET /x"), ApiError)

@@ -16,7 +16,7 @@ def parsed(*lines: str) -> http.Head:
     return http.parse("\r\n".join(lines).encode())
 
 
-def test_a_head() -> None:
+def test_head_is_parsed() -> None:
     head = parsed("HTTP/1.1 101 Switching Protocols", "X-A: 1", "upgrade:SPDY/3.1 ", "x-a:  2")
     assert (head.status, head.reason) == (101, "Switching Protocols")
     assert head.values("X-A") == ["1", "2"]
@@ -25,7 +25,7 @@ def test_a_head() -> None:
 
 
 @pytest.mark.parametrize("line", ["HTTP/1.0 200 OK", "HTTP/1.1 200", "HTTP/1.1 200 "])
-def test_status_lines(line: str) -> None:
+def test_status_lines_are_parsed(line: str) -> None:
     assert parsed(line).status == 200
 
 
@@ -45,25 +45,25 @@ def test_status_lines(line: str) -> None:
         ["HTTP/1.1 200 OK", ": a"],
     ],
 )
-def test_heads_that_are_none(lines: list[str]) -> None:
+def test_malformed_heads_are_rejected(lines: list[str]) -> None:
     with pytest.raises(ValueError, match="response"):
         parsed(*lines)
 
 
-def test_a_request() -> None:
+def test_request_is_formatted() -> None:
     raw = http.request("POST", "/a?b=%20", [("Host", "h"), ("X", "\udcff")])
     assert raw == b"POST /a?b=%20 HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n"
 
 
 @pytest.mark.parametrize("header", [("A", "b\r\nC: d"), ("A\r\nB", "c"), ("A B", "c"), ("A", "\n")])
-def test_no_header_ends_a_line_early(header: tuple[str, str]) -> None:
+def test_headers_with_line_breaks_are_rejected(header: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="cannot be sent") as error:
         http.request("GET", "/", [header])
     assert "C: d" not in str(error.value)
 
 
 @pytest.mark.parametrize("target", ["/\r\nHost: x", "/\n"])
-def test_no_target_ends_a_line_early(target: str) -> None:
+def test_targets_with_line_breaks_are_rejected(target: str) -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
         http.request("GET", target, [])
 
@@ -113,19 +113,19 @@ def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) 
         ([], bytes(http.BODY_LIMIT + 1), False),
     ],
 )
-def test_bodies_that_are_none(lines: list[str], raw: bytes, ended: bool) -> None:
+def test_malformed_bodies_are_rejected(lines: list[str], raw: bytes, ended: bool) -> None:
     with pytest.raises(ValueError, match=r"body|Content-Length"):
         http.body(parsed(OK, *lines), raw, ended=ended)
 
 
 @given(st.binary(max_size=200))
-def test_anything_is_a_head_or_refused(raw: bytes) -> None:
+def test_any_bytes_are_a_head_or_a_value_error(raw: bytes) -> None:
     with suppress(ValueError):
         http.parse(raw)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.integers(0, 300))
-def test_chunks_come_together_wherever_they_are_cut(parts: list[bytes], cut: int) -> None:
+def test_chunks_are_joined_wherever_they_are_cut(parts: list[bytes], cut: int) -> None:
     raw = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
     head = parsed(OK, "Transfer-Encoding: chunked")
     assert http.body(head, raw, ended=False) == b"".join(parts)

@@ -61,7 +61,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://example.com", "10.0.0.0/99", True),
     ],
 )
-def test_no_proxy_is_read_as_by_go(server: str, no_proxy: str, *, uses: bool) -> None:
+def test_no_proxy_matches_as_in_go(server: str, no_proxy: str, *, uses: bool) -> None:
     environ = {"HTTPS_PROXY": PROXY, "NO_PROXY": no_proxy}
     assert http_proxy.from_environment(server, environ) == (PROXY if uses else None)
 
@@ -88,7 +88,7 @@ async def test_proxy_of_the_kubeconfig_comes_before_the_environment(
 
 @pytest.mark.parametrize("proxy", ["socks5://me:s3cret@s.test:1080", "ftp://s.test", "http://"])
 @pytest.mark.parametrize("where", ["kubeconfig", "environment"])
-async def test_proxy_that_is_not_supported_is_refused(
+async def test_unsupported_proxy_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxy: str, where: str
 ) -> None:
     cluster = {"proxy-url": proxy} if where == "kubeconfig" else {}
@@ -127,7 +127,7 @@ async def test_requests_watches_and_upgrades_go_through_the_proxy(
             assert "Bearer" not in head
 
 
-async def test_proxy_that_refuses_is_an_error_without_its_password(
+async def test_proxy_rejection_does_not_contain_the_password(
     tmp_path: Path, authority: Authority
 ) -> None:
     async with proxying() as (proxy, port):

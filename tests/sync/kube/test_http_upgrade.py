@@ -126,7 +126,7 @@ class Reader(asyncio.Protocol):
         self.lost.set()
 
 
-async def test_the_head_that_is_sent(server: Server) -> None:
+async def test_request_head_of_an_upgrade(server: Server) -> None:
     server.answers(SWITCH)
     upgraded = await opened(access(server, "token", prefix="/k8s/c1"))
     assert upgraded.status == 101
@@ -161,7 +161,7 @@ async def test_the_head_that_is_sent(server: Server) -> None:
     ],
 )
 @pytest.mark.parametrize("wait", [0, 0.1])
-async def test_bytes_after_the_head_are_the_first_of_the_stream(
+async def test_bytes_after_the_head_are_delivered_first(
     server: Server, pieces: list[bytes], wait: float
 ) -> None:
     server.answers(*pieces)
@@ -175,7 +175,7 @@ async def test_bytes_after_the_head_are_the_first_of_the_stream(
         upgraded.take(reader)
 
 
-async def test_what_is_held_before_it_is_taken_is_bounded(server: Server) -> None:
+async def test_buffer_before_take_is_bounded(server: Server) -> None:
     sent = 0
 
     async def play(_: str, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -205,7 +205,7 @@ async def test_what_is_held_before_it_is_taken_is_bounded(server: Server) -> Non
         (b"Content-Length: 0\r\n\r\n", b""),
     ],
 )
-async def test_a_refusal_has_its_body(server: Server, answer: bytes, body: bytes) -> None:
+async def test_rejected_upgrade_has_its_body(server: Server, answer: bytes, body: bytes) -> None:
     server.answers(b"HTTP/1.1 403 Forbidden\r\nX-A: b\r\n" + answer)
     upgraded = await opened(access(server))
     assert (upgraded.status, upgraded.body) == (403, body)
@@ -242,7 +242,9 @@ async def test_after_401_the_credential_is_renewed_once(server: Server) -> None:
         (b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "response to an upgrade has status 302"),
     ],
 )
-async def test_answers_that_are_none(server: Server, answer: bytes, words: str) -> None:
+async def test_malformed_responses_are_unreachable(
+    server: Server, answer: bytes, words: str
+) -> None:
     server.answers(answer)
     with pytest.raises(Unreachable, match=words) as error:
         await opened(access(server, "s3cret"))
@@ -251,14 +253,14 @@ async def test_answers_that_are_none(server: Server, answer: bytes, words: str) 
     assert "a b" not in str(error.value)
 
 
-async def test_a_server_that_is_not_there() -> None:
+async def test_connection_failures_name_the_address() -> None:
     with pytest.raises(Unreachable, match=r"connection refused by 127\.0\.0\.1:1"):
         await opened(FakeAccess("http://127.0.0.1:1"))
     with pytest.raises(Unreachable, match=r"none\.invalid: "):
         await opened(FakeAccess("http://none.invalid"))
 
 
-async def test_a_server_that_says_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_server_times_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     left = asyncio.Event()
 
     async def play(_: str, reader: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
@@ -321,7 +323,9 @@ async def test_over_tls(secure: Server, authority: Authority) -> None:
     assert reader.data == b"hello"
 
 
-async def test_a_certificate_that_is_not_trusted(secure: Server, authority: Authority) -> None:
+async def test_untrusted_certificate_is_a_certificate_error(
+    secure: Server, authority: Authority
+) -> None:
     to = trusting(authority, secure)
     to.ssl = ssl.create_default_context()
     with pytest.raises(ApiServerCertificateError, match="certificate-authority"):
@@ -348,7 +352,7 @@ async def test_through_a_proxy(secure: Server, authority: Authority) -> None:
     assert "Bearer token" in secure.heads[0]
 
 
-async def test_a_proxy_that_refuses_is_named_without_its_password(
+async def test_rejecting_proxy_is_named_without_its_password(
     secure: Server, authority: Authority
 ) -> None:
     to = trusting(authority, secure)

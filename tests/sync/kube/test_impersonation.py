@@ -61,16 +61,14 @@ async def test_every_request_impersonates(api: FakeApi, access: ClientConfig) ->
     assert all(it.impersonation == SENT for it in api.log)
 
 
-async def test_every_request_impersonates_after_the_credential_was_read_again(
-    api: FakeApi, access: ClientConfig
-) -> None:
+async def test_requests_impersonate_after_a_renewal(api: FakeApi, access: ClientConfig) -> None:
     api.fail(Fault("*", "*", code=401, times=1))
     await everything(access)
     assert access.generation == 2
     assert all(it.impersonation == SENT for it in api.log)
 
 
-async def test_caller_of_an_upgrade_cannot_choose_whom_to_impersonate(
+async def test_caller_of_an_upgrade_cannot_set_impersonation(
     api: FakeApi, access: ClientConfig
 ) -> None:
     """The bridge's own headers come last, and no caller's are passed on."""

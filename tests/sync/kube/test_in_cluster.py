@@ -40,7 +40,7 @@ def renew(api: FakeApi) -> None:
     api.token = NEW
 
 
-async def test_the_account_is_taken_where_there_is_no_kubeconfig(api: FakeApi) -> None:
+async def test_service_account_is_used_without_a_kubeconfig(api: FakeApi) -> None:
     access = await load(KubeconfigRef(), side="home")
     assert access.in_cluster
     assert access.context == "in-cluster"
@@ -50,7 +50,7 @@ async def test_the_account_is_taken_where_there_is_no_kubeconfig(api: FakeApi) -
         assert (await client.list(NODES)).items == []
 
 
-async def test_a_kubeconfig_that_is_there_comes_first(api: FakeApi, tmp_path: Path) -> None:
+async def test_existing_kubeconfig_takes_precedence(api: FakeApi, tmp_path: Path) -> None:
     write(tmp_path / "absent", kubeconfig("https://other.test"))
     access = await load(KubeconfigRef(), side="home")
     assert not access.in_cluster
@@ -58,28 +58,26 @@ async def test_a_kubeconfig_that_is_there_comes_first(api: FakeApi, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("api")
-async def test_one_that_is_named_has_to_be_there() -> None:
+async def test_named_kubeconfig_must_exist() -> None:
     with pytest.raises(ClientConfigError, match="no such file"):
         await load(KubeconfigRef(Path("/nowhere")), side="home")
 
 
 @pytest.mark.usefixtures("api")
-async def test_outside_of_a_pod_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_service_account_outside_of_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
     with pytest.raises(ClientConfigError, match="no such file"):
         await load(KubeconfigRef(), side="home")
 
 
-async def test_a_token_that_was_refused_is_read_again(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rejected_token_is_read_again(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sync.kube.credentials.RENEW_INTERVAL", 0.0)
     async with KubeClient(await load(KubeconfigRef(), side="home")) as client:
         renew(api)
         assert (await client.list(NODES)).items == []
 
 
-async def test_a_renewed_token_is_taken_before_the_old_one_ends(
+async def test_renewed_token_is_used_before_the_old_one_expires(
     api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With no request that is refused."""
@@ -91,9 +89,7 @@ async def test_a_renewed_token_is_taken_before_the_old_one_ends(
     assert len(api.log) == 1
 
 
-async def test_a_token_that_cannot_be_read_is_told(
-    api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_token_is_an_error(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
     def unreadable() -> str:
         raise PermissionError(13, "Permission denied", "token")
 
@@ -105,7 +101,7 @@ async def test_a_token_that_cannot_be_read_is_told(
     assert api.log == []
 
 
-def test_addresses_of_both_families(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_url_of_both_address_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.delenv("KUBERNETES_SERVICE_PORT", raising=False)
     assert in_cluster.server() == "https://[fd00::1]:443"

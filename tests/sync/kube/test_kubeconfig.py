@@ -101,15 +101,13 @@ async def test_malformed_kubeconfig_is_one_sentence(path: Path, content: dict[st
     assert "see `kubectl config view`" in await refused(path, content)
 
 
-async def test_empty_authority_does_not_mean_the_machines_own(path: Path) -> None:
+async def test_empty_ca_does_not_select_the_system_cas(path: Path) -> None:
     (path.parent / "ca.crt").write_text("")
     cluster = {"certificate-authority": "ca.crt"}
     assert "not valid PEM" in await refused(path, kubeconfig(SERVER, cluster=cluster))
 
 
-async def test_authority_with_comments_in_any_language_is_read(
-    path: Path, authority: Authority
-) -> None:
+async def test_ca_with_non_ascii_comments_is_read(path: Path, authority: Authority) -> None:
     bundle = path.parent / "ca.crt"
     bundle.write_bytes("# Főtanúsítvány\n".encode() + authority.cert.read_bytes())
     access = await read(path, kubeconfig(SERVER, cluster={"certificate-authority": "ca.crt"}))
@@ -117,7 +115,7 @@ async def test_authority_with_comments_in_any_language_is_read(
     assert len(access.ssl.get_ca_certs()) == 1
 
 
-async def test_removed_auth_provider_names_what_to_use(path: Path) -> None:
+async def test_unsupported_auth_provider_names_the_replacement(path: Path) -> None:
     user = {"auth-provider": {"name": "gcp", "config": {"access-token": "canary"}}}
     message = await refused(path, kubeconfig(SERVER, user=user))
     assert "exec plugin" in message
@@ -161,9 +159,7 @@ async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) 
         {"as": "jane", "as-groups": ["dev\nops"]},
     ],
 )
-async def test_impersonation_that_cannot_be_sent_whole_is_refused(
-    path: Path, user: dict[str, Any]
-) -> None:
+async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, Any]) -> None:
     """Never less than what is asked for: that would be the rights of somebody else."""
     assert "as" in await refused(path, kubeconfig(SERVER, user={"token": "t", **user}))
 
@@ -188,7 +184,9 @@ async def info(path: Path, cluster: dict[str, Any], **more: Any) -> dict[str, An
     return found
 
 
-async def test_plugin_that_asks_is_given_the_cluster(path: Path, authority: Authority) -> None:
+async def test_plugin_with_provide_cluster_info_receives_the_cluster(
+    path: Path, authority: Authority
+) -> None:
     config = {"apiVersion": "example.com/v1", "audience": "a"}
     cluster = {
         "certificate-authority": str(authority.cert),
@@ -217,7 +215,7 @@ async def test_plugin_that_asks_is_given_the_cluster(path: Path, authority: Auth
     }
 
 
-async def test_plugin_that_does_not_ask_is_given_no_cluster(path: Path) -> None:
+async def test_plugin_without_provide_cluster_info_receives_no_cluster(path: Path) -> None:
     given = await info(path, {"insecure-skip-tls-verify": True})
     assert given["spec"] == {"interactive": False}
 
@@ -243,7 +241,7 @@ async def test_command_without_a_separator_is_looked_up_in_path(
 
 
 @pytest.mark.parametrize("order", ["before", "after"])
-async def test_plugin_that_writes_much_to_stderr_is_read_to_its_end(path: Path, order: str) -> None:
+async def test_plugin_with_much_stderr_does_not_block(path: Path, order: str) -> None:
     much = "head -c 3000000 /dev/zero | tr '\\0' 'x' >&2\n"
     says = credential({"token": "abc"})
     user = exec_user(
@@ -253,13 +251,13 @@ async def test_plugin_that_writes_much_to_stderr_is_read_to_its_end(path: Path, 
     assert access.authorization() == {"Authorization": "Bearer abc"}
 
 
-async def test_plugin_that_answers_without_end_is_refused(path: Path) -> None:
+async def test_plugin_with_endless_output_is_rejected(path: Path) -> None:
     says = "head -c 3000000 /dev/zero\n"
     user = exec_user(path.with_name("plugin"), says=says)
     assert "more than 1048576 bytes" in await refused(path, kubeconfig(SERVER, user=user))
 
 
-async def test_plugin_gives_a_token_and_a_certificate(path: Path, authority: Authority) -> None:
+async def test_plugin_returns_token_and_certificate(path: Path, authority: Authority) -> None:
     pair = authority.issue("someone")
     status = {
         "token": "abc",
@@ -278,11 +276,11 @@ async def test_token_of_the_kubeconfig_is_preferred_to_the_plugin(path: Path) ->
     assert access.authorization() == {"Authorization": "Bearer own"}
 
 
-async def test_plugin_of_another_version_is_refused(path: Path) -> None:
+async def test_plugin_with_another_api_version_is_rejected(path: Path) -> None:
     user = exec_user(path.with_name("plugin"), apiVersion="client.authentication.k8s.io/v1beta1")
     assert "apiVersion" in await refused(path, kubeconfig(SERVER, user=user))
 
 
-async def test_plugin_that_needs_a_terminal_is_refused_without_one(path: Path) -> None:
+async def test_interactive_plugin_is_rejected_without_a_terminal(path: Path) -> None:
     user = exec_user(path.with_name("plugin"), interactiveMode="Always")
     assert "needs a terminal" in await refused(path, kubeconfig(SERVER, user=user))

@@ -111,9 +111,7 @@ def names(folder: Path) -> list[str]:
     return [it.name for it in folder.iterdir()]
 
 
-async def test_token_that_is_valid_is_taken_and_nobody_is_asked(
-    issuer: Issuer, tmp_path: Path
-) -> None:
+async def test_valid_token_is_used_without_a_request(issuer: Issuer, tmp_path: Path) -> None:
     valid = token(time.time() + 600)
     access = await read(write(tmp_path / "c", config(issuer, **{"id-token": valid})))
     assert access.authorization() == {"Authorization": f"Bearer {valid}"}
@@ -137,7 +135,7 @@ async def test_rotated_refresh_token_is_written_back(issuer: Issuer, tmp_path: P
     assert issuer.given == 1, "another program finds the valid token"
 
 
-async def test_refresh_tokens_rotate_again_and_again(issuer: Issuer, tmp_path: Path) -> None:
+async def test_refresh_token_rotates_repeatedly(issuer: Issuer, tmp_path: Path) -> None:
     issuer.lives = 1.0  # ends before it is used
     path = write(tmp_path / "c", config(issuer))
     access = await read(path)
@@ -147,7 +145,7 @@ async def test_refresh_tokens_rotate_again_and_again(issuer: Issuer, tmp_path: P
     assert written(path)["refresh-token"] == "refresh-4"
 
 
-async def test_file_that_cannot_be_written_keeps_tokens_in_memory(
+async def test_tokens_stay_in_memory_if_the_file_is_read_only(
     issuer: Issuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     issuer.lives = 1.0
@@ -162,7 +160,7 @@ async def test_file_that_cannot_be_written_keeps_tokens_in_memory(
     assert not any(it in caplog.text for it in (CANARY, "refresh-0", "refresh-1", "e30."))
 
 
-async def test_two_clusters_with_one_user_spend_a_token_once(
+async def test_two_clusters_with_one_user_use_a_refresh_token_once(
     issuer: Issuer, tmp_path: Path
 ) -> None:
     path = write(tmp_path / "c", config(issuer))
@@ -171,7 +169,9 @@ async def test_two_clusters_with_one_user_spend_a_token_once(
     assert issuer.given == 1
 
 
-async def test_file_behind_a_link_is_written_where_it_is(issuer: Issuer, tmp_path: Path) -> None:
+async def test_symlinked_kubeconfig_is_written_at_its_target(
+    issuer: Issuer, tmp_path: Path
+) -> None:
     (tmp_path / "real").mkdir()
     path = write(tmp_path / "real" / "c", config(issuer))
     link = tmp_path / "link"
@@ -181,14 +181,16 @@ async def test_file_behind_a_link_is_written_where_it_is(issuer: Issuer, tmp_pat
     assert written(path)["refresh-token"] == "refresh-1"
 
 
-async def test_issuer_that_does_not_rotate_keeps_its_token(issuer: Issuer, tmp_path: Path) -> None:
+async def test_refresh_token_stays_if_the_issuer_does_not_rotate(
+    issuer: Issuer, tmp_path: Path
+) -> None:
     issuer.rotates = False
     path = write(tmp_path / "c", config(issuer))
     await read(path)
     assert written(path)["refresh-token"] == "refresh-0"
 
 
-async def test_client_secret_in_the_form_where_the_issuer_wants_it(
+async def test_client_secret_is_sent_in_the_form_if_the_header_is_rejected(
     issuer: Issuer, tmp_path: Path
 ) -> None:
     issuer.basic = False
@@ -197,7 +199,7 @@ async def test_client_secret_in_the_form_where_the_issuer_wants_it(
 
 
 @pytest.mark.parametrize("more", [{"refresh-token": "used-up"}, {"client-id": ""}])
-async def test_refusal_is_one_sentence_without_what_is_secret(
+async def test_rejection_is_one_sentence_without_secrets(
     issuer: Issuer, tmp_path: Path, more: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

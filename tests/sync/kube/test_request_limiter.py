@@ -112,7 +112,7 @@ class Load:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def test_a_lone_request_never_waits() -> None:
+def test_single_request_never_waits() -> None:
     async def main() -> None:
         load = Load(takes(lambda: 0.004))
         for _ in range(100):
@@ -123,7 +123,7 @@ def test_a_lone_request_never_waits() -> None:
 
 
 @pytest.mark.parametrize(("number", "seconds"), [(1, 0.002), (2, 0.006), (2, 0.05), (8, 0.02)])
-def test_a_busy_server_is_asked_for_no_more_than_keeps_it_busy(number: int, seconds: float) -> None:
+def test_limit_settles_where_the_server_is_saturated(number: int, seconds: float) -> None:
     """The same rate as without a limit, and little of the waiting."""
 
     async def main() -> None:
@@ -139,7 +139,7 @@ def test_a_busy_server_is_asked_for_no_more_than_keeps_it_busy(number: int, seco
     run_virtual(main)
 
 
-def test_a_far_server_is_asked_all_that_it_may_be_asked() -> None:
+def test_distant_server_gets_the_full_limit() -> None:
     async def main() -> None:
         load = Load(takes(lambda: 0.2))
         load.crowd("a")
@@ -151,7 +151,7 @@ def test_a_far_server_is_asked_all_that_it_may_be_asked() -> None:
     run_virtual(main)
 
 
-def test_a_server_whose_writes_are_slow_and_uneven_is_not_asked_less() -> None:
+def test_slow_and_uneven_writes_do_not_lower_the_limit() -> None:
     rng = random.Random(5)
 
     async def main() -> None:
@@ -164,7 +164,7 @@ def test_a_server_whose_writes_are_slow_and_uneven_is_not_asked_less() -> None:
     run_virtual(main)
 
 
-def test_a_server_that_is_slow_for_another_reason_is_soon_asked_as_before() -> None:
+def test_limit_recovers_after_the_server_becomes_slower() -> None:
     """Less in flight makes it no faster: what it needs is learned anew."""
 
     async def main() -> None:
@@ -188,7 +188,7 @@ def test_a_server_that_is_slow_for_another_reason_is_soon_asked_as_before() -> N
     run_virtual(main)
 
 
-def test_refusals_lower_the_limit_and_it_recovers() -> None:
+def test_limit_falls_on_throttling_and_recovers() -> None:
     async def main() -> None:
         load = Load(seats(8, 0.01))
         load.crowd()
@@ -204,7 +204,7 @@ def test_refusals_lower_the_limit_and_it_recovers() -> None:
     run_virtual(main)
 
 
-def test_refusals_of_one_moment_lower_it_once_and_never_below_the_least() -> None:
+def test_concurrent_throttling_lowers_the_limit_once_and_not_below_the_minimum() -> None:
     now = 0.0
     it = RequestLimiter(most=MOST, clock=lambda: now)
     assert all(it._queue.try_acquire(number, it.limit) for number in range(START))
@@ -219,7 +219,7 @@ def test_refusals_of_one_moment_lower_it_once_and_never_below_the_least() -> Non
     assert it.limit == LEAST
 
 
-def test_one_namespace_whose_writes_hang_costs_the_others_nothing() -> None:
+def test_hanging_namespace_does_not_delay_others() -> None:
     async def main() -> None:
         load = Load(takes(lambda: 0.005))
         load.crowd("slow", answer=takes(lambda: 10.0))
@@ -232,7 +232,7 @@ def test_one_namespace_whose_writes_hang_costs_the_others_nothing() -> None:
     run_virtual(main)
 
 
-def test_one_request_beside_a_crowd_waits_for_one_turn() -> None:
+def test_request_beside_a_crowd_waits_one_turn() -> None:
     async def main() -> None:
         load = Load(cores(2, 0.006))
         load.crowd(size=5000)
@@ -245,7 +245,7 @@ def test_one_request_beside_a_crowd_waits_for_one_turn() -> None:
     run_virtual(main)
 
 
-def test_what_is_urgent_waits_for_nobody_and_its_tasks_neither() -> None:
+def test_urgent_requests_and_their_tasks_do_not_wait() -> None:
     async def main() -> None:
         load = Load(takes(lambda: 100.0))
         load.crowd("a")
@@ -261,7 +261,7 @@ def test_what_is_urgent_waits_for_nobody_and_its_tasks_neither() -> None:
     run_virtual(main)
 
 
-def test_whoever_is_cancelled_leaves_its_place_to_the_next() -> None:
+def test_cancelled_waiter_passes_its_slot_on() -> None:
     async def main() -> None:
         it = RequestLimiter(most=MOST)
         flows = [await it.enter() for _ in range(START * 3 // 4)]

@@ -39,5 +39,5 @@ def tcp_info(*, resent: int = 0, probes: int = 0, unacked: int = 0, last_word: i
         (b"", PeerState.ACKNOWLEDGED),
     ],
 )
-def test_a_peer_is_gone_when_it_does_not_answer_for_long(info: bytes, peer: PeerState) -> None:
+def test_peer_state_by_tcp_info(info: bytes, peer: PeerState) -> None:
     assert read_tcp_info(info) is peer

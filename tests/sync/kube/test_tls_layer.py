@@ -111,7 +111,7 @@ async def connected(
 
 
 @pytest.mark.parametrize("notify", [True, False])
-def test_all_arrives_that_was_sent_before_the_peer_hung_up_while_reading_was_paused(
+def test_data_sent_before_the_peer_disconnects_arrives_despite_a_pause(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, notify: bool
 ) -> None:
     def play(sock: socket.socket) -> None:
@@ -136,7 +136,7 @@ def test_all_arrives_that_was_sent_before_the_peer_hung_up_while_reading_was_pau
         runner.run(main(port))
 
 
-def test_our_direction_can_end_first(
+def test_write_eof_keeps_the_other_direction_open(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     async def main() -> None:
@@ -168,7 +168,7 @@ def test_our_direction_can_end_first(
     runner.run(main())
 
 
-def test_our_direction_ends_after_what_has_come_is_read(
+def test_write_eof_is_sent_after_received_data_is_delivered(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     """OpenSSL takes unread data for a fault of the peer, when it ends our direction."""
@@ -194,7 +194,7 @@ def test_our_direction_ends_after_what_has_come_is_read(
         runner.run(main(port))
 
 
-def test_pausing_stops_the_sender(
+def test_pause_reading_stops_the_sender(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     sent = 0
@@ -228,7 +228,7 @@ def test_pausing_stops_the_sender(
 
 
 @pytest.mark.parametrize("name", ["10.0.0.1", "other.example"])
-def test_a_certificate_for_another_name_is_refused(
+def test_certificate_for_another_name_is_rejected(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, name: str
 ) -> None:
     def play(sock: socket.socket) -> None:
@@ -246,7 +246,7 @@ def test_a_certificate_for_another_name_is_refused(
         runner.run(main(port))
 
 
-def test_a_peer_that_speaks_no_tls_or_hangs_up_is_an_error(
+def test_peer_without_tls_fails_the_handshake(
     runner: asyncio.Runner, client_tls: ssl.SSLContext
 ) -> None:
     async def main(port: int, expected: type[Exception]) -> None:
@@ -263,7 +263,7 @@ def test_a_peer_that_speaks_no_tls_or_hangs_up_is_an_error(
             runner.run(main(port, expected))
 
 
-def test_a_handshake_has_a_limit(runner: asyncio.Runner, client_tls: ssl.SSLContext) -> None:
+def test_handshake_times_out(runner: asyncio.Runner, client_tls: ssl.SSLContext) -> None:
     def play(sock: socket.socket) -> None:
         with sock:
             while sock.recv(1000):
@@ -279,7 +279,7 @@ def test_a_handshake_has_a_limit(runner: asyncio.Runner, client_tls: ssl.SSLCont
         runner.run(main(port))
 
 
-def test_what_is_known_of_the_peer(
+def test_extra_info_has_the_peer_certificate(
     runner: asyncio.Runner, server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     def play(sock: socket.socket) -> None:

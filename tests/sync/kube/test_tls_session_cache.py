@@ -80,7 +80,7 @@ async def connected(context: ssl.SSLContext, port: int, sessions: TlsSessionCach
         layer.abort()
 
 
-async def test_the_next_connections_go_on_with_the_first_ones_session(
+async def test_later_connections_resume_the_session(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     sessions = TlsSessionCache()
@@ -89,7 +89,7 @@ async def test_the_next_connections_go_on_with_the_first_ones_session(
     assert [it.session_reused for it in found] == [False, True, True]
 
 
-async def test_a_session_is_of_one_context_and_name(
+async def test_session_is_resumed_only_for_its_context_and_name(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext
 ) -> None:
     """Another credential, or another trust, is another context."""
@@ -101,7 +101,7 @@ async def test_a_session_is_of_one_context_and_name(
     assert sessions.get(ssl.create_default_context(), NAME) is None
 
 
-async def test_certificates_are_checked_anew_after_a_while(
+async def test_certificates_are_verified_again_after_expiry(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often connections went on with the session meanwhile."""
@@ -117,7 +117,7 @@ async def test_certificates_are_checked_anew_after_a_while(
     assert reused == [False, True, False]
 
 
-async def test_another_server_is_checked_whatever_session_is_offered(
+async def test_other_server_is_verified_despite_a_session(
     server_tls: ssl.SSLContext, client_tls: ssl.SSLContext, other_tls: ssl.SSLContext
 ) -> None:
     sessions = TlsSessionCache()

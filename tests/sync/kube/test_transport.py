@@ -69,7 +69,7 @@ async def client_of(hanging_up: HangingUp) -> AsyncIterator[KubeClient]:
 # -- connections ---------------------------------------------------------------------------
 
 
-async def test_connections_are_used_again() -> None:
+async def test_connections_are_reused() -> None:
     server = HangingUp(late=False, answers=6)
     async with client_of(server) as client:
         for _ in range(3):
@@ -79,7 +79,7 @@ async def test_connections_are_used_again() -> None:
     assert server.connections == 1
 
 
-async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+async def test_connection_closed_by_the_server_is_not_reused() -> None:
     server = HangingUp(late=False)
     async with client_of(server) as client:
         for _ in range(3):
@@ -91,7 +91,7 @@ async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_what_may_have_changed_something_is_not_sent_twice(method: str) -> None:
+async def test_post_and_patch_are_not_sent_twice(method: str) -> None:
     server = HangingUp(late=True)
     async with client_of(server) as client:
         await client.request(method, NODES.path(), body={})
@@ -101,7 +101,7 @@ async def test_what_may_have_changed_something_is_not_sent_twice(method: str) ->
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_what_is_the_same_twice_is_sent_on_another_connection(method: str) -> None:
+async def test_get_and_delete_are_repeated_on_another_connection(method: str) -> None:
     server = HangingUp(late=True)
     async with client_of(server) as client:
         for _ in range(2):
@@ -109,7 +109,7 @@ async def test_what_is_the_same_twice_is_sent_on_another_connection(method: str)
     assert server.seen == [method] * 3
 
 
-async def test_the_limit_of_time_counts_the_wait_for_a_connection(
+async def test_timeout_includes_the_wait_for_a_connection(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MAX_CONNECTIONS", 1)
@@ -123,7 +123,7 @@ async def test_the_limit_of_time_counts_the_wait_for_a_connection(
     assert len(api.log) == 1
 
 
-async def test_a_request_that_is_cancelled_gives_its_place_back(
+async def test_cancelled_request_releases_its_slot(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MAX_CONNECTIONS", 1)
@@ -140,7 +140,7 @@ async def test_a_request_that_is_cancelled_gives_its_place_back(
 # -- what requests have in common -----------------------------------------------------------
 
 
-async def test_after_401_the_address_is_the_new_one_too(
+async def test_401_retry_uses_the_new_address(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
@@ -155,7 +155,7 @@ async def test_after_401_the_address_is_the_new_one_too(
         assert [entry.code for entry in new.log] == [[201], [201]]
 
 
-async def test_the_path_of_the_servers_address_stays(api: FakeApi, client: KubeClient) -> None:
+async def test_path_prefix_of_the_server_url_is_kept(api: FakeApi, client: KubeClient) -> None:
     client.config.server += "/k8s/clusters/c%2F1"
     for query in (None, {"labelSelector": "a=b c"}):
         with pytest.raises(errors.NotFound):
@@ -164,7 +164,7 @@ async def test_the_path_of_the_servers_address_stays(api: FakeApi, client: KubeC
     assert api.log[-1].query == {"labelSelector": "a=b c"}
 
 
-async def test_what_a_request_asks_for(api: FakeApi, client: KubeClient) -> None:
+async def test_request_headers(api: FakeApi, client: KubeClient) -> None:
     heads: list[dict[str, str]] = []
 
     async def note(request: web.BaseRequest) -> web.Response:
@@ -190,7 +190,7 @@ async def test_what_a_request_asks_for(api: FakeApi, client: KubeClient) -> None
 # -- answers --------------------------------------------------------------------------------
 
 
-async def test_an_answer_in_gzip(api: FakeApi, client: KubeClient) -> None:
+async def test_gzip_response_is_decoded(api: FakeApi, client: KubeClient) -> None:
     nodes = {"items": [{"metadata": {"name": f"n{i}"}} for i in range(2000)], "metadata": {}}
 
     async def zipped(_: web.BaseRequest) -> web.Response:
@@ -202,7 +202,7 @@ async def test_an_answer_in_gzip(api: FakeApi, client: KubeClient) -> None:
     assert orjson.loads(await client.read(NODES.path(), timeout=5.0)) == nodes
 
 
-async def test_an_answer_that_nobody_needs(api: FakeApi, client: KubeClient) -> None:
+async def test_response_is_not_parsed_without_decode(api: FakeApi, client: KubeClient) -> None:
     made = await client.create(CONFIG_MAPS, config_map("a"), namespace="default", decode=False)
     patch = {"data": {"k": "v"}}
     changed = await client.patch(CONFIG_MAPS, "a", patch, namespace="default", decode=False)
@@ -211,9 +211,7 @@ async def test_an_answer_that_nobody_needs(api: FakeApi, client: KubeClient) -> 
 
 
 @pytest.mark.parametrize("raw", [b"<html>login</html>", b"", b"null"])
-async def test_a_login_page_has_deleted_nothing(
-    api: FakeApi, client: KubeClient, raw: bytes
-) -> None:
+async def test_html_page_is_no_success(api: FakeApi, client: KubeClient, raw: bytes) -> None:
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault(raw=raw))
     with pytest.raises(errors.Unreachable, match="JSON"):
@@ -221,7 +219,7 @@ async def test_a_login_page_has_deleted_nothing(
 
 
 @pytest.mark.parametrize("ahead", [streams.READ_AHEAD, 2**24])
-async def test_a_stream_is_read_as_far_ahead_as_was_asked_for(
+async def test_stream_buffers_read_ahead_bytes(
     api: FakeApi, client: KubeClient, ahead: int
 ) -> None:
     """More than the sockets of both ends hold (tcp_rmem and tcp_wmem: 6 and 4 MB by default)."""

@@ -47,7 +47,7 @@ async def write(client: KubeClient) -> Object:
 # -- what passes ---------------------------------------------------------------------------
 
 
-async def test_nothing_is_written_before_it_is_open_and_everything_read(
+async def test_closed_fence_rejects_writes_and_passes_reads(
     api: FakeApi, client: KubeClient
 ) -> None:
     fenced = client.fenced(Fence())
@@ -70,12 +70,12 @@ async def test_nothing_is_written_before_it_is_open_and_everything_read(
     assert fenced.limiter.in_flight == 0
 
 
-async def test_the_client_that_it_was_made_of_has_no_fence(client: KubeClient) -> None:
+async def test_original_client_has_no_fence(client: KubeClient) -> None:
     client.fenced(Fence())
     await write(client)
 
 
-async def test_an_open_one_lets_all_pass(api: FakeApi, fenced: KubeClient) -> None:
+async def test_open_fence_passes_writes(api: FakeApi, fenced: KubeClient) -> None:
     made = await write(fenced)
     await fenced.patch(CONFIG_MAPS, "a", {"data": {"k": "v"}}, namespace="default")
     uid = made["metadata"]["uid"]
@@ -83,7 +83,9 @@ async def test_an_open_one_lets_all_pass(api: FakeApi, fenced: KubeClient) -> No
     assert [it.method for it in api.writes()] == ["POST", "PATCH", "DELETE"]
 
 
-async def test_its_time_counts_and_not_its_timer(api: FakeApi, client: KubeClient) -> None:
+async def test_fence_expires_by_the_clock_without_its_timer(
+    api: FakeApi, client: KubeClient
+) -> None:
     """As for a process that was stopped: what runs first when it goes on is not its timers."""
     time = Clock()
     fence = Fence(clock=time)
@@ -96,7 +98,7 @@ async def test_its_time_counts_and_not_its_timer(api: FakeApi, client: KubeClien
     assert len(api.writes()) == 1
 
 
-async def test_one_that_is_closed_does_not_open_again(fence: Fence, fenced: KubeClient) -> None:
+async def test_fence_closed_for_good_does_not_open_again(fence: Fence, fenced: KubeClient) -> None:
     fence.close()
     fence.extend(clock() + 60)
     assert not fence.is_open
@@ -107,7 +109,7 @@ async def test_one_that_is_closed_does_not_open_again(fence: Fence, fenced: Kube
 # -- what is under way ---------------------------------------------------------------------
 
 
-async def test_what_is_under_way_when_it_shuts_is_ended(
+async def test_write_in_flight_is_aborted_when_the_fence_closes(
     api: FakeApi, fence: Fence, fenced: KubeClient
 ) -> None:
     api.fail(Fault("POST", "*/configmaps", delay=30))
@@ -120,7 +122,7 @@ async def test_what_is_under_way_when_it_shuts_is_ended(
     assert fenced.limiter.in_flight == 0
 
 
-async def test_it_shuts_by_itself_and_opens_again(api: FakeApi, client: KubeClient) -> None:
+async def test_fence_expires_and_opens_again(api: FakeApi, client: KubeClient) -> None:
     fence, told = Fence(), list[bool]()
     fence.on_change(told.append)
     fenced = client.fenced(fence)
@@ -137,7 +139,7 @@ async def test_it_shuts_by_itself_and_opens_again(api: FakeApi, client: KubeClie
     assert told == [True, False, True]
 
 
-async def test_a_fence_behind_another_is_open_while_both_are(
+async def test_fence_with_outer_fence_is_open_while_both_are(
     api: FakeApi, fence: Fence, client: KubeClient
 ) -> None:
     second, told = Fence(outer=fence), list[bool]()
@@ -167,7 +169,7 @@ async def test_a_fence_behind_another_is_open_while_both_are(
     assert told == [True, False, True, False, True]
 
 
-async def test_what_waits_for_its_turn_is_not_sent_later(
+async def test_write_that_waits_for_the_limiter_is_not_sent_after_the_fence_closes(
     api: FakeApi, fence: Fence, fenced: KubeClient
 ) -> None:
     """Neither for its turn among others, nor on the word of a server that is busy."""
@@ -181,7 +183,7 @@ async def test_what_waits_for_its_turn_is_not_sent_later(
     assert len(api.writes()) == 1
 
 
-async def test_a_body_is_not_sent_on_a_connection_that_comes_too_late(
+async def test_body_is_not_sent_if_the_connection_opens_after_the_fence_closes(
     api: FakeApi, fence: Fence, fenced: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time is looked at again when there is a connection to send it on."""
@@ -198,7 +200,7 @@ async def test_a_body_is_not_sent_on_a_connection_that_comes_too_late(
     assert api.log == []
 
 
-async def test_nothing_of_a_body_is_in_the_error(
+async def test_fence_error_does_not_contain_the_body(
     fence: Fence, fenced: KubeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

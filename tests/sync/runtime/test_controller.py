@@ -83,7 +83,7 @@ async def test_different_keys_run_in_parallel_up_to_the_number_of_workers() -> N
     assert set(worked.calls) == set("abcdefg")
 
 
-async def test_one_key_is_never_worked_twice_at_once() -> None:
+async def test_key_is_never_reconciled_twice_at_once() -> None:
     worked = Worked()
     async with running(worked, workers=3) as controller:
         for _ in range(10):
@@ -93,7 +93,7 @@ async def test_one_key_is_never_worked_twice_at_once() -> None:
     assert worked.most == 1
 
 
-async def test_a_key_that_fails_is_tried_until_it_succeeds() -> None:
+async def test_failing_key_is_retried_until_success() -> None:
     worked = Worked(refused(), ReconcileBlocked("Busy", "wait"), refused())
     async with running(worked) as controller:
         controller.queue.add("a")
@@ -102,7 +102,7 @@ async def test_a_key_that_fails_is_tried_until_it_succeeds() -> None:
     assert worked.calls == ["a"] * 4
 
 
-async def test_the_first_failure_of_a_row_is_a_warning_and_the_others_are_not(
+async def test_only_the_first_failure_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -120,7 +120,7 @@ async def test_the_first_failure_of_a_row_is_a_warning_and_the_others_are_not(
     assert "test a: remote: GET /x: refused (again in" in caplog.text
 
 
-async def test_a_defect_is_logged_with_its_place_and_stops_no_other_key(
+async def test_defect_is_logged_and_stops_no_other_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What it quotes can be an object's content, and is told nowhere."""
@@ -138,14 +138,14 @@ async def test_a_defect_is_logged_with_its_place_and_stops_no_other_key(
     assert "canary-4711" not in caplog.text
 
 
-async def test_settled_raises_what_the_reconcile_raised() -> None:
+async def test_reconcile_now_raises_the_error_of_the_reconcile() -> None:
     async with running(Worked(ReconcileBlocked("Busy", "wait"))) as controller:
         with pytest.raises(ReconcileBlocked, match="Busy: wait"):
             await controller.reconcile_now("a")
         await controller.reconcile_now("a")
 
 
-async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> None:
+async def test_reconcile_now_during_a_reconcile_waits_for_the_next() -> None:
     turns: list[asyncio.Event] = [asyncio.Event(), asyncio.Event()]
     calls = 0
 
@@ -167,7 +167,7 @@ async def test_who_waits_while_the_key_is_worked_waits_for_the_turn_after() -> N
     assert calls == 2
 
 
-async def test_many_can_wait_for_one_key_and_one_may_leave() -> None:
+async def test_many_callers_wait_for_one_key_and_one_is_cancelled() -> None:
     worked = Worked(refused())
     async with running(worked) as controller:
         waiting = [asyncio.create_task(controller.reconcile_now("a")) for _ in range(3)]
@@ -178,7 +178,7 @@ async def test_many_can_wait_for_one_key_and_one_may_leave() -> None:
     assert all(isinstance(result, Unreachable) for result in results[1:])
 
 
-async def test_who_waits_when_the_controller_ends_does_not_wait_for_ever() -> None:
+async def test_reconcile_now_ends_with_the_controller() -> None:
     async def reconcile(_: str) -> None:
         await asyncio.Event().wait()
 
@@ -190,7 +190,7 @@ async def test_who_waits_when_the_controller_ends_does_not_wait_for_ever() -> No
             await waiting
 
 
-async def test_a_controller_that_is_cancelled_leaves_no_task_and_no_timer() -> None:
+async def test_cancelled_controller_leaves_no_task_and_no_timer() -> None:
     before = asyncio.all_tasks()
     worked = Worked(refused())
     async with running(worked) as controller:
@@ -203,7 +203,7 @@ async def test_a_controller_that_is_cancelled_leaves_no_task_and_no_timer() -> N
     assert "0 delayed" in repr(controller)
 
 
-def test_a_key_that_fails_for_days_is_tried_once_a_minute(
+def test_key_failing_for_days_is_retried_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()
@@ -222,7 +222,7 @@ def test_a_key_that_fails_for_days_is_tried_once_a_minute(
     run_virtual(main)
 
 
-def test_what_cannot_succeed_waits_longest_at_once_unless_something_changes(
+def test_unretryable_key_waits_longest_unless_added(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.undo()
@@ -242,7 +242,7 @@ def test_what_cannot_succeed_waits_longest_at_once_unless_something_changes(
     run_virtual(main)
 
 
-async def test_reconciles_that_need_not_wait_let_the_loop_do_its_other_work(
+async def test_workers_that_never_wait_yield_to_the_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Thousands of keys of which nothing is to be done, as after a restart."""
@@ -273,7 +273,7 @@ async def test_reconciles_that_need_not_wait_let_the_loop_do_its_other_work(
     assert max(rounds) <= 2 * SLICE / 0.00005
 
 
-async def test_requests_of_a_reconcile_are_its_namespaces() -> None:
+async def test_requests_of_a_reconcile_have_its_flow() -> None:
     seen = []
 
     async def reconcile(key: Key) -> None:
@@ -289,7 +289,7 @@ async def test_requests_of_a_reconcile_are_its_namespaces() -> None:
     assert FLOW.get() is None
 
 
-async def test_what_is_unfinished_is_told_while_it_is() -> None:
+async def test_unfinished_work_has_durations() -> None:
     going, end = asyncio.Event(), asyncio.Event()
 
     async def reconcile(_: str) -> None:

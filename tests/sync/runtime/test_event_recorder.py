@@ -41,9 +41,7 @@ async def recorded(api: FakeApi, count: int = 1) -> list[Object]:
     return api.objects(EVENTS)
 
 
-async def test_an_event_says_about_whom_by_whom_and_when(
-    api: FakeApi, recorder: EventRecorder
-) -> None:
+async def test_event_names_object_source_and_time(api: FakeApi, recorder: EventRecorder) -> None:
     about = api.put(pod("a"))
     async with running(recorder):
         recorder.warn(about, "RemoteClash", "move it")
@@ -59,9 +57,7 @@ async def test_an_event_says_about_whom_by_whom_and_when(
     assert (event["firstTimestamp"], event["count"]) == (NOW, 1)
 
 
-async def test_the_same_said_again_is_counted_and_another_is_another(
-    api: FakeApi, recorder: EventRecorder
-) -> None:
+async def test_repeated_event_is_counted(api: FakeApi, recorder: EventRecorder) -> None:
     about = api.put(pod("a"))
     async with running(recorder):
         for _ in range(3):
@@ -74,7 +70,7 @@ async def test_the_same_said_again_is_counted_and_another_is_another(
     ]
 
 
-async def test_an_object_of_the_cluster_has_its_events_in_default(
+async def test_event_about_a_cluster_scoped_object_is_in_default(
     api: FakeApi, recorder: EventRecorder
 ) -> None:
     about = api.put(node("n"))
@@ -85,9 +81,7 @@ async def test_an_object_of_the_cluster_has_its_events_in_default(
 
 
 @pytest.mark.parametrize("ending", ["-", ".", "b"], ids=["at a dash", "at a dot", "in a word"])
-async def test_a_long_name_is_cut_to_one_that_an_event_can_have(
-    api: FakeApi, recorder: EventRecorder, ending: str
-) -> None:
+async def test_long_event_name_is_cut(api: FakeApi, recorder: EventRecorder, ending: str) -> None:
     about = api.put(pod("a" * 199 + ending + "b" * 50))
     async with running(recorder):
         recorder.warn(about, "Long", "x" * 5000)
@@ -98,7 +92,7 @@ async def test_a_long_name_is_cut_to_one_that_an_event_can_have(
     assert len(digest) == 16
 
 
-async def test_an_event_that_cannot_be_written_is_logged_and_the_next_is_written(
+async def test_event_that_cannot_be_written_is_logged_and_skipped(
     api: FakeApi, recorder: EventRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     api.fail(Fault("POST", "*/events", code=403, message="no events for you"))
@@ -111,7 +105,7 @@ async def test_an_event_that_cannot_be_written_is_logged_and_the_next_is_written
     assert "no events for you" in caplog.text
 
 
-async def test_too_many_events_are_dropped_and_that_is_logged(
+async def test_events_beyond_the_backlog_are_dropped_and_logged(
     api: FakeApi,
     client: KubeClient,
     caplog: pytest.LogCaptureFixture,

@@ -34,7 +34,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_it_says_of_itself() -> None:
+async def test_repr_and_counters_of_a_queue() -> None:
     queue: WorkQueue[str] = WorkQueue()
     assert (queue.delayed, queue.failing, queue.longest_wait) == (0, 0, 0.0)
     queue.add("a")
@@ -52,7 +52,7 @@ async def test_what_it_says_of_itself() -> None:
     queue.close()
 
 
-async def test_a_key_that_is_added_many_times_is_worked_once() -> None:
+async def test_key_added_many_times_is_processed_once() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for _ in range(5):
         queue.add("a")
@@ -60,14 +60,14 @@ async def test_a_key_that_is_added_many_times_is_worked_once() -> None:
     assert len(queue) == 0
 
 
-async def test_keys_come_in_the_order_in_which_they_were_added() -> None:
+async def test_keys_keep_their_order() -> None:
     queue: WorkQueue[str] = WorkQueue()
     for key in "cabca":
         queue.add(key)
     assert await take(queue, 3) == ["c", "a", "b"]
 
 
-async def test_a_key_that_is_worked_is_not_given_out_until_it_is_done() -> None:
+async def test_key_in_process_is_not_handed_out() -> None:
     queue: WorkQueue[str] = WorkQueue()
     queue.add("a")
     assert await queue.get() == "a"
@@ -81,7 +81,7 @@ async def test_a_key_that_is_worked_is_not_given_out_until_it_is_done() -> None:
     assert len(queue) == 0
 
 
-async def test_a_waiting_worker_gets_the_key_that_comes() -> None:
+async def test_waiting_worker_gets_an_added_key() -> None:
     queue: WorkQueue[str] = WorkQueue()
     waiting = asyncio.create_task(queue.get())
     await turns()
@@ -89,7 +89,7 @@ async def test_a_waiting_worker_gets_the_key_that_comes() -> None:
     assert await waiting == "a"
 
 
-async def test_the_cancellation_of_a_worker_loses_no_key() -> None:
+async def test_cancelled_worker_loses_no_key() -> None:
     """Cancelled in the very turn in which it was woken: another must be woken instead."""
     queue: WorkQueue[str] = WorkQueue()
     first = asyncio.create_task(queue.get())
@@ -102,7 +102,7 @@ async def test_the_cancellation_of_a_worker_loses_no_key() -> None:
     assert first.cancelled()
 
 
-async def test_a_worker_that_is_cancelled_while_it_waits_is_not_woken_later() -> None:
+async def test_cancelled_waiting_worker_is_not_woken() -> None:
     queue: WorkQueue[str] = WorkQueue()
     first, second = (asyncio.create_task(queue.get()) for _ in range(2))
     await turns()
@@ -111,7 +111,7 @@ async def test_a_worker_that_is_cancelled_while_it_waits_is_not_woken_later() ->
     assert await second == "a"
 
 
-async def test_a_worker_whose_key_was_taken_by_another_goes_on_waiting() -> None:
+async def test_worker_waits_on_if_another_took_the_key() -> None:
     queue: WorkQueue[str] = WorkQueue()
     woken = asyncio.create_task(queue.get())
     await turns()
@@ -121,7 +121,7 @@ async def test_a_worker_whose_key_was_taken_by_another_goes_on_waiting() -> None
     assert await woken == "b"
 
 
-def test_of_two_times_the_earlier_counts() -> None:
+def test_earlier_of_two_times_counts() -> None:
     async def main() -> None:
         loop, queue = asyncio.get_running_loop(), WorkQueue[str]()
         queue.add_after("later first", 9)
@@ -140,7 +140,7 @@ def test_of_two_times_the_earlier_counts() -> None:
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("seconds", [0, 0.0001])
-def test_what_is_due_may_be_planned_again(
+def test_due_key_may_be_delayed_again(
     loop: Callable[[], asyncio.AbstractEventLoop], seconds: float
 ) -> None:
     """uvloop's handle of a call that is due at once has no time."""
@@ -156,7 +156,7 @@ def test_what_is_due_may_be_planned_again(
         assert runner.run(scenario()) == ["a"]
 
 
-def test_adding_at_once_overtakes_what_was_planned_for_later() -> None:
+def test_add_overrides_add_after() -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 5)
@@ -169,7 +169,7 @@ def test_adding_at_once_overtakes_what_was_planned_for_later() -> None:
     run_virtual(main)
 
 
-def test_what_was_planned_while_the_key_was_worked_comes_at_its_time() -> None:
+def test_key_delayed_while_in_process_is_due_at_its_time() -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add("a")
@@ -182,7 +182,7 @@ def test_what_was_planned_while_the_key_was_worked_comes_at_its_time() -> None:
     run_virtual(main)
 
 
-def test_a_failing_key_waits_longer_each_time_and_from_the_first_wait_after_a_success() -> None:
+def test_failing_key_backs_off_until_success() -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue(rng=random.Random(3))
         waits = []
@@ -218,7 +218,7 @@ def test_retry_now_queues_failed_keys_only() -> None:
     run_virtual(main)
 
 
-def test_a_closed_queue_plans_nothing_more() -> None:
+def test_closed_queue_has_no_timers() -> None:
     async def main() -> None:
         queue: WorkQueue[str] = WorkQueue()
         queue.add_after("a", 1)
@@ -381,7 +381,7 @@ async def test_namespaces_take_turns() -> None:
     assert came == ["a/1", "b/1", "c/1", "a/2", "b/2", "a/3"]
 
 
-async def test_one_pod_is_worked_within_a_turn_of_every_worker_beside_thousands() -> None:
+async def test_pod_beside_thousands_waits_one_turn_per_worker() -> None:
     queue: WorkQueue[Key] = WorkQueue(workers=64)
     for number in range(5000):
         queue.add(Key("crowd", str(number)))
@@ -391,7 +391,7 @@ async def test_one_pod_is_worked_within_a_turn_of_every_worker_beside_thousands(
     assert Key("other", "alone") in worked
 
 
-async def test_a_namespace_whose_keys_hang_leaves_workers_to_the_others() -> None:
+async def test_hanging_namespace_leaves_workers_to_others() -> None:
     queue: WorkQueue[Key] = WorkQueue(workers=8)
     for number in range(100):
         queue.add(Key("hangs", str(number)))
@@ -405,7 +405,7 @@ async def test_a_namespace_whose_keys_hang_leaves_workers_to_the_others() -> Non
     assert {worker.result().namespace for worker in workers} == {"hangs", "other", "third"}
 
 
-async def test_a_worker_that_is_done_goes_on_with_the_next_and_wakes_who_may_have_another() -> None:
+async def test_done_and_get_takes_the_next_key_and_wakes_a_worker() -> None:
     queue: WorkQueue[Key] = WorkQueue(workers=8)
     for key in of_namespaces(*(f"a/{number}" for number in range(10))):
         queue.add(key)
@@ -426,7 +426,7 @@ LOADS = st.lists(
 
 @given(loads=LOADS, workers=st.integers(1, 9))
 @settings(max_examples=50, deadline=None)
-def test_any_load_is_worked_to_its_end_by_workers_that_never_idle_while_they_may_work(
+def test_any_load_is_processed_without_idle_workers(
     loads: list[tuple[str, int, int, int]], workers: int
 ) -> None:
     """Each key was worked after it was added last, never twice at once."""

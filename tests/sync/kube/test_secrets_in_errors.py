@@ -95,7 +95,7 @@ async def error_of(client: KubeClient, how: str) -> KubeError | None:
 
 @pytest.mark.parametrize("how", ["request", "stream"])
 @pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN.keys())
-async def test_broken_answers_are_not_quoted(answer: str, how: str) -> None:
+async def test_errors_do_not_quote_malformed_responses(answer: str, how: str) -> None:
     async with server_saying(answer) as client:
         error = await error_of(client, how)
     assert error is not None or (how == "stream" and answer == BROKEN["no JSON"])
@@ -106,7 +106,7 @@ async def test_broken_answers_are_not_quoted(answer: str, how: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(parts=st.lists(PARTS, max_size=8), how=st.sampled_from(["request", "stream"]))
-def test_no_answer_is_quoted(parts: list[str], how: str) -> None:
+def test_errors_do_not_quote_any_response(parts: list[str], how: str) -> None:
     async def run() -> KubeError | None:
         async with server_saying("".join(parts)) as client:
             return await error_of(client, how)

@@ -20,7 +20,7 @@ from tests.objects import config_map, pod
 # -- the network ---------------------------------------------------------------------------
 
 
-async def test_refused(api: FakeApi, client: KubeClient) -> None:
+async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     await api.stop()
     with pytest.raises(errors.Unreachable, match=r"[Cc]onnect"):
         await client.list(NODES)
@@ -28,13 +28,13 @@ async def test_refused(api: FakeApi, client: KubeClient) -> None:
     await client.list(NODES)
 
 
-async def test_no_such_host(client: KubeClient) -> None:
+async def test_unknown_host_is_unreachable(client: KubeClient) -> None:
     client.config.server = "http://no-such-host.invalid:1"
     with pytest.raises(errors.Unreachable, match="no-such-host"):
         await client.list(NODES)
 
 
-async def test_no_answer_in_time(api: FakeApi, client: KubeClient) -> None:
+async def test_request_timeout_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     api.pause()
     with pytest.raises(errors.Unreachable, match="in time"):
         await client.request("GET", NODES.path(), timeout=0.05)
@@ -42,7 +42,9 @@ async def test_no_answer_in_time(api: FakeApi, client: KubeClient) -> None:
     await client.list(NODES)
 
 
-async def test_dropped_before_and_after_the_write(api: FakeApi, client: KubeClient) -> None:
+async def test_connection_dropped_before_or_after_a_write_is_unreachable(
+    api: FakeApi, client: KubeClient
+) -> None:
     for drop, stored in (("before", False), ("after", True)):
         name = f"c-{drop}"
         api.fail(Fault(method="POST", drop="after" if stored else "before"))
@@ -52,13 +54,15 @@ async def test_dropped_before_and_after_the_write(api: FakeApi, client: KubeClie
 
 
 @pytest.mark.parametrize("raw", [b"<html>login</html>", b"", b"[]", b"null", b'"x"', b"{"])
-async def test_an_answer_that_is_no_object(api: FakeApi, client: KubeClient, raw: bytes) -> None:
+async def test_response_that_is_no_json_object_is_unreachable(
+    api: FakeApi, client: KubeClient, raw: bytes
+) -> None:
     api.fail(Fault(raw=raw))
     with pytest.raises(errors.Unreachable, match="JSON"):
         await client.list(NODES)
 
 
-async def test_a_failure_that_is_no_status(api: FakeApi, client: KubeClient) -> None:
+async def test_failure_without_status_has_its_code(api: FakeApi, client: KubeClient) -> None:
     api.fail(Fault(raw=b"<html>bad gateway</html>", code=502))
     with pytest.raises(errors.ServerError, match="502"):
         await client.list(NODES)
@@ -79,7 +83,7 @@ async def test_redirects_are_not_followed(api: FakeApi, client: KubeClient, meth
     assert len(api.log) == 2
 
 
-async def test_requests_beyond_the_pool_wait_their_turn(
+async def test_requests_beyond_the_limit_wait(
     api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "MAX_CONNECTIONS", 2)
@@ -92,7 +96,7 @@ async def test_requests_beyond_the_pool_wait_their_turn(
 # -- streams -------------------------------------------------------------------------------
 
 
-async def test_stream_gives_lines_as_they_come(api: FakeApi, client: KubeClient) -> None:
+async def test_stream_returns_lines_as_they_arrive(api: FakeApi, client: KubeClient) -> None:
     async with client.stream(PODS.path(), query={"watch": "1"}) as response:
         for i in range(2):
             api.put(pod(f"p{i}"))
@@ -100,7 +104,7 @@ async def test_stream_gives_lines_as_they_come(api: FakeApi, client: KubeClient)
     await api.until(lambda: not api.open_watches())
 
 
-async def test_stream_that_breaks(api: FakeApi, client: KubeClient) -> None:
+async def test_broken_stream_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     path = PODS.path()
     async with client.stream(path, query={"watch": "1"}) as response:
         await api.until(lambda: api.open_watches(PODS))
@@ -109,7 +113,7 @@ async def test_stream_that_breaks(api: FakeApi, client: KubeClient) -> None:
             await response.content.readline()
 
 
-async def test_stream_that_falls_silent(api: FakeApi, client: KubeClient) -> None:
+async def test_silent_stream_times_out(api: FakeApi, client: KubeClient) -> None:
     path = PODS.path()
     api.mute_watches()
     async with client.stream(path, query={"watch": "1"}, idle_timeout=0.05) as response:
@@ -118,7 +122,7 @@ async def test_stream_that_falls_silent(api: FakeApi, client: KubeClient) -> Non
             await response.content.readline()
 
 
-async def test_stream_that_is_not_even_begun(api: FakeApi, client: KubeClient) -> None:
+async def test_stream_without_response_times_out(api: FakeApi, client: KubeClient) -> None:
     api.pause()
     with pytest.raises(errors.Unreachable, match="in time"):
         async with client.stream(PODS.path(), query={"watch": "1"}, idle_timeout=0.05):
@@ -129,7 +133,7 @@ async def test_stream_that_is_not_even_begun(api: FakeApi, client: KubeClient) -
     ("code", "expected"),
     [(403, errors.Forbidden), (410, errors.Gone), (429, errors.Throttled), (500, errors.ApiError)],
 )
-async def test_stream_that_is_refused(
+async def test_rejected_stream_raises_the_error_of_its_code(
     api: FakeApi, client: KubeClient, code: int, expected: type[Exception]
 ) -> None:
     api.fail(Fault(code=code, watch=True, retry_after=1))
@@ -138,7 +142,7 @@ async def test_stream_that_is_refused(
             pytest.fail("it was refused")
 
 
-async def test_an_error_of_the_reader_is_not_mistaken(api: FakeApi, client: KubeClient) -> None:
+async def test_exception_of_the_reader_passes_unchanged(api: FakeApi, client: KubeClient) -> None:
     with pytest.raises(ValueError, match="mine"):
         async with client.stream(PODS.path(), query={"watch": "1"}):
             raise ValueError("mine")
@@ -162,7 +166,7 @@ async def test_https_with_a_client_certificate(tmp_path: Any, authority: Authori
 
 
 @pytest.mark.parametrize("case", ["another authority", "another name"])
-async def test_a_certificate_that_is_not_trusted(
+async def test_untrusted_certificate_is_a_certificate_error(
     tmp_path: Any, authority: Authority, case: str
 ) -> None:
     trusted = Authority(tmp_path, "another") if case == "another authority" else authority
@@ -191,7 +195,9 @@ async def test_tls_server_name(tmp_path: Any, authority: Authority) -> None:
             await client.list(SECRETS)
 
 
-async def test_https_to_a_server_that_speaks_http(tmp_path: Any, api: FakeApi) -> None:
+async def test_tls_handshake_with_a_plain_http_server_is_unreachable(
+    tmp_path: Any, api: FakeApi
+) -> None:
     config = write(tmp_path / "config", kubeconfig(api.url.replace("http:", "https:")))
     async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
         with pytest.raises(errors.Unreachable, match="TLS"):

@@ -60,7 +60,7 @@ async def crowd(client: KubeClient, number: int, namespace: str = "crowd") -> No
             group.create_task(one())
 
 
-async def test_a_busy_server_is_asked_less_at_once_and_more_when_it_is_not(
+async def test_limit_falls_while_the_server_is_busy_and_recovers(
     api: FakeApi, client: KubeClient
 ) -> None:
     server = Server(api, at_once=1, seconds=0.02, refuses=False)
@@ -76,7 +76,7 @@ async def test_a_busy_server_is_asked_less_at_once_and_more_when_it_is_not(
     assert client.limiter.in_flight == client.limiter.waiting == 0
 
 
-async def test_a_server_that_refuses_is_asked_less_and_every_request_ends(
+async def test_throttling_lowers_the_limit_and_every_request_ends(
     api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limiter_module, "HOLD", 0.1)
@@ -94,7 +94,9 @@ async def test_a_server_that_refuses_is_asked_less_and_every_request_ends(
     assert client.limiter.limit > START
 
 
-async def test_reads_of_others_are_no_word_on_the_server(api: FakeApi, client: KubeClient) -> None:
+async def test_responses_from_behind_the_server_do_not_change_the_limit(
+    api: FakeApi, client: KubeClient
+) -> None:
     """A kubelet's answer, through the API server, takes as long as that kubelet does."""
     await client.list(NODES)
     api.fail(Fault("GET", "/slow", delay=0.3, times=None))
@@ -108,9 +110,7 @@ async def _ok(_: web.Request) -> web.Response:
     return web.Response(body=b"ok")
 
 
-async def test_what_is_urgent_is_sent_at_once_beside_thousands(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_urgent_request_bypasses_thousands(api: FakeApi, client: KubeClient) -> None:
     Server(api, at_once=1, seconds=0.05, refuses=False)
     task = asyncio.create_task(crowd(client, 1000))
     await asyncio.sleep(0.2)
