@@ -1,7 +1,5 @@
-"""A report for somebody who is to find out what went wrong, with nothing in it that is secret.
+"""`bridge bugreport`: an archive for diagnosing problems that contains no secrets.
 
-`redaction` decides what of an object may be told, by naming what may: whatever it does not know
-stays out. `collect` reads both clusters, and `archive` writes. Nothing here changes a cluster.
-
-No running bridge imports this.
+`collector` reads both clusters, `redaction` selects by an allowlist what may be included, and
+`archive` writes the files. Nothing here changes a cluster; no running bridge imports this.
 """

@@ -1,4 +1,4 @@
-"""Writes a report: a compressed archive that only its owner may read, and never over another."""
+"""Writes a bug report as a compressed archive that only its owner may read."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from bridge.base.errors import PreflightError
 from bridge.bug_report.collector import BugReport
 from translators.objects import Object
 
-#: What is in the archive before anything else, for who unpacks it.
-_HEAD = """A report of a cluster bridge. Not in it: what Secrets and ConfigMaps hold, values of
-environment variables, commands, arguments, labels and annotations, logs, credentials.
+#: The beginning of the archive's table of contents.
+_CONTENTS_HEADER = """A bug report of a cluster bridge. It does not contain: data of Secrets and
+ConfigMaps, values of environment variables, commands, arguments, labels and annotations, logs,
+credentials.
 
 """
 
 
 def default_name(now: time.struct_time) -> Path:
-    """Where a report goes unless it is said."""
+    """The default file name."""
     return Path(time.strftime("bridge-bugreport-%Y%m%d-%H%M%S.tar.gz", now))
 
 
 def write(path: Path, report: BugReport) -> list[Object]:
-    """Writes the archive. What is in it: file, bytes, and what that is. Raises PreflightError."""
+    """Writes the archive, and returns its files with size and description. Raises PreflightError,
+    also if the file exists."""
     files = report.files()
     folder = path.name.removesuffix(".gz").removesuffix(".tar")
     listed = [
@@ -36,7 +38,7 @@ def write(path: Path, report: BugReport) -> list[Object]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
-            _add(tar, f"{folder}/CONTENTS.txt", (_HEAD + "".join(lines)).encode())
+            _add(tar, f"{folder}/CONTENTS.txt", (_CONTENTS_HEADER + "".join(lines)).encode())
             for name, content in files.items():
                 _add(tar, f"{folder}/{name}", content)
     except FileExistsError:

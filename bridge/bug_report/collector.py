@@ -1,8 +1,8 @@
-"""Reads both clusters for a report: of each what the person's own rights allow.
+"""Collects a bug report from both clusters, with the user's own permissions.
 
-A part that cannot be read is a line in ``problems`` and hides no other; each ends within `PART`
-seconds, and no list has more than `MOST` objects. What Secrets and ConfigMaps hold is read with
-the objects, learned as what must not be told (`bridge.bug_report.redaction`), and dropped.
+A part that cannot be read is a line in ``problems`` and hides no other. Each part ends within
+`PART_SECONDS`, and no list has more than `MAX_OBJECTS` objects. Data of Secrets and ConfigMaps is
+read with the objects, registered for redaction (`bridge.bug_report.redaction`), and dropped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import runner, virtual_node
 from bridge.checks.connectivity import check_connectivity
 from bridge.checks.runner import NodeCheckSettings
-from bridge.clusters.connection import cluster_uid
+from bridge.clusters.connection import Notify, cluster_uid
 from bridge.election import election_record
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
 from bridge.node import node_object
@@ -35,46 +35,44 @@ from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Re
 from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
 
-#: Seconds for one part.
+#: Timeout of a part, in seconds.
 PART_SECONDS = 20.0
-#: Objects of one list.
+#: Longest list.
 MAX_OBJECTS = 2000
-
-Told = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BugReportSettings:
-    """What `bridge bugreport` is asked for."""
+    """Options of `bridge bugreport`."""
 
     home: KubeconfigRef
     name: str = ""
-    """The virtual node; "" for all that home has."""
+    """The virtual node; "" for all of home."""
     remote: KubeconfigRef | None = None
-    """The remote's kubeconfig; the one that each node remembers unless given."""
+    """The remote's kubeconfig; None for the one that each node records."""
     addresses: bool = False
-    """Whether the addresses of the API servers are told."""
+    """Whether to include the addresses of the API servers."""
 
 
 @dataclass(slots=True)
 class BugReport:
-    """What a report is made of. Nothing is told before all has been learned: see `files`."""
+    """The parts of a report. They are rendered by `files`, after all secrets are known."""
 
     redactor: Redactor = field(default_factory=Redactor)
     parts: dict[str, Callable[[], Any]] = field(default_factory=dict)
-    """File → what makes its content, once everything is known."""
+    """File name → function that returns its content."""
     descriptions: dict[str, str] = field(default_factory=dict)
-    """File → what it is, in words."""
+    """File name → description."""
     problems: list[str] = field(default_factory=list)
     replacements: dict[str, str] = field(default_factory=dict)
-    """What is replaced in the whole text, and by what."""
+    """Text that is replaced in all files → its replacement."""
 
-    def add(self, file: str, what: str, content: Callable[[], Any]) -> None:
-        """One file more."""
-        self.parts[file], self.descriptions[file] = content, what
+    def add(self, file: str, description: str, content: Callable[[], Any]) -> None:
+        """Adds a file."""
+        self.parts[file], self.descriptions[file] = content, description
 
     def files(self) -> dict[str, bytes]:
-        """The text of every file, by its name."""
+        """The redacted content of each file, by name."""
         found = {file: self._text(content()) for file, content in self.parts.items()}
         found["problems.json"] = self._text([self.redactor.redact(it) for it in self.problems])
         self.descriptions["problems.json"] = "what could not be read, and why"
@@ -82,20 +80,20 @@ class BugReport:
 
     def _text(self, content: Any) -> str:
         text = content if isinstance(content, str) else json.dumps(content, indent=2)
-        # The longest first: one may be part of another.
+        # The longest first: one may contain another.
         for secret in sorted(self.replacements, key=len, reverse=True):
             text = text.replace(secret, self.replacements[secret])
         return text
 
 
-async def collect(settings: BugReportSettings, *, notify: Told) -> BugReport:
-    """All that can be had. Raises nothing but for defects."""
+async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
+    """Collects everything that can be read. Errors of the clusters become ``problems``."""
     found = BugReport()
     home = str(Path.home())
     if len(home) > 1:
         found.replacements[home] = "~"
-    notify("versions and health are looked at")
-    await _words(settings, found)
+    notify("collecting versions and check results")
+    await _add_versions_and_checks(settings, found)
     async with AsyncExitStack() as stack:
         its = await check_connectivity(stack, settings.home, "home")
         if its.client is None:
@@ -103,15 +101,17 @@ async def collect(settings: BugReportSettings, *, notify: Told) -> BugReport:
             return found
         _hide(found, its.client, show=settings.addresses)
         for known in await _nodes(its.client, settings, found):
-            notify(f"node {name_of(known)} is looked at")
-            await _of_node(stack, settings, its.client, known, found)
+            notify(f"collecting node {name_of(known)}")
+            await _add_node(stack, settings, its.client, known, found)
     return found
 
 
-async def _words(settings: BugReportSettings, found: BugReport) -> None:
-    """Versions and findings: plain data, whose words may quote what is learned later."""
-    said = await version_report.collect_versions(VersionSettings(settings.home, settings.remote))
-    found.add("versions.json", "versions of both clusters and of the bridges", lambda: said)
+async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport) -> None:
+    """Adds versions and check results. Their messages are redacted when rendered."""
+    versions = await version_report.collect_versions(
+        VersionSettings(settings.home, settings.remote)
+    )
+    found.add("versions.json", "versions of both clusters and of the bridges", lambda: versions)
     health = NodeCheckSettings(settings.home, settings.name, settings.remote)
     report = await runner.check_nodes(health)
 
@@ -121,7 +121,7 @@ async def _words(settings: BugReportSettings, found: BugReport) -> None:
             it["found"] = found.redactor.redact(it["found"])
         return data
 
-    found.add("check.json", "what bridge check finds", findings)
+    found.add("check.json", "results of bridge check", findings)
 
 
 async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport) -> list[Object]:
@@ -133,29 +133,31 @@ async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport
 
     nodes = await _part(found, "home: nodes", ask) or []
     if not nodes:
-        found.problems.append("home: there is no such virtual node")
+        found.problems.append("home: no such virtual node")
     return nodes
 
 
-async def _of_node(
+async def _add_node(
     stack: AsyncExitStack,
     settings: BugReportSettings,
     home: KubeClient,
     known: Object,
     found: BugReport,
 ) -> None:
-    name, tell = name_of(known), found.redactor
+    name, redactor = name_of(known), found.redactor
     folder = f"nodes/{name}"
-    found.add(f"{folder}/node.json", "the virtual node", lambda: tell.node(known))
+    found.add(f"{folder}/node.json", "the virtual node", lambda: redactor.node(known))
     pods = await _listed(home, PODS, found, fields=f"spec.nodeName={name}")
     for pod in pods:
-        tell.learn_pod(pod)
-    found.add(f"{folder}/pods.json", "home's pods on it: status", lambda: [*map(tell.pod, pods)])
+        redactor.learn_pod(pod)
+    found.add(
+        f"{folder}/pods.json", "home's pods on it: status", lambda: [*map(redactor.pod, pods)]
+    )
     leases = await _leases(home, name, found)
-    found.add(f"{folder}/leases.json", "its Leases", lambda: [*map(tell.lease, leases)])
+    found.add(f"{folder}/leases.json", "its Leases", lambda: [*map(redactor.lease, leases)])
     events = await _events(home, name, pods, found)
-    found.add(f"{folder}/events.json", "Events of both", lambda: [*map(tell.event, events)])
-    await _metrics(home, name, folder, found)
+    found.add(f"{folder}/events.json", "Events of both", lambda: [*map(redactor.event, events)])
+    await _add_metrics(home, name, folder, found)
     there = await resolve_remote_kubeconfig(
         stack, home, known, settings.remote, warn=found.problems.append
     )
@@ -167,44 +169,46 @@ async def _of_node(
         found.problems += [it.found for it in its.findings if it.severity == "error"]
         return
     _hide(found, its.client, show=settings.addresses)
-    await _of_remote(home, its.client, folder, found)
+    await _add_remote(home, its.client, folder, found)
 
 
-async def _of_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
-    tell = found.redactor
+async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
+    redactor = found.redactor
 
     async def ours() -> list[inventory.NodeInventory]:
         return await inventory.list_node_inventories(
             remote, home_id_from_uid(await cluster_uid(home))
         )
 
-    theirs = await _part(found, "remote: what is ours", ours) or []
+    theirs = await _part(found, "remote: objects of the bridge", ours) or []
     pods = [pod for its in theirs for pod in its.pods][:MAX_OBJECTS]
     copies = [(resource, copy) for its in theirs for resource, copy in its.copies][:MAX_OBJECTS]
     namespaces = [it for its in theirs for it in its.namespaces]
     for pod in pods:
-        tell.learn_pod(pod)
+        redactor.learn_pod(pod)
     for resource, copy in copies:
-        tell.learn_data({**copy, "kind": resource.kind})
+        redactor.learn_data({**copy, "kind": resource.kind})
         for key in ("data", "binaryData", "stringData"):
             copy.pop(key, None)
     found.add(
         f"{folder}/remote-pods.json",
         "the remote's pods for them: status",
-        lambda: [*map(tell.pod, pods)],
+        lambda: [*map(redactor.pod, pods)],
     )
     found.add(
         f"{folder}/remote-objects.json",
-        "what the bridge has made there: names and owners, no contents",
-        lambda: [*map(tell.metadata_only, [*(copy for _, copy in copies), *namespaces])],
+        "the bridge's objects there: names and owners, no contents",
+        lambda: [*map(redactor.metadata_only, [*(copy for _, copy in copies), *namespaces])],
     )
     nodes = await _listed(remote, NODES, found)
-    found.add(f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(tell.node, nodes)])
+    found.add(
+        f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(redactor.node, nodes)]
+    )
     mapped = {name_of(it) for it in namespaces}
     quotas = [
         it for it in await _listed(remote, RESOURCE_QUOTAS, found) if namespace_of(it) in mapped
     ]
-    found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(tell.quota, quotas)])
+    found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(redactor.quota, quotas)])
 
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
@@ -235,19 +239,19 @@ async def _events(
     return events[:MAX_OBJECTS]
 
 
-async def _metrics(home: KubeClient, name: str, folder: str, found: BugReport) -> None:
-    """The bridge's own numbers, whose labels name nobody's objects (docs/reference/metrics.md)."""
+async def _add_metrics(home: KubeClient, name: str, folder: str, found: BugReport) -> None:
+    """The bridge's own numbers, whose labels name no user objects (docs/reference/metrics.md)."""
 
     async def ask() -> str:
         path = NODES.path(name, subresource="proxy/metrics")
         return (await home.read(path, timeout=PART_SECONDS)).decode(errors="replace")
 
-    said = await _part(found, f"home: /metrics of {name}", ask)
-    if said is not None:
-        found.add(f"{folder}/metrics.txt", "the bridge's own metrics", lambda: said)
+    metrics = await _part(found, f"home: /metrics of {name}", ask)
+    if metrics is not None:
+        found.add(f"{folder}/metrics.txt", "the bridge's own metrics", lambda: metrics)
 
 
-# -- how -----------------------------------------------------------------------------------
+# -- reading -------------------------------------------------------------------------------
 
 
 async def _listed(
@@ -264,13 +268,13 @@ async def _listed(
     objects = await _part(found, f"{client.side}: {resource}", ask) or []
     if len(objects) > MAX_OBJECTS:
         found.problems.append(
-            f"{client.side}: {len(objects)} {resource}, of which {MAX_OBJECTS} are told"
+            f"{client.side}: {len(objects)} {resource}, of which {MAX_OBJECTS} are included"
         )
     return objects[:MAX_OBJECTS]
 
 
 async def _part(found: BugReport, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """What is asked for; None where that cannot be had, which is noted."""
+    """The result of ``ask``; None if it fails, which is recorded as a problem."""
     try:
         async with asyncio.timeout(PART_SECONDS):
             return await ask()
@@ -282,7 +286,7 @@ async def _part(found: BugReport, what: str, ask: Callable[[], Awaitable[Any]]) 
 
 
 def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
-    """What is replaced wherever it stands: the credential, and where the server is."""
+    """Registers the client's credentials for replacement, and unless ``show`` is set its server."""
     access = client.config
     for header in access.authorization().values():
         found.replacements[header.partition(" ")[2] or header] = WITHHELD
@@ -294,7 +298,7 @@ def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
 
 
 def _credentials(file: Path) -> Iterable[str]:
-    """The long values of a kubeconfig's users."""
+    """The secrets of a kubeconfig's users."""
     import yaml
 
     try:

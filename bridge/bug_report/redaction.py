@@ -1,10 +1,10 @@
-"""What of an object may stand in a report: named here, field by field; all else stays out. Pure.
+"""Selects what of an object may be in a bug report, by an allowlist of fields. Pure.
 
-- Never: data of Secrets and ConfigMaps, values of the environment, commands and arguments, values
-  of annotations and of labels (but for those of `_TOLD`), messages that containers left as they
-  ended (they can be their logs), credentials.
-- Words that a cluster writes freely (messages of conditions and Events) are told, without what
-  `Redactor` has learned: whatever of the above the report's objects hold could be quoted there.
+- Never included: data of Secrets and ConfigMaps, values of environment variables, commands and
+  arguments, values of annotations and labels (except those of `_PUBLIC_KEYS`), termination messages
+  of containers (they can be log lines), credentials.
+- Free text of a cluster (messages of conditions and Events) is included without anything that
+  `Redactor` has learned: it could quote any secret of the report's objects.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from translators.identity import (
 )
 from translators.objects import Object, metadata
 
-#: Stands for what is left out.
+#: Replaces redacted text.
 WITHHELD = "<withheld>"
-#: What is shorter is no secret, and is part of too many words.
+#: Shorter values are not treated as secrets: they occur in too many words.
 MIN_SECRET_LENGTH = 6
-#: Words of a longer text that are learned by themselves: a message may quote a part.
+#: Words of at least this length are also redacted individually: a message may quote a part.
 MIN_WORD_LENGTH = 8
-#: More than this is not learned: then free words are left out as a whole.
+#: With more learned values, free text is redacted as a whole.
 MAX_LEARNED = 20_000
 
-#: Labels and annotations whose values are told: none of a person's.
-_TOLD = frozenset(
+#: Labels and annotations whose values are included; bridges or Kubernetes set them.
+_PUBLIC_KEYS = frozenset(
     {
         LABEL_HOME,
         LABEL_NODE,
@@ -65,26 +65,26 @@ _CONDITION = ("type", "status", "reason", "lastTransitionTime", "lastHeartbeatTi
 
 
 class Redactor:
-    """Learns what must not be told, and takes it out of words."""
+    """Learns secret values, removes them from text, and selects fields of objects."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._too_many = False
 
     def learn(self, value: str) -> None:
-        """This, and each long word of it, is not to be told."""
+        """Redacts this value, and each long word of it, from now on."""
         for part in (value.strip(), *_words(value)):
             if len(part) >= MIN_SECRET_LENGTH:
                 self._known.add(part)
         self._too_many = self._too_many or len(self._known) > MAX_LEARNED
 
     def learn_pod(self, pod: Object) -> None:
-        """What of it is a person's."""
+        """Learns the user's values in a pod."""
         for value in _private(pod):
             self.learn(value)
 
     def learn_data(self, obj: Object) -> None:
-        """What a Secret or ConfigMap holds."""
+        """Learns the data of a Secret or ConfigMap."""
         for value in (obj.get("data") or {}).values():
             self.learn(str(value))
             if obj.get("kind") == "Secret":
@@ -93,18 +93,18 @@ class Redactor:
             self.learn(value)
 
     def redact(self, text: Any) -> str:
-        """A message, without what was learned."""
-        said = str(text or "")
+        """The text without learned values."""
+        redacted = str(text or "")
         if self._too_many:
-            return WITHHELD if said else ""
-        for secret in sorted((it for it in self._known if it in said), key=len, reverse=True):
-            said = said.replace(secret, WITHHELD)
-        return said
+            return WITHHELD if redacted else ""
+        for secret in sorted((it for it in self._known if it in redacted), key=len, reverse=True):
+            redacted = redacted.replace(secret, WITHHELD)
+        return redacted
 
     # -- objects ---------------------------------------------------------------------------
 
     def meta(self, obj: Object) -> Object:
-        """Its metadata: who it is, and the names of its labels and annotations."""
+        """The object's metadata, with the keys of its labels and annotations."""
         its = metadata(obj)
         owners = its.get("ownerReferences") or ()
         return {
@@ -117,11 +117,11 @@ class Redactor:
         }
 
     def metadata_only(self, obj: Object) -> Object:
-        """An object of which nothing but its metadata is told."""
+        """An object's kind and metadata."""
         return {"kind": obj.get("kind"), "metadata": self.meta(obj)}
 
     def pod(self, pod: Object) -> Object:
-        """A pod: what it is made of, and its status."""
+        """A pod's structure and status."""
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
         named = ("nodeName", "restartPolicy", "serviceAccountName", "priorityClassName")
         more = ("schedulerName", "terminationGracePeriodSeconds", "hostNetwork")
@@ -170,7 +170,7 @@ class Redactor:
         }
 
     def event(self, event: Object) -> Object:
-        """An Event."""
+        """An Event, with its message redacted."""
         about = event.get("involvedObject") or {}
         kept = ("type", "reason", "count", "firstTimestamp", "lastTimestamp", "eventTime", "source")
         return {
@@ -180,11 +180,11 @@ class Redactor:
         }
 
     def lease(self, lease: Object) -> Object:
-        """A Lease: who holds it, and when it was renewed."""
+        """A Lease with its holder and times."""
         return {"metadata": self.meta(lease), "spec": lease.get("spec") or {}}
 
     def quota(self, quota: Object) -> Object:
-        """A ResourceQuota: numbers."""
+        """A ResourceQuota's hard limits and usage."""
         status = quota.get("status") or {}
         return {
             "metadata": self.meta(quota),
@@ -193,7 +193,7 @@ class Redactor:
         }
 
     def conditions(self, status: Object) -> list[Object]:
-        """Of whatever has them."""
+        """The conditions of a status, with their messages redacted."""
         return [
             {
                 **{key: it[key] for key in _CONDITION if key in it},
@@ -229,7 +229,7 @@ def _container(container: Object) -> Object:
 
 
 def _pairs(pairs: Any) -> Object:
-    return {key: value if key in _TOLD else WITHHELD for key, value in (pairs or {}).items()}
+    return {key: value if key in _PUBLIC_KEYS else WITHHELD for key, value in (pairs or {}).items()}
 
 
 def _words(text: str) -> Iterator[str]:
@@ -246,11 +246,11 @@ def _decoded(text: str) -> str:
 
 
 def _private(obj: Any) -> Iterator[str]:
-    """What of a pod is a person's: values, commands with their arguments, annotations."""
+    """The user's values in a pod: ``value`` fields, commands, arguments, annotations."""
     if isinstance(obj, dict):
         for key, value in obj.items():
             if key == "annotations" and isinstance(value, dict):
-                yield from (str(it) for name, it in value.items() if name not in _TOLD)
+                yield from (str(it) for name, it in value.items() if name not in _PUBLIC_KEYS)
             elif key in ("command", "args") and isinstance(value, list):
                 yield from map(str, value)
             elif key == "value" and isinstance(value, str):

@@ -28,7 +28,7 @@ MIRROR = "kubernetes.io/config.mirror"
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions:
-    """Which pods are evicted, and how; the names and meanings are those of `kubectl drain`."""
+    """The options of `kubectl drain` that select pods, with the same names and meanings."""
 
     force: bool = False
     """Also evict pods that no controller re-creates."""

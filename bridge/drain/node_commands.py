@@ -26,7 +26,7 @@ from translators.objects import Object, is_daemonset_pod, metadata, name_of, nam
 
 @dataclass(frozen=True, slots=True)
 class DrainResult:
-    """What a drain did, or would do in a dry run."""
+    """The outcome of a drain, or of its dry run."""
 
     newly_cordoned: bool
     """Whether the drain cordoned the node; False if it was cordoned before."""

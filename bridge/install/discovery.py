@@ -58,7 +58,7 @@ class ExistingInstallation:
         return any(resource is MUTATING_WEBHOOKS for resource, _ in self.objects)
 
     def lines(self) -> list[str]:
-        """What its removal deletes, one object per line."""
+        """The objects that its removal deletes, one per line."""
         lines = [f"home:   {it['kind']} {full_name(it)}" for _, it in self.objects]
         if self.namespace:
             lines.append(f"home:   Namespace {self.namespace}, if nothing else is in it")

@@ -1,11 +1,11 @@
 """Validates a kubeconfig that was read from a cluster. Pure.
 
-A kubeconfig read from a cluster is untrusted input: whoever may write the Secret chose its content,
-and client libraries run programs (``exec``, ``auth-provider``) and send the contents of local files
-(``tokenFile``) that a kubeconfig names. So only what `bridge.install.self_contained_kubeconfig`
-writes is accepted: one cluster over https, one user whose credential is inline, one context.
-Everything else is rejected, including fields that this version does not know. A field without a
-value counts as absent.
+A kubeconfig read from a cluster is untrusted input: any client that may write the Secret chose its
+content, and client libraries run programs (``exec``, ``auth-provider``) and send the contents of
+local files (``tokenFile``) that a kubeconfig names. So only what the installer writes
+(`bridge.install.self_contained_kubeconfig`) is accepted: one cluster over https, one user whose
+credential is inline, one context. Everything else is rejected, including fields that this version
+does not know. A field without a value counts as absent.
 
 `validate` serializes the accepted fields again: the kubeconfig reader never parses the bytes that
 came from the cluster.

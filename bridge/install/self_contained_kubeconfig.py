@@ -36,7 +36,7 @@ _USER_FILES = {
 }
 _ACCOUNT = (
     "create a ServiceAccount for the bridge in the remote (`bridge rbac remote | kubectl apply -f "
-    "-`) and a kubeconfig with its token (docs/how-to/install-in-cluster.md tells how)"
+    "-`) and a kubeconfig with its token (docs/how-to/install-in-cluster.md explains how)"
 )
 
 

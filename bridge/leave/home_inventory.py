@@ -129,15 +129,15 @@ def seconds_since_renewal(lease: Object | None) -> float | None:
     if not (spec.get("holderIdentity") and spec.get("renewTime")):
         return None
     renewed = parse_time(str(spec["renewTime"]))
-    # Home's clock can be ahead of ours.
+    # Home's clock can be ahead of this machine's.
     age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
     return age if age < LEASE_SECONDS else None
 
 
 async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
     """The label values of home's other virtual nodes for the same remote, or for all remotes if the
-    Node is gone. None if the credential may not list nodes (`bridge rbac home --name` grants only
-    the named ones)."""
+    Node does not exist. None if the credential may not list nodes (`bridge rbac home --name` grants
+    only the named ones)."""
     remote_id = (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE) if node else None
     selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE
     try:

@@ -26,7 +26,7 @@ MAX_ROUNDS = 5
 
 
 async def collect(remote: KubeClient, name: str, home_state: HomeState) -> Inventory:
-    """What the node has in the remote. Raises KubeError."""
+    """The inventory of the node in the remote. Raises KubeError."""
     home_id = home_state.home_id
     identity = Identity(home_id=home_id, home_name=home_id[:8], node=name)
     return await inventory.take_inventory(remote, identity, others=home_state.sibling_nodes)

@@ -49,7 +49,7 @@ class LeaveSettings:
 
 @dataclass(slots=True)
 class HomeState:
-    """What belongs to the node in the home cluster and on this machine."""
+    """Everything of the node in the home cluster and on this machine."""
 
     home_id: str
     node: Object | None
@@ -75,7 +75,7 @@ class HomeState:
 
 @dataclass(slots=True)
 class RemoteState:
-    """What belongs to the node in the remote cluster."""
+    """Everything of the node in the remote cluster."""
 
     client: KubeClient | None = None
     """None if the remote cannot be reached."""
@@ -89,7 +89,7 @@ class RemoteState:
 def removal_lines(
     settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
 ) -> list[str]:
-    """What will be removed, one object or group per line."""
+    """The objects that will be removed, one object or group per line."""
     lines = []
     if home_state.node is not None:
         lines.append(f"home:   Node {settings.name} and its Lease")
@@ -111,7 +111,7 @@ def removal_lines(
 def warning_lines(
     settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
 ) -> list[str]:
-    """What stays, and other consequences that the user should know before confirming."""
+    """The objects that stay, and other consequences to know before confirming."""
     lines = []
     if home_state.offloaded_namespaces:
         lines.append(_WITHOUT_WEBHOOK.format(", ".join(home_state.offloaded_namespaces)))
@@ -149,7 +149,7 @@ def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list
 def leftover_lines(
     settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
 ) -> list[str]:
-    """What could not be removed, and the command that removes it later."""
+    """The objects that could not be removed, and the command that removes them later."""
     node = label_value(settings.name)
     if remote_state.client is not None:
         lines = remote_lines(remote_state.inventory)

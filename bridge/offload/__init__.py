@@ -14,5 +14,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-#: What mutates the pods; auto is the policy if home serves it, otherwise a webhook.
+#: The mechanism that mutates the pods; auto is the policy if home serves it, or else a webhook.
 Mechanism = Literal["auto", "policy", "webhook"]

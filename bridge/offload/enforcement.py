@@ -131,7 +131,7 @@ async def find_policy_version(home: KubeClient) -> str:
 
 
 async def find_mechanism(home: KubeClient) -> str:
-    """What is installed: "policy", "webhook", or "" for neither."""
+    """The installed mechanism: "policy", "webhook", or "" for neither."""
     if version := await find_policy_version(home):
         try:
             await home.get(admission_policy.binding_resource(version), admission_policy.NAME)

@@ -92,10 +92,10 @@ async def _start_server(
     server: AdmissionServer,
     certificate: CertificateKeeper,
     settings: InClusterWebhookSettings,
-    told: Notify,
+    notify: Notify,
 ) -> None:
     port = await server.start(settings.address, settings.port, await certificate.context())
-    told(f"home: the webhook of Service {settings.namespace}/{settings.name} listens on {port}")
+    notify(f"home: the webhook of Service {settings.namespace}/{settings.name} listens on {port}")
 
 
 class CertificateKeeper:

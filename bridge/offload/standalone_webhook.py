@@ -5,7 +5,7 @@
   created unmodified, delayed by at most two seconds.
 - The configuration is watched: if it is changed or deleted, it is registered again.
 - Of several processes, the last to register is used. A process only removes a configuration that it
-  registered itself; when that one is gone, another running process registers.
+  registered itself; when that one is deleted, another running process registers.
 - The certificate is self-signed, created on start and renewed before it expires: both certificates
   are registered before the new one is served. The key is on disk only while OpenSSL reads it.
 
@@ -167,7 +167,7 @@ class StandaloneWebhook:
         self._has_registered = True
 
     async def _unregister(self, current: Object | None) -> None:
-        """Removes the configuration if this process registered it and nobody changed it since."""
+        """Removes the configuration if this process registered it and it is unchanged."""
         if (
             current is None
             or webhook_configuration.registered_process(current) != self._process

@@ -1,1 +1,1 @@
-"""`bridge prune`: leftovers of bridges in a remote, listed and removed."""
+"""Lists and removes what bridges left behind in a remote, without access to any home."""

@@ -1,9 +1,8 @@
-"""What bridges have left in a remote, seen from the remote alone: to be listed, and removed.
+"""Lists what bridges created in a remote, and removes the objects of one home or virtual node.
 
-Nothing is asked of any home, which may be gone for ever. So nobody can say whether a bridge still
-looks after these objects: what is told is when one last wrote any of them, and the person decides.
-Only objects with labels and annotations of ours are looked at
-(`sync.cleanup.inventory.list_node_inventories`).
+No home is contacted: it may no longer exist. So nothing shows whether a bridge still manages the
+objects; the time of the last write is reported, and the user decides. Only objects with the labels
+and annotations of bridges are considered (`sync.cleanup.inventory.list_node_inventories`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
-from bridge.clusters.connection import as_preflight_errors, connect
+from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.leave import summary
 from bridge.remote_claim import claim_removal
 from sync.cleanup import inventory
@@ -25,7 +24,7 @@ from sync.mirror.copied_resources import COPIED_RESOURCES
 from translators.objects import is_deleting, name_of
 from translators.relay import reverse
 
-_HEAD = (
+_HEADER = (
     "HOME",
     "NODE",
     "PODS",
@@ -37,59 +36,60 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class PruneSettings:
-    """What `bridge garbage` was asked for."""
+    """Options of `bridge garbage`."""
 
     remote: KubeconfigRef
     home: str = ""
-    """The home whose objects are removed; "" lists those of all."""
+    """The ID of the home whose objects are removed; "" when listing."""
     node: str = ""
-    """Of that home's virtual nodes this one alone; "" for all."""
+    """The home's virtual node whose objects are removed; "" for all nodes."""
     timeout: float = summary.DEFAULT_TIMEOUT
-    """The longest wait for pods to end, in seconds."""
+    """Longest wait for pods to terminate, in seconds."""
 
 
-async def list_leftovers(settings: PruneSettings, *, notify: Callable[[str], None]) -> list[str]:
-    """The lines of a table: who has what. Empty where nobody has anything."""
+async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[str]:
+    """A table with a line per home and node; empty if there are no leftovers. Raises
+    PreflightError."""
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote)
-    return table(found) if found else []
+    return _format_table(found) if found else []
 
 
 async def remove_leftovers(
-    settings: PruneSettings, *, notify: Callable[[str], None], agree: Callable[[list[str]], bool]
+    settings: PruneSettings, *, notify: Notify, agree: Callable[[list[str]], bool]
 ) -> bool:
-    """Removes what the home, or one virtual node of it, has there, if ``agree`` says yes to the
-    lines that tell what that is. Returns whether it did. Raises PreflightError, also where
-    something is there again afterwards: then a bridge serves the node."""
-    whose = f"home {settings.home}"
+    """Removes the objects of the home or virtual node, if ``agree`` accepts the lines that describe
+    them. Returns whether it did. Raises PreflightError, also if objects appear again: then a
+    bridge still serves the node."""
+    owner = f"home {settings.home}"
     if settings.node:
-        whose = f"node {settings.node} of {whose}"
+        owner = f"node {settings.node} of {owner}"
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
             found = await inventory.list_node_inventories(remote, settings.home, settings.node)
             for its in found:
                 notify(
-                    f"remote: home {its.home} wrote objects of its node {its.node} last at "
-                    f"{its.last_written}; if a bridge still serves that node, stop it first: "
-                    "it would make all of them again"
+                    f"remote: home {its.home} last wrote objects of its node {its.node} at "
+                    f"{its.last_written}; if a bridge still serves that node, stop it first: it "
+                    "would create all of them again"
                 )
             for line in [line for its in found for line in summary.shared_lines(its)]:
                 notify(line)
             lines = [line for its in found for line in summary.remote_lines(its)]
             if not agree(lines):
                 return False
-            kept = await _remove(remote, settings, found, told=notify)
-            await _check_gone(remote, settings, kept, whose)
+            kept = await _remove(remote, settings, found, notify=notify)
+            await _check_gone(remote, settings, kept, owner)
             await claim_removal.remove_claims_of_home(
                 remote, settings.home, settings.node, notify=notify
             )
     if not found:
         notify("remote: unchanged")
     elif kept or any(its.shared for its in found):
-        notify(f"remote: what {whose} had here is gone, except what stays for the reasons above")
+        notify(f"remote: the objects of {owner} are removed, except those reported above")
     else:
-        notify(f"remote: what {whose} had here is gone")
+        notify(f"remote: the objects of {owner} are removed")
     return True
 
 
@@ -98,19 +98,19 @@ async def _remove(
     settings: PruneSettings,
     found: Sequence[NodeInventory],
     *,
-    told: Callable[[str], None],
+    notify: Notify,
 ) -> set[str]:
-    """Returns the names of namespaces that stay, each of which is told with its reason."""
+    """Returns the namespaces that stay, each of which is reported with its reason."""
     pods = [pod for its in found for pod in its.pods]
     try:
         async with asyncio.timeout(settings.timeout):
             await inventory.delete_pods(
-                remote, pods, waiting=lambda left: told(f"remote: {left} pod(s) are ending")
+                remote, pods, waiting=lambda left: notify(f"remote: {left} pod(s) are terminating")
             )
     except TimeoutError:
         raise PreflightError(
-            f"remote: not all pods have ended in {settings.timeout:.0f} s (is their machine "
-            "away?); the rest is as it was. Try again later"
+            f"remote: not all pods have terminated after {settings.timeout:.0f} s (is their node "
+            "unreachable?); nothing else was removed. Try again later"
         ) from None
     await inventory.delete_copies(remote, [copy for its in found for copy in its.copies])
     await inventory.transfer_shared_copies(
@@ -120,14 +120,15 @@ async def _remove(
     kept = await inventory.delete_namespaces(
         remote, namespaces, has_ended=lambda node: not settings.node or node == settings.node
     )
-    for namespace, why in kept:
-        told(f"remote: namespace {namespace} stays: {why}")
+    for namespace, reason in kept:
+        notify(f"remote: namespace {namespace} stays: {reason}")
     return {namespace for namespace, _ in kept}
 
 
 async def _check_gone(
-    remote: KubeClient, settings: PruneSettings, kept: set[str], whose: str
+    remote: KubeClient, settings: PruneSettings, kept: set[str], owner: str
 ) -> None:
+    """Raises PreflightError if objects exist that are neither terminating nor kept."""
     left = await inventory.list_node_inventories(remote, settings.home, settings.node)
     for its in left:
         its.copies = [(kind, copy) for kind, copy in its.copies if not is_deleting(copy)]
@@ -137,15 +138,15 @@ async def _check_gone(
     lines = [line for its in left for line in summary.remote_lines(its)]
     if lines:
         raise PreflightError(
-            f"remote: {whose} has objects here again ({len(lines)}, such as "
+            f"remote: {owner} has objects again ({len(lines)}, such as "
             f"{lines[0].removeprefix('remote: ')}): a bridge still serves it. Stop that "
             "bridge and try again"
         )
 
 
-def table(found: Sequence[NodeInventory]) -> list[str]:
-    """A line for each home and node, under a head, in columns."""
-    rows = [_HEAD]
+def _format_table(found: Sequence[NodeInventory]) -> list[str]:
+    """The table's lines, in aligned columns under a header."""
+    rows = [_HEADER]
     for its in found:
         copies = Counter(resource for resource, _ in its.copies)
         pods = sum(reverse.relay_home_namespace(pod) is None for pod in its.pods)

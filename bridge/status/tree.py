@@ -47,8 +47,8 @@ def build_tree(status: Object) -> Branch:
         *(_bridge(bridge) if bridge else _unknown(status)),
         _versions(status, bridge),
     ]
-    said, tone = format_readiness(status)
-    return Branch(str(status["name"]), said, tone, tuple(it for it in below if it is not None))
+    text, tone = format_readiness(status)
+    return Branch(str(status["name"]), text, tone, tuple(it for it in below if it is not None))
 
 
 def format_readiness(status: Object) -> tuple[str, Tone]:
@@ -91,8 +91,8 @@ def _conditions(status: Object) -> Branch | None:
         if good and it["type"] not in _GOOD_WHEN_TRUE:
             quiet.append(it["type"])
             continue
-        said = f"{it['status']} ({it['reason']}): {it['message']}"
-        shown.append(Branch(it["type"], said, "good" if good else "bad"))
+        text = f"{it['status']} ({it['reason']}): {it['message']}"
+        shown.append(Branch(it["type"], text, "good" if good else "bad"))
     if quiet:
         shown.append(Branch("False", ", ".join(quiet), "dim"))
     return Branch("conditions", children=tuple(shown)) if shown else None
@@ -108,8 +108,8 @@ def _resources(status: Object) -> Branch | None:
         used, offered, has = _in_common_unit(
             name, it["requested"], it["allocatable"], it["capacity"]
         )
-        said = f"{used} of {offered}{part}; the remote has {has}"
-        below.append(Branch(name, said, "warn" if (percent or 0) >= 100 else ""))
+        text = f"{used} of {offered}{part}; the remote has {has}"
+        below.append(Branch(name, text, "warn" if (percent or 0) >= 100 else ""))
     return Branch("capacity and use", children=tuple(below)) if below else None
 
 
@@ -177,8 +177,8 @@ def _watches(watches: list[Object]) -> Branch:
     silent = [it["silentSeconds"] for it in watches if it["silentSeconds"] is not None]
     last = f", last response {format_age(min(silent))} ago" if silent else ""
     bad = sum(it["failing"] for it in failing)
-    said = f"{count}{last}" + (f", {bad} failing" if bad else "")
-    return Branch("watches", said, "bad" if bad else "", tuple(below))
+    text = f"{count}{last}" + (f", {bad} failing" if bad else "")
+    return Branch("watches", text, "bad" if bad else "", tuple(below))
 
 
 def _errors(errors: list[Object]) -> Branch:

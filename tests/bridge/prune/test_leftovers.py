@@ -132,7 +132,7 @@ async def test_what_one_home_has_is_removed_and_nothing_else(left: Left) -> None
             "remote: Pod shop-a/other",
         ]
     ]
-    assert any(line.startswith(f"remote: home {A} wrote objects of its") for line in left.told)
+    assert any(line.startswith(f"remote: home {A} last wrote objects of its") for line in left.told)
     assert left.remote.get(PODS, "labelled", "shop-a") == left.labelled
     assert "remote: namespace shop-a stays: it holds Pod labelled" in left.told
     names = [it["metadata"]["name"] for it in left.remote.objects(PODS)]
@@ -169,8 +169,7 @@ async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that
     assert copy["metadata"]["labels"][LABEL_NODE] == "pool"
     assert left.remote.find(SECRETS, "key", "shop-a") is None
     assert left.told[-1] == (
-        f"remote: what node burst of home {A} had here is gone, except what stays for the "
-        "reasons above"
+        f"remote: the objects of node burst of home {A} are removed, except those reported above"
     )
     left.remote.remove(PODS, "labelled", "shop-a")
     assert await left.remove(A, "pool")
@@ -186,7 +185,7 @@ async def test_a_namespace_that_another_virtual_node_claims_stays(left: Left) ->
     assert "remote: namespace shop-a stays: virtual node(s) pool use it" in left.told
     assert await left.remove(A, "pool")
     assert left.remote.find(NAMESPACES, "shop-a") is None
-    assert left.told[-1] == f"remote: what node pool of home {A} had here is gone"
+    assert left.told[-1] == f"remote: the objects of node pool of home {A} are removed"
 
 
 async def test_objects_that_are_there_again_are_an_error(left: Left) -> None:
@@ -196,9 +195,7 @@ async def test_objects_that_are_there_again_are_an_error(left: Left) -> None:
         return web.json_response({})
 
     left.remote.route("DELETE", "*/shop-a/configmaps/conf", again)
-    with pytest.raises(
-        PreflightError, match=r"has objects here again \(.*\): a bridge still serves"
-    ):
+    with pytest.raises(PreflightError, match=r"has objects again \(.*\): a bridge still serves"):
         await left.remove(A, "burst")
 
 
@@ -217,7 +214,7 @@ async def test_a_home_that_has_nothing_there_is_no_error(left: Left) -> None:
 
 async def test_pods_that_do_not_end_are_told_and_what_they_use_stays(left: Left) -> None:
     left.remote.bind("web", "worker", "shop-b")
-    with pytest.raises(PreflightError, match="not all pods have ended"):
+    with pytest.raises(PreflightError, match="not all pods have terminated"):
         await left.remove(B, timeout=0.05)
     assert left.remote.find(CONFIG_MAPS, "conf", "shop-b")
 
