@@ -78,8 +78,7 @@ def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]
 def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:
     """Configures logs and progress. ``nodes``: lines name their virtual node, one of several."""
     from bridge.cli.runner import redirect_reports
-    from bridge.observability.json_logging import STEPS
-    from bridge.observability.logging import configure_logging
+    from bridge.observability.logging import STEPS, configure_logging
 
     configure_logging(verbose=logs.verbose, log_format=logs.log_format, nodes=nodes)
     if logs.log_format == "json":

@@ -98,7 +98,7 @@ def check_traces(endpoint: str | None) -> str:
     from urllib.parse import urlsplit
 
     from bridge.cli.runner import fail
-    from bridge.observability.traces import EXTRA, is_installed
+    from bridge.observability.traces import INSTALL_COMMAND, is_installed
 
     if endpoint is None:
         return ""
@@ -107,5 +107,5 @@ def check_traces(endpoint: str | None) -> str:
         # Not the value: it can hold a password.
         raise fail("--traces: write a URL such as http://collector:4318", code=2)
     if not is_installed():
-        raise fail(f"--traces needs packages that are not installed: {EXTRA}", code=2)
+        raise fail(f"--traces needs packages that are not installed: {INSTALL_COMMAND}", code=2)
     return endpoint

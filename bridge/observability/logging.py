@@ -1,20 +1,23 @@
-"""Where log records go: to stderr, one line each, for a person who watches, or as JSON
-(`bridge.observability.json_logging`).
+"""Writes log records to stderr, one line each: for people, or as JSON for log collectors.
 
-Records of the logger ``cluster-bridge.changes`` are the story (what changed, and where); all
-others are shown from warnings up, or all of them with ``verbose``.
+Records of the logger `CHANGES` (what changed, and where) are always shown; all others from warnings
+up, or all of them with ``verbose``.
 
-A line is cheap, since each pod has several: nothing is found out about the caller that no line
-shows. And none is waited for: where nobody reads what comes (a pipe whose reader stands still, a
-terminal stopped with Ctrl-S), or where they cannot be written (a full disk), lines are dropped, and
-their number is told when there is room again. A blocked write would end the node's Lease.
+A JSON line has ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg``, the text of
+the line for people; where known ``node`` (the virtual node), ``cluster`` (``home`` or ``remote``),
+``kind``, ``namespace``, ``name`` and ``uid`` (in home), and ``trace`` for an error with a
+traceback. Published fields stay; new ones may come.
 
-Control characters in a message are escaped: it may quote an API server.
+Logging is cheap, since each pod causes several lines, and never blocks, since a blocked write would
+let the node's Lease expire: where nobody reads (a full pipe, a terminal stopped with Ctrl-S) or a
+write fails (a full disk), lines are dropped, and their number is logged later. Control characters
+are escaped, because a message may quote an API server.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import select
@@ -22,43 +25,45 @@ import sys
 import time
 from typing import Protocol
 
-from bridge.base.printable_text import escape_line, escape_lines
+from bridge.base.printable_text import escape_json, escape_line, escape_lines
 from bridge.base.settings import LogFormat
-from bridge.observability.json_logging import STEPS, JsonFormatter
-from sync.runtime.log_fields import NODE
+from sync.runtime.log_fields import FIELDS, NODE
 
 CHANGES = "cluster-bridge.changes"
+#: The logger of a command's progress and errors, where they are logged.
+STEPS = "cluster-bridge.steps"
 
 _DROPPED = "lines were dropped: nobody read, or there was no room"
-#: What a pipe that is ready takes at once without blocking (PIPE_BUF; pipe(7)).
-_AT_ONCE = select.PIPE_BUF
+#: Bytes that a ready pipe accepts without blocking (PIPE_BUF; pipe(7)).
+_NON_BLOCKING_SIZE = select.PIPE_BUF
 
 
-class _Format(Protocol):
-    """Makes lines of records, and of what the log itself has to say."""
+class _LineFormatter(Protocol):
+    """Formats records, and messages of the handler itself."""
 
     def format(self, record: logging.LogRecord) -> str: ...
 
-    def said(self, text: str) -> str: ...
+    def format_message(self, text: str) -> str: ...
 
 
-class _Lines(logging.Formatter):
-    """``12:31:02 pod default/web: Running``; other records begin with their level. With ``nodes``
-    each names its virtual node first."""
+class ConsoleFormatter(logging.Formatter):
+    """Formats ``12:31:02 pod default/web: Running``; records other than changes start with their
+    level. With ``nodes``, every line names its virtual node."""
 
     def __init__(self, *, nodes: bool = False) -> None:
         super().__init__()
         self._second, self._clock = -1, ""
         self._nodes = nodes
 
-    def said(self, text: str) -> str:
+    def format_message(self, text: str) -> str:
+        """Returns the text as it is."""
         return text
 
     def format(self, record: logging.LogRecord) -> str:
+        """Formats one record as one line, plus the traceback's lines."""
         second = int(record.created)
         if second != self._second:
             self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
-        # Messages quote API servers and names of objects.
         text = escape_line(record.getMessage())
         if record.exc_info:
             text = f"{text}\n{escape_lines(self.formatException(record.exc_info))}"
@@ -67,55 +72,81 @@ class _Lines(logging.Formatter):
         return f"{self._clock} {node}{level}{text}"
 
 
-class NonBlockingHandler(logging.Handler):
-    """Writes to an open file, and never waits for who reads it."""
+class JsonFormatter(logging.Formatter):
+    """Formats records as JSON objects, one line each."""
 
-    def __init__(self, file: int, lines: _Format | None = None) -> None:
+    def format(self, record: logging.LogRecord) -> str:
+        """Formats one record."""
+        clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {
+            "ts": f"{clock}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            "node": NODE.get(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        present = {key: value for key, value in line.items() if value}
+        return escape_json(json.dumps(present, ensure_ascii=False))
+
+    def format_message(self, text: str) -> str:
+        """Formats a warning of the handler itself."""
+        return self.format(logging.LogRecord(STEPS, logging.WARNING, "", 0, text, None, None))
+
+
+class NonBlockingHandler(logging.Handler):
+    """Writes to a file descriptor without waiting for a reader; drops lines instead."""
+
+    def __init__(self, file: int, formatter: _LineFormatter | None = None) -> None:
         super().__init__()
         self._file = file
-        self._lines = lines or _Lines()
-        self._room = select.poll()
-        self._room.register(file, select.POLLOUT)
+        self._line_formatter = formatter or ConsoleFormatter()
+        self._writable = select.poll()
+        self._writable.register(file, select.POLLOUT)
         self._dropped = 0
-        self._ending = b""  # of a line that was cut
+        self._unfinished = b""  # the newline of a line that was cut
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the line, or counts it."""
+        """Writes the line, or counts it as dropped."""
         try:
-            line = self._lines.format(record)
-            if self._dropped and self._written(self._lines.said(f"{self._dropped} {_DROPPED}")):
-                self._dropped = 0
-            if self._dropped or not self._written(line):
+            line = self._line_formatter.format(record)
+            if self._dropped:
+                notice = self._line_formatter.format_message(f"{self._dropped} {_DROPPED}")
+                if self._write(notice):
+                    self._dropped = 0
+            if self._dropped or not self._write(line):
                 self._dropped += 1
-        except Exception:  # noqa: BLE001  # as every handler: a line must not end the bridge
+        except Exception:  # noqa: BLE001  # as in every handler: a line must not end the bridge
             self.handleError(record)
 
-    def _written(self, line: str) -> bool:
-        """Whether it was, or at least its beginning."""
-        rest = self._ending + line.encode(errors="backslashreplace") + b"\n"
-        begun = False
+    def _write(self, line: str) -> bool:
+        """Returns whether the line, or at least its beginning, was written."""
+        rest = self._unfinished + line.encode(errors="backslashreplace") + b"\n"
+        started = False
         with contextlib.suppress(OSError):
-            while rest and self._room.poll(0):
-                rest = rest[os.write(self._file, rest[:_AT_ONCE]) :]
-                begun = True
-        if begun:
-            self._ending = b"\n" if rest else b""
-        return begun
+            while rest and self._writable.poll(0):
+                rest = rest[os.write(self._file, rest[:_NON_BLOCKING_SIZE]) :]
+                started = True
+        if started:
+            self._unfinished = b"\n" if rest else b""
+        return started
 
 
 def configure_logging(
     *, verbose: bool, log_format: LogFormat = "console", nodes: bool = False
 ) -> None:
-    """Sends all records to stderr. To be called once, by the command. ``nodes``: several virtual
-    nodes are served."""
-    # Nothing of these is in a line (the library's HOWTO: Optimization).
+    """Sends all records to stderr; a command calls this once. ``nodes``: there are several virtual
+    nodes, so lines name theirs."""
+    # No line shows the caller or the process (HOWTO of the logging module: Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     root = logging.getLogger()
-    made = JsonFormatter() if log_format == "json" else _Lines(nodes=nodes)
-    root.handlers[:] = [NonBlockingHandler(sys.stderr.fileno(), made)]
+    formatter = JsonFormatter() if log_format == "json" else ConsoleFormatter(nodes=nodes)
+    root.handlers[:] = [NonBlockingHandler(sys.stderr.fileno(), formatter)]
     root.setLevel(logging.DEBUG if verbose else logging.WARNING)
-    for told in (CHANGES, STEPS):
-        logging.getLogger(told).setLevel(logging.INFO)
-    # asyncio's own debug lines say nothing of clusters.
+    for always_shown in (CHANGES, STEPS):
+        logging.getLogger(always_shown).setLevel(logging.INFO)
+    # asyncio's debug lines are about its own internals.
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -1,10 +1,8 @@
-"""The last warnings and errors that one bridge has logged, for whoever asks it how it is.
+"""Keeps the last warnings and errors that a join has logged, for its status pages.
 
-At most `KEPT` are held, the newest; one that is said again counts, and is not held twice. Each is
-cut after `LENGTH` characters. They are lines of the log, which hold no secret.
-
-Of several bridges in one process each has its own: the tasks of a join log into what was made
-current (`Recent.collects`) where the join began.
+At most `MAX_ENTRIES` are kept, the newest; a repeated message increases a count. Each is cut after
+`MAX_LENGTH` characters. They are log lines, which contain no secret. Each join of a process has its
+own: tasks log into the `RecentErrors` whose `collect` was active where they started.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from datetime import UTC, datetime
 from translators.objects import Object
 from translators.timestamps import format_time
 
-#: Lines that are held, and characters of each.
-KEPT, LENGTH = 30, 500
+#: Maximum number of entries, and characters of each.
+MAX_ENTRIES, MAX_LENGTH = 30, 500
 
 _current: ContextVar[RecentErrors | None] = ContextVar("recent", default=None)
 
 
 @dataclass(slots=True)
-class _Said:
+class _Entry:
     level: str
     first: float
     last: float
@@ -35,17 +33,17 @@ class _Said:
 
 
 class RecentErrors:
-    """What was said, newest last."""
+    """The warnings and errors of one join, newest last."""
 
     def __init__(self) -> None:
-        self._said: OrderedDict[str, _Said] = OrderedDict()
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
-        """Takes what the tasks that are begun in the block log, as long as they run."""
+        """Records what tasks started in the block log, for as long as they run."""
         root = logging.getLogger()
-        if not any(isinstance(it, _Collector) for it in root.handlers):
-            root.addHandler(_Collector())
+        if not any(isinstance(it, _RecentErrorsHandler) for it in root.handlers):
+            root.addHandler(_RecentErrorsHandler())
         token = _current.set(self)
         try:
             yield
@@ -53,44 +51,44 @@ class RecentErrors:
             _current.reset(token)
 
     def add(self, level: str, message: str, at: float) -> None:
-        """Something was said at this time of day."""
-        text = " ".join(message.split())[:LENGTH]
-        known = self._said.pop(text, None)
+        """Adds a message logged at this time, in seconds since the epoch."""
+        text = " ".join(message.split())[:MAX_LENGTH]
+        known = self._entries.pop(text, None)
         if known is None:
-            known = _Said(level, at, at, 0)
-            while len(self._said) >= KEPT:
-                self._said.popitem(last=False)
+            known = _Entry(level, at, at, 0)
+            while len(self._entries) >= MAX_ENTRIES:
+                self._entries.popitem(last=False)
         known.last, known.count = at, known.count + 1
-        self._said[text] = known
+        self._entries[text] = known
 
     def as_list(self) -> list[Object]:
-        """All, the newest first."""
+        """All entries as JSON objects, newest first."""
         return [
             {
-                "level": said.level,
+                "level": entry.level,
                 "message": text,
-                "count": said.count,
-                "first": _moment(said.first),
-                "last": _moment(said.last),
+                "count": entry.count,
+                "first": _moment(entry.first),
+                "last": _moment(entry.last),
             }
-            for text, said in reversed(self._said.items())
+            for text, entry in reversed(self._entries.items())
         ]
 
 
-class _Collector(logging.Handler):
-    """Hands warnings and errors to whom they belong."""
+class _RecentErrorsHandler(logging.Handler):
+    """Adds warnings and errors to the `RecentErrors` of the current context."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Notes the line; without a traceback, whose lines can show what objects hold."""
+        """Adds the message without its traceback, which can show the content of objects."""
         recent = _current.get()
         if recent is None:
             return
         try:
             recent.add(record.levelname.lower(), record.getMessage(), record.created)
-        except Exception:  # noqa: BLE001  # as every handler: a line must not end the bridge
+        except Exception:  # noqa: BLE001  # as in every handler: a line must not end the bridge
             self.handleError(record)
 
 

@@ -1,10 +1,10 @@
-"""OpenTelemetry traces: a span for each reconcile, and within it one for each request.
+"""Exports OpenTelemetry traces: a span for each reconcile, with a child span for each API request.
 
-Off unless `--traces` or ``OTEL_EXPORTER_OTLP_ENDPOINT`` (or ``…_TRACES_ENDPOINT``) names a
-collector that takes OTLP over HTTP; the variables of OpenTelemetry's SDK hold (headers, sampler,
-resource). Its packages are the extra ``traces``, and are imported only when traces are on. A
-collector that is away costs spans and a line in the log, and nothing else waits for it. Failures
-are told by their type: messages can quote what was sent.
+Disabled unless `--traces`, ``OTEL_EXPORTER_OTLP_ENDPOINT`` or
+``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` names a collector of OTLP over HTTP; the SDK's other
+variables (headers, sampler, resource) apply. The packages are the extra ``traces`` and are imported
+only when enabled. A collector that does not answer costs spans and a log line, and blocks nothing.
+Spans name a failure by its type, because messages can quote request bodies.
 """
 
 from __future__ import annotations
@@ -29,82 +29,86 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What brings the packages.
-EXTRA = "pip install 'cluster-bridge[traces]'"
-#: By these the environment asks for traces.
-VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-#: Where a collector takes spans below its address (OTLP over HTTP).
-PATH = "/v1/traces"
-#: Seconds for the last spans to leave at the end.
+#: The command that installs the packages.
+INSTALL_COMMAND = "pip install 'cluster-bridge[traces]'"
+#: Environment variables that enable traces.
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: Path of spans below a collector's address (OTLP over HTTP).
+TRACES_PATH = "/v1/traces"
+#: Seconds for exporting the last spans at the end.
 FLUSH_SECONDS = 2.0
 
 
 def is_installed() -> bool:
-    """Whether the packages are there."""
-    wanted = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+    """Whether the OpenTelemetry packages are installed."""
+    modules = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
     try:
-        return all(importlib.util.find_spec(name) is not None for name in wanted)
+        return all(importlib.util.find_spec(name) is not None for name in modules)
     except ModuleNotFoundError:
         return False
 
 
 @contextmanager
 def export_traces(endpoint: str) -> Iterator[None]:
-    """Spans of the block go to ``endpoint``, or where the environment says; where neither asks for
-    that, there are none. At the end the last ones leave, within `FLUSH_SECONDS`."""
-    asked = endpoint or next((os.environ[it] for it in VARIABLES if os.environ.get(it)), "")
-    if not asked or (not endpoint and os.environ.get("OTEL_TRACES_EXPORTER") == "none"):
+    """Exports spans of the block to ``endpoint``, or to the endpoint of the environment; without
+    either there are none. At the end, exports the last spans within `FLUSH_SECONDS`."""
+    configured = endpoint or next(
+        (os.environ[it] for it in ENDPOINT_VARIABLES if os.environ.get(it)), ""
+    )
+    if not configured or (not endpoint and os.environ.get("OTEL_TRACES_EXPORTER") == "none"):
         yield
         return
     if not is_installed():
-        log.warning("no traces: their packages are not installed; %s", EXTRA)
+        log.warning(
+            "traces are disabled: their packages are not installed; run %s", INSTALL_COMMAND
+        )
         yield
         return
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    # Of a collector that is away there would be a line for each try.
+    # The SDK logs every failed attempt to reach a collector.
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    with spans_to(OTLPSpanExporter(endpoint=_url(endpoint) if endpoint else None)):
+    with spans_to(OTLPSpanExporter(endpoint=_spans_url(endpoint) if endpoint else None)):
         yield
 
 
 @contextmanager
 def spans_to(exporter: SpanExporter) -> Iterator[None]:
-    """Spans of the block go to this exporter."""
+    """Exports spans of the block to this exporter."""
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    about = {"service.version": version()}
+    attributes = {"service.version": version()}
     if not os.environ.get("OTEL_SERVICE_NAME"):
-        about["service.name"] = "cluster-bridge"
-    provider = TracerProvider(resource=Resource.create(about), shutdown_on_exit=False)
+        attributes["service.name"] = "cluster-bridge"
+    provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
-    tracing.set_tracer(_Spans(provider.get_tracer("cluster-bridge", version())))
+    tracing.set_tracer(_OpenTelemetryTracer(provider.get_tracer("cluster-bridge", version())))
     try:
         yield
     finally:
         tracing.set_tracer(None)
-        _end(provider, exporter)
+        _flush(provider, exporter)
 
 
-def _end(provider: TracerProvider, exporter: SpanExporter) -> None:
-    """Sends what is left; a collector that hangs is waited for no longer, and not tried again."""
+def _flush(provider: TracerProvider, exporter: SpanExporter) -> None:
+    """Exports the remaining spans; gives up on a collector that does not answer in time."""
     ending = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
     ending.start()
     ending.join(FLUSH_SECONDS)
     if ending.is_alive():
-        exporter.shutdown()  # else it would try for half a minute more
+        exporter.shutdown()  # or it would retry for another half minute
 
 
-def _url(endpoint: str) -> str:
-    """The address itself, or the place below it that takes spans, as for the variable."""
+def _spans_url(endpoint: str) -> str:
+    """The endpoint with the path of spans, as the SDK derives it from its variable."""
     trimmed = endpoint.rstrip("/")
-    return trimmed if trimmed.endswith(PATH) else f"{trimmed}{PATH}"
+    return trimmed if trimmed.endswith(TRACES_PATH) else f"{trimmed}{TRACES_PATH}"
 
 
-class _Spans:
-    """`sync.base.tracing.Tracer`, by OpenTelemetry."""
+class _OpenTelemetryTracer:
+    """Implements `sync.base.tracing.Tracer` with OpenTelemetry."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         from opentelemetry import trace
@@ -117,7 +121,7 @@ class _Spans:
 
     def reconcile(self, controller: str, key: object, kind: str) -> AbstractContextManager[object]:
         kind = str(getattr(getattr(key, "resource", None), "kind", kind))
-        about = {
+        attributes = {
             "bridge.controller": controller,
             "bridge.node": NODE.get(),
             "k8s.object.kind": kind,
@@ -125,7 +129,7 @@ class _Spans:
             "k8s.namespace.name": str(getattr(key, "namespace", "")),
         }
         return self._open(
-            self._tracer.start_span(f"reconcile {controller}", attributes=_said(about))
+            self._tracer.start_span(f"reconcile {controller}", attributes=_non_empty(attributes))
         )
 
     def request(
@@ -133,14 +137,14 @@ class _Spans:
     ) -> AbstractContextManager[object]:
         if not self._current().is_recording():
             return nullcontext()
-        about = {
+        attributes = {
             "bridge.cluster": side,
             "http.request.method": method,
             "server.address": server,
             "url.path": path,
         }
         span = self._tracer.start_span(
-            f"{method} {side}", kind=self._client, attributes=_said(about)
+            f"{method} {side}", kind=self._client, attributes=_non_empty(attributes)
         )
         return self._open(span)
 
@@ -159,5 +163,5 @@ class _Spans:
                 raise
 
 
-def _said(attributes: Mapping[str, str]) -> dict[str, str]:
+def _non_empty(attributes: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in attributes.items() if value}

@@ -87,7 +87,9 @@ def relay_back(
 def memory(
     *,
     rounds: Rounds = 3,
-    pods: Annotated[int, typer.Option(help="Pods of the burst.", min=1)] = 2000,
+    pods: Annotated[
+        int, typer.Option(help="Pods of the burst, of 30 containers each.", min=1)
+    ] = 400,
 ) -> None:
     """Resident memory with and without each measure that saves memory; needs no cluster."""
     typer.echo(json.dumps(memory_measures.measure(rounds=rounds, pods=pods, say=say), indent=2))

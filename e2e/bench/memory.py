@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sync.kube.resources import PODS
+from sync.kube.resources import PODS, Object
 from tests.bridge.process import bridge
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi
@@ -106,7 +106,7 @@ async def _burst(both: Clusters, pods: int) -> None:
     names = [f"pod-{number}" for number in range(pods)]
     async with asyncio.timeout(BURST_TIMEOUT):
         for name in names:
-            both.home.put(pod(name, node=NODE))
+            both.home.put(_large_pod(name))
             await asyncio.sleep(0)  # the simulated API servers share this event loop
         await _wait_for_remote_pods(both, pods)
         for name in names:
@@ -115,6 +115,23 @@ async def _burst(both: Clusters, pods: int) -> None:
         await _wait_for_remote_pods(both, 0)
 
 
+def _large_pod(name: str) -> Object:
+    """A pod with as many Python objects as some ten ordinary ones, so that few requests suffice."""
+    made = pod(name, node=NODE)
+    [container] = made["spec"]["containers"]
+    made["spec"]["containers"] = [
+        {
+            **container,
+            "name": f"main-{number}",
+            "env": [
+                {"name": f"NAME_{key}", "value": f"{name}-{number}-{key}"} for key in range(10)
+            ],
+        }
+        for number in range(30)
+    ]
+    return made
+
+
 async def _wait_for_remote_pods(both: Clusters, count: int) -> None:
-    while len(both.remote.objects(PODS, THERE)) != count:  # noqa: ASYNC110  # checks are slow
+    while len(both.remote.objects(PODS, THERE)) != count:  # noqa: ASYNC110
         await asyncio.sleep(0.5)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from bridge.observability.json_logging import JsonFormatter
+from bridge.observability.logging import JsonFormatter
 from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
 from tests.bridge.joined import Joined, caller, joined
 from tests.bridge.two_clusters import CANARY, Clusters

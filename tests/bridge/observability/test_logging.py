@@ -15,8 +15,13 @@ from typing import IO, Any
 import pytest
 
 from bridge.base.settings import LogFormat
-from bridge.observability.json_logging import STEPS, JsonFormatter
-from bridge.observability.logging import CHANGES, NonBlockingHandler, configure_logging
+from bridge.observability.logging import (
+    CHANGES,
+    STEPS,
+    JsonFormatter,
+    NonBlockingHandler,
+    configure_logging,
+)
 from sync.cache.store import Key
 from sync.kube.errors import Unreachable
 from sync.runtime.log_fields import NODE, key_fields, name_fields

@@ -34,7 +34,9 @@ async def test_each_join_has_its_own() -> None:
     assert messages(both[0]) == ["one calls back", "one fails"]
     assert messages(both[1]) == ["two calls back", "two fails"]
     collectors = [
-        it for it in logging.getLogger().handlers if isinstance(it, recent_errors._Collector)
+        it
+        for it in logging.getLogger().handlers
+        if isinstance(it, recent_errors._RecentErrorsHandler)
     ]
     assert len(collectors) == 1
 
@@ -67,9 +69,9 @@ def test_it_is_bounded() -> None:
     for number in range(1000):
         said.add("error", f"{number} " + "x" * 10_000, number)
     told = messages(said)
-    assert len(told) == recent_errors.KEPT
+    assert len(told) == recent_errors.MAX_ENTRIES
     assert told[0].startswith("999 ")
-    assert max(map(len, told)) == recent_errors.LENGTH
+    assert max(map(len, told)) == recent_errors.MAX_LENGTH
 
 
 def test_a_traceback_is_not_kept() -> None:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture(autouse=True)
 def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Whatever the environment of the tests asks for."""
-    for name in (*traces.VARIABLES, "OTEL_SERVICE_NAME"):
+    for name in (*traces.ENDPOINT_VARIABLES, "OTEL_SERVICE_NAME"):
         monkeypatch.delenv(name, raising=False)
     level = logging.getLogger("opentelemetry").level
     before = set(threading.enumerate())
@@ -145,7 +145,7 @@ def test_without_being_asked_there_are_none() -> None:
         assert tracing.get_tracer() is None
 
 
-@pytest.mark.parametrize("variable", traces.VARIABLES)
+@pytest.mark.parametrize("variable", traces.ENDPOINT_VARIABLES)
 def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
     with traces.export_traces(""):
@@ -158,7 +158,7 @@ def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str)
 def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(traces.VARIABLES[0], "http://127.0.0.1:9")
+    monkeypatch.setenv(traces.ENDPOINT_VARIABLES[0], "http://127.0.0.1:9")
     monkeypatch.setattr(traces, "is_installed", lambda: False)
     with traces.export_traces(""):
         assert tracing.get_tracer() is None
@@ -166,6 +166,6 @@ def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
 
 
 def test_the_address_is_a_collectors_or_its_place_for_spans() -> None:
-    assert traces._url("http://c:4318") == "http://c:4318/v1/traces"
-    assert traces._url("http://c:4318/") == "http://c:4318/v1/traces"
-    assert traces._url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"
+    assert traces._spans_url("http://c:4318") == "http://c:4318/v1/traces"
+    assert traces._spans_url("http://c:4318/") == "http://c:4318/v1/traces"
+    assert traces._spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"
