@@ -1,5 +1,5 @@
-"""What the virtual node's pods use, told as a kubelet tells it.
+"""Resource usage of the virtual node's pods, served as a kubelet serves it.
 
-Nothing is asked of the remote unless somebody asks the virtual node; what is answered concerns the
-pods of this node alone, in home's names.
+The bridge queries the remote only when a client queries the virtual node. Responses cover the pods
+of this node only, under their names at home.
 """

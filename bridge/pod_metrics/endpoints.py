@@ -1,17 +1,17 @@
-"""``/metrics/resource``, ``/stats/summary``, ``/metrics/cadvisor``, ``/metrics/probes`` and
-``/metrics/slis``.
+"""The endpoints ``/metrics/resource``, ``/stats/summary``, ``/metrics/cadvisor``,
+``/metrics/probes`` and ``/metrics/slis``.
 
-An answer is put together when somebody asks, and remembered for `REMEMBERED` seconds: those who
-ask at the same time, as replicas of a metrics-server do, cost one round of questions. Where it
-comes from is `MetricsSource`. ``/metrics/cadvisor`` and ``/metrics/probes`` have a source where
-kubelets are asked, and ``/metrics/slis`` has none: without one the answer is 200 with an exposition
-that has no sample and a comment with the reason, since a scrape configuration for kubelets asks
-every node for all of these, and reports a target that refuses as down. ``/metrics/resource`` and
-``/stats/summary`` are 404 where there is no source.
+A response is built on request and cached for `CACHE_SECONDS`: concurrent clients, such as replicas
+of a metrics-server, cost one round of requests to the remote.
 
-``/metrics/resource`` is always answered: where kubelets were silent, with what the others said and
-``resource_scrape_error 1``; where all were, with that alone, as a kubelet does. The others are 503
-when nobody answered at all.
+- ``/metrics/resource`` and ``/stats/summary`` use the `MetricsSource`; without one they are 404.
+- ``/metrics/cadvisor`` and ``/metrics/probes`` require kubelets as the source, and
+  ``/metrics/slis`` has none. Without a source these return 200 and an exposition with a comment
+  instead of samples: scrape configurations for kubelets query every node for all of them and report
+  a target that returns an error as down.
+- ``/metrics/resource`` always succeeds: if some kubelets do not answer, with the others' samples
+  and ``resource_scrape_error 1``; if none does, with that alone, like a kubelet. The others are 503
+  if no kubelet answers.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from translators.objects import Object
 from translators.pod_metrics import exposition, stats_summary
 from translators.pod_metrics.exposition import Families, RemotePodName, Sample
 
-#: Seconds: shorter than any interval at which metrics are gathered, longer than replicas that do
-#: it together are apart.
+#: Seconds: shorter than any scrape interval, longer than the skew between replicas that scrape
+#: together.
 CACHE_SECONDS = 3.0
 
 _CPU, _MEMORY = "pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes"
@@ -57,14 +57,14 @@ T = TypeVar("T")
 
 
 class _ResourceMetrics(NamedTuple):
-    """What one kubelet says in ``/metrics/resource``."""
+    """``/metrics/resource`` of one kubelet."""
 
     families: Families
     usage: list[PodUsage]
 
 
 class PodMetricsEndpoints:
-    """Answers for one virtual node. RoutedRequest `close` at the end."""
+    """The endpoints of one virtual node. Call `close` at the end."""
 
     def __init__(
         self,
@@ -77,154 +77,157 @@ class PodMetricsEndpoints:
     ) -> None:
         self.usage = NodeUsage()
         self.scrapes: Counter[tuple[str, ...]] = Counter()
-        """How many answers were put together, by path and result: complete, or partial where a
-        kubelet (or the metrics API) was silent."""
+        """Responses built, by path and result: complete, or partial if a kubelet (or the metrics
+        API) did not answer."""
         self._directory = directory
         self._node_name = identity.node
         self._source = source
         self._clock = clock
-        self._since = round(clock() * 1000)
+        self._started = round(clock() * 1000)
         self._kubelets = KubeletScraper(remote)
         self._api = MetricsApiSource(remote, directory, identity)
-        self._answers: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: CACHE_SECONDS)
+        self._cache: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: CACHE_SECONDS)
 
     async def close(self) -> None:
-        """Ends the questions that are under way."""
-        await self._answers.close()
+        """Cancels the requests in flight."""
+        await self._cache.close()
         await self._api.close()
 
     @property
     def routes(self) -> list[Route]:
-        """What the kubelet API is to serve."""
+        """The routes for the kubelet API."""
         get, both = frozenset({"GET"}), frozenset({"GET", "POST"})
         return [
             Route("/metrics/resource", get, self._resource),
             Route("/metrics/slis", get, _slis, is_node_independent=True),
-            Route("/metrics/cadvisor", get, partial(self._passed_on, "/metrics/cadvisor")),
-            Route("/metrics/probes", get, partial(self._passed_on, "/metrics/probes")),
+            Route("/metrics/cadvisor", get, partial(self._forwarded, "/metrics/cadvisor")),
+            Route("/metrics/probes", get, partial(self._forwarded, "/metrics/probes")),
             Route("/stats/summary", both, self._summary),
         ]
 
-    # -- the paths ---------------------------------------------------------------------------
+    # -- handlers ----------------------------------------------------------------------------
 
     async def _resource(self, _: RoutedRequest) -> web.StreamResponse:
-        return _text(await self._answer("/metrics/resource", self._ask_resource))
+        return _text(await self._cached("/metrics/resource", self._build_resource))
 
     async def _summary(self, call: RoutedRequest) -> web.StreamResponse:
         short = call.request.query.getall("only_cpu_and_memory", []) == ["true"]
         path = "/stats/summary"
-        ask = partial(self._ask_summary, short=short)
-        body = await self._answer(f"{path}?short" if short else path, ask)
+        build = partial(self._build_summary, short=short)
+        body = await self._cached(f"{path}?short" if short else path, build)
         return web.Response(body=body, content_type="application/json")
 
-    async def _passed_on(self, path: str, _: RoutedRequest) -> web.StreamResponse:
+    async def _forwarded(self, path: str, _: RoutedRequest) -> web.StreamResponse:
         if self._source != "kubelets":
-            return _empty("the remote's kubelets are not asked; join with --metrics kubelets")
-        return _text(await self._answer(path, partial(self._ask_text, path)))
+            return _empty(
+                "the bridge does not query the remote's kubelets; join with --metrics kubelets"
+            )
+        return _text(await self._cached(path, partial(self._build_text, path)))
 
-    async def _answer(self, key: str, ask: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
+    async def _cached(self, key: str, build: Callable[[], Coroutine[Any, Any, bytes]]) -> bytes:
         if self._source == "none":
-            raise HttpError(404, "this bridge does not tell what pods use; join with --metrics")
-        return await self._answers.get(key, ask)
+            raise HttpError(404, "this bridge serves no resource metrics; join with --metrics")
+        return await self._cache.get(key, build)
 
-    # -- from kubelets, or from the metrics API ----------------------------------------------
+    # -- responses, from kubelets or the metrics API -----------------------------------------
 
-    async def _ask_resource(self) -> bytes:
+    async def _build_resource(self) -> bytes:
         path = "/metrics/resource"
         pods = self._directory.scheduled_pods()
-        present, now = _present(pods), round(self._clock() * 1000)
+        present, now = _scheduled_times(pods), round(self._clock() * 1000)
         if self._source == "kubelets":
-            told = await self._kubelets.scrape(path, pods, _read_resource)
-            parts = [part.families for part in told.parts]
+            scraped = await self._kubelets.scrape(path, pods, _parse_resource)
+            parts = [part.families for part in scraped.parts]
             self.usage.add(
-                (it for part in told.parts for it in part.usage), present=present, now=now
+                (it for part in scraped.parts for it in part.usage), present=present, now=now
             )
-            failed = told.failed > 0
+            failed = scraped.failed > 0
         else:
-            counted = await self._api.fetch()
-            failed = counted is None
-            parts = [] if counted is None else [metrics_api.families(counted)]
-            self.usage.add((pod.usage() for pod in counted or ()), present=present, now=now)
-        self._scraped(path, failed=failed)
+            counters = await self._api.fetch()
+            failed = counters is None
+            parts = [] if counters is None else [metrics_api.families(counters)]
+            self.usage.add((pod.usage() for pod in counters or ()), present=present, now=now)
+        self._count_scrape(path, failed=failed)
         if parts or not failed:
-            parts.append(self._node())
-        return await asyncio.to_thread(_rendered, [*parts, _errors(failed)])
+            parts.append(self._node_families())
+        return await asyncio.to_thread(_render, [*parts, _error_families(failed)])
 
-    async def _ask_summary(self, *, short: bool) -> bytes:
+    async def _build_summary(self, *, short: bool) -> bytes:
         path = "/stats/summary"
         pods, now = self._directory.scheduled_pods(), round(self._clock() * 1000)
         if self._source == "kubelets":
             query = {"only_cpu_and_memory": "true"} if short else None
-            told = await self._kubelets.scrape(path, pods, _read_summary, query=query)
-            self._some(path, told)
-            found = [stats for part in told.parts for stats in part]
+            scraped = await self._kubelets.scrape(path, pods, _parse_summary, query=query)
+            self._check_answered(path, scraped)
+            found = [stats for part in scraped.parts for stats in part]
         else:
-            counted = await self._api.fetch()
-            self._scraped(path, failed=counted is None)
-            if counted is None:
+            counters = await self._api.fetch()
+            self._count_scrape(path, failed=counters is None)
+            if counters is None:
                 raise HttpError(503, "the remote's metrics API does not answer")
-            found = metrics_api.pod_stats(counted)
-        self.usage.add(usages(found), present=_present(pods), now=now)
+            found = metrics_api.pod_stats(counters)
+        self.usage.add(usages(found), present=_scheduled_times(pods), now=now)
         whole = summary(
             found,
             node=self._node_name,
             usage=self.usage,
-            since=self._since,
+            since=self._started,
             now=now,
         )
         return await asyncio.to_thread(orjson.dumps, whole)
 
-    async def _ask_text(self, path: str) -> bytes:
-        told = await self._kubelets.scrape(path, self._directory.scheduled_pods(), _read_families)
-        self._some(path, told)
-        return await asyncio.to_thread(_rendered, told.parts)
+    async def _build_text(self, path: str) -> bytes:
+        pods = self._directory.scheduled_pods()
+        scraped = await self._kubelets.scrape(path, pods, _parse_families)
+        self._check_answered(path, scraped)
+        return await asyncio.to_thread(_render, scraped.parts)
 
-    # -- what is added -----------------------------------------------------------------------
-
-    def _node(self) -> Families:
+    def _node_families(self) -> Families:
         found = {}
-        for (name, kind, told), value in zip(
+        for (name, kind, help_text), value in zip(
             _NODE, (self.usage.cpu_seconds, self.usage.memory_bytes), strict=True
         ):
-            found[name] = exposition.new_family(name, kind, told)
+            found[name] = exposition.new_family(name, kind, help_text)
             found[name].samples.append(
                 exposition.format_sample(name, {}, value, self.usage.milliseconds)
             )
         return found
 
-    def _some(self, path: str, told: ScrapeResult[T]) -> None:
-        """Raises Refusal where nobody answered who was asked."""
-        self._scraped(path, failed=told.failed > 0)
-        if told.failed and not told.parts:
+    def _check_answered(self, path: str, scraped: ScrapeResult[T]) -> None:
+        """Counts the scrape. Raises HttpError if no kubelet answered."""
+        self._count_scrape(path, failed=scraped.failed > 0)
+        if scraped.failed and not scraped.parts:
             raise HttpError(503, "no kubelet of the remote answers; the bridge's log says why")
 
-    def _scraped(self, path: str, *, failed: bool) -> None:
+    def _count_scrape(self, path: str, *, failed: bool) -> None:
         self.scrapes[path, "partial" if failed else "complete"] += 1
 
 
-# -- reading, in threads -------------------------------------------------------------------
+# -- parsing, in threads -----------------------------------------------------------------
 
 
-def _read_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> Families:
+def _parse_families(body: bytes, pods: Mapping[RemotePodName, Origin]) -> Families:
     return exposition.relabel_metrics(body.decode(), pods)
 
 
-def _read_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _ResourceMetrics:
-    families = _read_families(body, pods)
+def _parse_resource(body: bytes, pods: Mapping[RemotePodName, Origin]) -> _ResourceMetrics:
+    families = _parse_families(body, pods)
     uids = {(str(home.namespace), home.name): str(home.uid) for home in pods.values()}
-    memory = {_pod(it.labels): it.value for it in _samples(families, _MEMORY)}
-    usage = [
-        PodUsage(uids[_pod(it.labels)], it.value, it.timestamp_ms, memory.get(_pod(it.labels), 0.0))
-        for it in _samples(families, _CPU)
-        if it.timestamp_ms is not None
-    ]
+    memory = {_pod_key(it.labels): it.value for it in _samples(families, _MEMORY)}
+    usage = []
+    for sample in _samples(families, _CPU):
+        if sample.timestamp_ms is not None:
+            pod = _pod_key(sample.labels)
+            usage.append(
+                PodUsage(uids[pod], sample.value, sample.timestamp_ms, memory.get(pod, 0.0))
+            )
     return _ResourceMetrics(families, usage)
 
 
-def _read_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
+def _parse_summary(body: bytes, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
     answer = orjson.loads(body)
     if not isinstance(answer, dict):
-        raise ValueError("the answer is no summary of statistics")  # noqa: TRY004  # the contract
+        raise ValueError("the response is not a stats summary")  # noqa: TRY004  # the contract
     return stats_summary.relabel_stats(answer, pods)
 
 
@@ -232,19 +235,19 @@ def _samples(families: Families, name: str) -> Iterator[Sample]:
     return exposition.parse_samples(families.get(name, exposition.Family()))
 
 
-def _present(pods: Iterable[ScheduledPod]) -> dict[str, int]:
+def _scheduled_times(pods: Iterable[ScheduledPod]) -> dict[str, int]:
     return {pod.home.uid: pod.since for pod in pods}
 
 
-def _pod(labels: Mapping[str, str]) -> tuple[str, str]:
+def _pod_key(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels["namespace"], labels["pod"]
 
 
-def _rendered(parts: list[Families]) -> bytes:
+def _render(parts: list[Families]) -> bytes:
     return exposition.render_families(exposition.merge_families(parts)).encode()
 
 
-def _errors(failed: bool) -> Families:
+def _error_families(failed: bool) -> Families:
     found = {}
     for name in _ERRORS:
         found[name] = exposition.new_family(
@@ -259,7 +262,7 @@ async def _slis(_: RoutedRequest) -> web.StreamResponse:
 
 
 def _empty(reason: str) -> web.Response:
-    """An exposition without samples."""
+    """An exposition with a comment and no samples."""
     return _text(f"# {reason}\n".encode())
 
 

@@ -1,9 +1,9 @@
-"""Asks the remote's kubelets, through its API server: ``nodes/NODE/proxy``.
+"""Queries the remote's kubelets through its API server (``nodes/NODE/proxy``).
 
-Only nodes that run a pod of ours are asked, `PARALLEL` at a time. One that does not answer within
-`NODE_SECONDS` costs the answer its own pods and nothing else; the whole is over after
-`ALL_SECONDS`. Answers are read in a thread, one at a time: a full node has some thousand lines, and
-threads share the interpreter, so that each more would hold up the event loop.
+Only nodes that run a pod of this virtual node are queried, `PARALLEL` at a time. A kubelet that
+does not answer within `NODE_TIMEOUT` costs its own pods' samples only; the whole scrape ends after
+`TOTAL_TIMEOUT`. Responses are parsed in a thread, one at a time: a full node has some thousand
+lines, and since threads share the interpreter, more of them would delay the event loop.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from sync.kube.resources import NODES
 from translators.identity import Origin
 from translators.pod_metrics.exposition import RemotePodName
 
-#: Who asks gives up after 10 s (metrics-server's --kubelet-request-timeout, Prometheus'
-#: scrape_timeout): what some nodes have said must be there by then.
+#: Clients give up after 10 s (metrics-server's --kubelet-request-timeout, Prometheus'
+#: scrape_timeout); the answers of the other nodes must arrive before that.
 TOTAL_TIMEOUT = 8.0
 NODE_TIMEOUT = 5.0
-#: Half of the connections of a client (`sync.kube.transport.MAX_CONNECTIONS`): pods come first.
+#: Half of a client's connections (`sync.kube.transport.MAX_CONNECTIONS`): pods have priority.
 PARALLEL = 32
 
 T = TypeVar("T")
-#: Reads one kubelet's answer, in a thread; given the pods of ours on its node.
+#: Parses one kubelet's response, in a thread, given this virtual node's pods on its node.
 Reader = Callable[[bytes, Mapping[RemotePodName, Origin]], T]
 
 log = logging.getLogger(__name__)
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ScrapeResult(Generic[T]):
-    """What the kubelets that answered said."""
+    """The parsed responses."""
 
     parts: list[T]
     failed: int
-    """How many kubelets did not answer."""
+    """The number of kubelets that did not answer."""
 
 
 class KubeletScraper:
-    """The kubelets of the remote that run pods of ours."""
+    """Queries the kubelets of nodes that run pods of this virtual node."""
 
     def __init__(self, remote: KubeClient) -> None:
         self._remote = remote
@@ -60,8 +60,8 @@ class KubeletScraper:
         *,
         query: dict[str, str] | None = None,
     ) -> ScrapeResult[T]:
-        """Asks each for ``path``, such as ``/metrics/resource``. An answer on which ``read``
-        raises ValueError counts as none."""
+        """Queries each kubelet for ``path``, such as ``/metrics/resource``. A response on which
+        ``read`` raises ValueError counts as no answer."""
         by_node: defaultdict[str, dict[RemotePodName, Origin]] = defaultdict(dict)
         for pod in pods:
             by_node[pod.node][RemotePodName(pod.namespace, pod.name)] = pod.home
@@ -77,7 +77,7 @@ class KubeletScraper:
                     async with reading:
                         parts.append(await asyncio.to_thread(read, body, ours))
                 except (KubeError, ValueError) as error:
-                    self._fails(node, error)
+                    self._log_failure(node, error)
                 else:
                     self._silent.discard(node)
 
@@ -86,11 +86,11 @@ class KubeletScraper:
                 for node, ours in by_node.items():
                     group.create_task(one(node, ours), name=f"scrape-{node}")
         except TimeoutError:
-            log.debug("remote: kubelets were still silent after %.0f s", TOTAL_TIMEOUT)
+            log.debug("remote: some kubelets have not answered within %.0f s", TOTAL_TIMEOUT)
         return ScrapeResult(parts, failed=len(by_node) - len(parts))
 
-    def _fails(self, node: str, error: KubeError | ValueError) -> None:
-        """Says so once; who asks, asks every few seconds."""
+    def _log_failure(self, node: str, error: KubeError | ValueError) -> None:
+        """Logs a failure once per node: clients scrape every few seconds."""
         level = logging.DEBUG if node in self._silent else logging.WARNING
         self._silent.add(node)
-        log.log(level, "no metrics of the pods on the remote's node %s: %s", node, error)
+        log.log(level, "cannot get metrics of the pods on the remote's node %s: %s", node, error)

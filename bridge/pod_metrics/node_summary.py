@@ -1,7 +1,7 @@
-"""The node's part of ``/stats/summary``, and how times and uses are written there. Pure.
+"""Builds ``/stats/summary`` (k8s.io/kubelet's ``pkg/apis/stats/v1alpha1``). Pure.
 
-The format is k8s.io/kubelet's ``pkg/apis/stats/v1alpha1``. What a virtual node has none of (file
-systems, network, processes of its own) is left out, as a kubelet leaves out what it cannot know.
+Fields that a virtual node lacks (file systems, network, system processes) are omitted, as a kubelet
+omits what it does not know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def timestamp(milliseconds: int) -> str:
 
 
 def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
-    """CPUStats: what was used in all, and what is used a second; nanoseconds both."""
+    """CPUStats: cumulative usage and usage per second, both in nanoseconds."""
     return {
         "time": timestamp(at),
         "usageNanoCores": round(cores * 1e9),
@@ -35,7 +35,7 @@ def memory_stats(at: int, working_set: float) -> Object:
 
 
 def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
-    """What these entries say of their pods; those that say nothing of their CPU are left out."""
+    """The usage in these PodStats, without pods that have no CPU usage."""
     for pod in pods:
         cpu, memory = pod.get("cpu") or {}, pod.get("memory") or {}
         nanoseconds = cpu.get("usageCoreNanoSeconds")
@@ -47,8 +47,8 @@ def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
 
 
 def summary(pods: list[Object], *, node: str, usage: NodeUsage, since: int, now: int) -> Object:
-    """The whole answer. ``since`` is when the bridge began, ``now`` stands for the time of a use
-    where no pod has one; both in milliseconds since 1970."""
+    """The whole response. ``since`` is the bridge's start; ``now`` is the time of the node's usage
+    if no pod has a sample. Both in milliseconds since 1970."""
     cores = sum(((pod.get("cpu") or {}).get("usageNanoCores") or 0) / 1e9 for pod in pods)
     at = usage.milliseconds or now
     return {

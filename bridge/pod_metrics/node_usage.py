@@ -1,16 +1,14 @@
-"""What the virtual node as a whole uses: the sum over its pods, and no more.
+"""The resource usage of the virtual node: the sum over its pods.
 
-Not what the remote's machines use: others work there too, and `kubectl top node` sets this against
-what the node offers, which is what is left for us.
+The remote's nodes run other workloads, too, and `kubectl top node` compares the usage with what the
+virtual node offers; so only its own pods count.
 
-The CPU counter never falls. Each pod adds what it has used since its last sample; a pod whose
-counter fell began anew, and a sample that is not newer than the last one adds nothing. The first
-sample of a pod counts whole only where the pod was placed on a node of the remote after the answer
-before the one that first had it: no start of the bridge shows as a leap, and no pod whose listing
-comes late or that is listed again after a gap. `note` and `go_on` carry the sum from one bridge to
-the next.
-Where nothing is used both numbers are not quite zero
-(`NOTHING_SECONDS`, `NOTHING_BYTES`): metrics-server takes zero for missing and drops the node.
+The CPU counter never decreases. Each pod adds its usage since its last sample; a counter that fell
+was reset, and a sample that is not newer adds nothing. A pod's first sample counts as a whole only
+if the pod was scheduled in the remote after the previous response, so that neither a start of the
+bridge nor a pod that is listed late or again causes a jump. `checkpoint` and `resume` carry the sum
+from one bridge to the next. Without usage both values are slightly above zero (`MIN_SECONDS`,
+`MIN_BYTES`): metrics-server takes zero for missing and drops the node.
 """
 
 from __future__ import annotations
@@ -21,86 +19,86 @@ from typing import NamedTuple
 
 MIN_SECONDS = 0.001
 MIN_BYTES = 1
-#: Milliseconds by which the clocks of the bridge and of the remote may differ: so much of a pod's
-#: use can count twice where the pod is listed again right after it was placed.
+#: Milliseconds of skew between the clocks of the bridge and the remote: so much usage can count
+#: twice if a pod is listed again right after it was scheduled.
 MAX_CLOCK_SKEW = 10_000
 
 
 class PodUsage(NamedTuple):
-    """What one pod uses."""
+    """The usage of one pod."""
 
     uid: str
     cpu_seconds: float
     milliseconds: int
-    """When that was so, since 1970."""
+    """The time of the sample, since 1970."""
     memory_bytes: float
 
 
 class NodeUsage:
-    """Sums what pods say, one answer after the other."""
+    """Adds up the samples of consecutive responses."""
 
     def __init__(self) -> None:
         self.cpu_seconds = MIN_SECONDS
         self.memory_bytes: float = MIN_BYTES
         self.milliseconds: int | None = None
-        """When the newest of the pods' samples was taken; None where no pod has one."""
-        self._went_on = False
+        """The time of the newest sample; None if no pod has one."""
+        self._resumed = False
         self._last: dict[str, tuple[float, int]] = {}
-        # Pods that are there, and whether their first sample counts whole.
-        self._known: dict[str, bool] = {}
-        # When the answer before was put together; None where there was none.
-        self._answered: int | None = None
+        # The pods that exist, and whether their first sample counts as a whole.
+        self._counts_whole: dict[str, bool] = {}
+        # When the previous response was built; None if there was none.
+        self._last_response: int | None = None
 
     def checkpoint(self) -> str:
-        """The sum, for the next bridge."""
+        """The CPU counter, for the next bridge."""
         return repr(self.cpu_seconds)
 
     def resume(self, checkpoint: str) -> None:
-        """Begins where the bridge before ended; where that left nothing, or nothing that is a
-        number, with what there is. Again, where another bridge has served the node meanwhile: what
-        pods used in that time is in its sum."""
+        """Continues the counter of the previous bridge; ignores a checkpoint that is not a number.
+        Called again if another bridge has served the node meanwhile: its counter includes the usage
+        of that time."""
         try:
             before = float(checkpoint)
         except ValueError:
             return
         if not 0 < before < math.inf:
             return
-        if self._went_on:
+        if self._resumed:
             self.cpu_seconds = max(self.cpu_seconds, before)
             self._last.clear()
-            self._known.clear()
-            self._answered = None
+            self._counts_whole.clear()
+            self._last_response = None
         else:
             self.cpu_seconds += before
-        self._went_on = True
+        self._resumed = True
 
     def add(self, samples: Iterable[PodUsage], *, present: Mapping[str, int], now: int) -> None:
-        """Takes up an answer that is put together ``now``, in milliseconds since 1970.
+        """Adds the samples of a response built at ``now``, in milliseconds since 1970.
 
-        ``present`` has all pods that are there, and when each was placed on a node of the remote:
-        those that do not answer are not forgotten.
+        ``present`` are all pods that exist, with the time when each was scheduled in the remote;
+        pods without a sample are remembered.
         """
-        before = math.inf if self._answered is None else self._answered - MAX_CLOCK_SKEW
-        for uid, placed in present.items():
-            self._known.setdefault(uid, placed >= before)
-        self._answered = now
+        before = math.inf if self._last_response is None else self._last_response - MAX_CLOCK_SKEW
+        for uid, scheduled in present.items():
+            self._counts_whole.setdefault(uid, scheduled >= before)
+        self._last_response = now
         newest: int | None = None
         memory = 0.0
         for sample in samples:
             memory += sample.memory_bytes
             newest = max(newest or 0, sample.milliseconds)
-            self.cpu_seconds += self._used(sample)
+            self.cpu_seconds += self._usage_since_last(sample)
         self.memory_bytes = max(memory, MIN_BYTES)
         self.milliseconds = newest
-        for gone in self._known.keys() - present.keys():
-            del self._known[gone]
+        for gone in self._counts_whole.keys() - present.keys():
+            del self._counts_whole[gone]
             self._last.pop(gone, None)
 
-    def _used(self, sample: PodUsage) -> float:
+    def _usage_since_last(self, sample: PodUsage) -> float:
         last = self._last.get(sample.uid)
         if last is None:
             self._last[sample.uid] = sample.cpu_seconds, sample.milliseconds
-            return sample.cpu_seconds if self._known.get(sample.uid) else 0.0
+            return sample.cpu_seconds if self._counts_whole.get(sample.uid) else 0.0
         seconds, at = last
         if sample.milliseconds <= at:
             return 0.0

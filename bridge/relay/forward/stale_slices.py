@@ -47,7 +47,7 @@ async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
             )
     except Forbidden as error:
         changes.warning(
-            "home: cannot delete EndpointSlices of a previous relay, which direct clients to "
+            "cannot delete EndpointSlices of a previous relay, which direct clients to "
             "closed ports: %s; delete them with `kubectl delete endpointslices -A -l %s`",
             error,
             forward.slice_selector(identity),

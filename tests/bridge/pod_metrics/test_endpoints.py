@@ -251,7 +251,7 @@ async def test_a_right_that_is_taken_away_is_told_once(
     async with running(two, "worker") as (_, __, session):
         for _ in range(3):
             assert value(await read(session), "resource_scrape_error") == 1
-    warned = [it for it in caplog.records if "no metrics of the pods" in it.message]
+    warned = [it for it in caplog.records if "cannot get metrics of the pods" in it.message]
     assert [it.levelname for it in warned][:1] == ["WARNING"]
     assert sum(it.levelname == "WARNING" for it in warned) == 1
 
