@@ -1,1 +1,3 @@
-"""What the remote offers now, aggregated from its nodes, pods and ResourceQuotas."""
+"""The capacity of the virtual node: what the remote can provide now (`aggregator`), and whether
+remote pods wait for a node (`unschedulable_pods`).
+"""

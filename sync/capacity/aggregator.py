@@ -1,15 +1,15 @@
-"""What the remote can offer now, kept up to date by the events of its nodes, pods and quotas.
+"""Aggregates what the remote can provide now, from its nodes, pods and ResourceQuotas.
 
-- Fed by informers, whose handlers these are. One event costs what it changed: sums are kept by node
-  and by namespace, only nodes that changed are counted anew, and a pod's usage only where something
-  changed that it is computed of.
-- A pod counts from when it is seen until it is gone or has ended (Succeeded, Failed), on the node
-  that it is bound to, even where that node is not known yet. What was counted of a pod is what is
-  taken off again, whatever its last event says.
-- `on_change` handlers are called when something that is offered may have changed. Events that
-  change nothing of it (statuses, heartbeats) call none.
+- The methods ``…_changed`` are handlers of informers. An event costs what it changed: sums are kept
+  by node and by namespace, only changed nodes are summed again, and a pod's usage is computed again
+  only if a field that it depends on changed.
+- A pod counts from its first event until it is deleted or terminal (Succeeded, Failed), on the node
+  that it is bound to, even if that node is not known yet. The amounts that were added for a pod are
+  the amounts that are subtracted, whatever its last event contains.
+- `on_change` handlers are called when the result may have changed. Events that cannot change it
+  (statuses, heartbeats) call none.
 
-The rules are those of `translators.capacity.node_capacity` and `translators.capacity.resource_quota`.
+The rules are in `translators.capacity.node_capacity` and `translators.capacity.resource_quota`.
 """
 
 from __future__ import annotations
@@ -36,92 +36,92 @@ from translators.relay import reverse
 
 K = TypeVar("K")
 
-#: Field selector of the pods that can still use something of a node.
+#: Field selector of pods that still use resources of a node.
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
-#: Different sizes of pods that are kept once only.
+#: Distinct pod sizes that are interned.
 _SIZES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCapacity:
-    """What there is for the virtual node."""
+    """The resources for the virtual node."""
 
     capacity: NodeCapacity
     largest: str
     """`translators.capacity.node_capacity.largest`."""
     exhausted: tuple[str, ...] | None
-    """The quotas of this home's namespaces that are used up, in words; None where it has none."""
+    """A text for each exhausted quota of this home's namespaces; None if they have no quota."""
 
 
 class PodUsage(NamedTuple):
-    """What one pod takes, and from what. A tuple, since there may be very many."""
+    """The resources that one pod uses, and where. A tuple, since there may be very many."""
 
     namespace: str
     node: str
     own: bool
-    """Whether the pod is this virtual node's."""
+    """Whether the pod belongs to this virtual node."""
     amounts: tuple[tuple[str, int], ...]
 
 
 def usage(pod: Object, identity: Identity) -> PodUsage | None:
-    """What the remote pod takes; None where it has ended."""
-    if _has_ended(pod.get("status") or {}):
+    """The usage of a remote pod; None if the pod is terminal."""
+    if _is_terminal(pod.get("status") or {}):
         return None
     return PodUsage(
         namespace=sys.intern(namespace_of(pod)),
         node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
-        # A relay pod is no pod that home's scheduler counts, nor is one with copied labels.
+        # Home's scheduler counts neither a relay agent nor a pod with copied labels.
         own=is_owned_by_node(pod, identity)
         and is_in_mapped_namespace(pod, identity)
         and reverse.relay_home_namespace(pod) is None,
-        amounts=_once(tuple(sorted(pod_requests.requests_of(pod).items()))),
+        amounts=_interned(tuple(sorted(pod_requests.requests_of(pod).items()))),
     )
 
 
-def _takes_alike(old: Object, new: Object) -> bool:
-    """Whether a glance shows that `usage` is the same of two states of a pod: the parts that
-    it reads are the same objects (`sync.cache.interning`), or say the same."""
+def _is_same_usage(old: Object, new: Object) -> bool:
+    """Whether `usage` is certainly the same for two states of a pod: the fields that it reads are
+    the same objects (`sync.cache.interning`), or equal."""
     if "usage" in new:
         return old.get("usage") is new["usage"]
     labels = metadata(old).get("labels") is metadata(new).get("labels")
     if not labels or old.get("spec") is not new.get("spec"):
         return False
     before, after = old.get("status") or {}, new.get("status") or {}
-    return _has_ended(before) == _has_ended(after) and pod_requests.same_allocated_resources(
+    return _is_terminal(before) == _is_terminal(after) and pod_requests.same_allocated_resources(
         before, after
     )
 
 
-def _has_ended(status: Object) -> bool:
+def _is_terminal(status: Object) -> bool:
     return status.get("phase") in ("Succeeded", "Failed")
 
 
 def slim_pod(pod: Object, identity: Identity) -> Object:
-    """What an informer keeps of a pod of others: what it needs itself, and the pod's `usage`."""
+    """Reduces an unmanaged pod to its identity and its `usage`, for the informer's store."""
     found = usage(pod, identity)
-    return {"metadata": {**_identified(pod), "namespace": namespace_of(pod)}, "usage": found}
+    return {"metadata": {**_identifiers(pod), "namespace": namespace_of(pod)}, "usage": found}
 
 
 def slim_namespace(namespace: Object) -> Object:
-    """What an informer keeps of a namespace: whose it is, for whom (`identity.is_usable_namespace`), and whether
-    it is going."""
+    """Reduces a namespace to its identity, owner, grants (`identity.is_usable_namespace`) and
+    deletion, for the informer's store."""
     meta = metadata(namespace)
-    said = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
-    return {"metadata": {**_identified(namespace), **said}}
+    kept = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
+    return {"metadata": {**_identifiers(namespace), **kept}}
 
 
-def _identified(obj: Object) -> Object:
+def _identifiers(obj: Object) -> Object:
     return {key: metadata(obj)[key] for key in ("name", "uid", "resourceVersion")}
 
 
 @functools.lru_cache(maxsize=_SIZES)
-def _once(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """The same object for equal sizes: pods of one template have the same."""
+def _interned(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """Interns the amounts: pods of one template have equal ones."""
     return amounts
 
 
 class _Sum:
-    """A sum of amounts, of which each can be taken off again; it names what its parts name."""
+    """A sum of amounts that can be subtracted again; it has the resources that its parts have."""
 
     __slots__ = ("_named", "amounts")
 
@@ -140,7 +140,7 @@ class _Sum:
 
 
 class _Size(NamedTuple):
-    """A node of the remote, as far as it is counted."""
+    """The fields of a remote node that are summed."""
 
     counts: bool
     capacity: Amounts
@@ -148,7 +148,7 @@ class _Size(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What a node that counts adds to the totals, and what ours leave of it too."""
+    """The amounts that a counted node adds to the totals, and what this node's pods leave of it."""
 
     has: Amounts
     free: Amounts
@@ -156,8 +156,8 @@ class _Counted(NamedTuple):
 
 
 class CapacityAggregator:
-    """The sums, of what the handlers were told. ``accepts`` tells whether this home may use a
-    namespace of the remote, by its labels and annotations unless given."""
+    """The sums over all events so far. ``accepts`` returns whether this home may use a remote
+    namespace; the default decides by its labels and annotations."""
 
     def __init__(
         self,
@@ -171,33 +171,33 @@ class CapacityAggregator:
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
         self._nodes: dict[str, _Size] = {}
-        # What was counted of each pod, by its UID.
+        # The counted usage of each pod, by UID.
         self._pods: dict[str, PodUsage] = {}
-        # Requests by (node, whether ours), and those of others by namespace.
+        # Requests by (node, whether of this virtual node), and unmanaged ones by namespace.
         self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
         self._foreign: defaultdict[str, _Sum] = defaultdict(_Sum)
-        # The number of our pods in each namespace that has some.
+        # The number of this node's pods by namespace.
         self._busy: defaultdict[str, int] = defaultdict(int)
-        # Names of the namespaces that this home may use, and the quotas of all, by namespace.
+        # The namespaces that this home may use, and all quotas by namespace.
         self._accepted: set[str] = set()
         self._quotas: defaultdict[str, dict[str, Object]] = defaultdict(dict)
-        # The nodes that count, as they are in the totals, and those of which that is stale.
+        # The counted nodes as they are in the totals, and the nodes to sum again.
         self._counted: dict[str, _Counted] = {}
         self._stale: set[str] = set()
         self._has, self._free = _Sum(), _Sum()
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Calls ``handler()`` when `offered` may give something else."""
+        """Calls ``handler()`` when the result of `current` may have changed."""
         self._handlers.add(handler)
 
     def current(self) -> RemoteCapacity:
-        """What there is now."""
+        """The resources that the remote can provide now."""
         for node in self._stale:
             self._count(node)
         self._stale.clear()
         quotas = {
-            namespace: list(several.values())
-            for namespace, several in self._quotas.items()
+            namespace: list(of_namespace.values())
+            for namespace, of_namespace in self._quotas.items()
             if namespace in self._accepted
         }
         offered = node_capacity.offered_capacity(
@@ -215,8 +215,8 @@ class CapacityAggregator:
         )
         used_up = [
             resource_quota.exhausted_keys(it, offered.capacity)
-            for several in quotas.values()
-            for it in several
+            for of_namespace in quotas.values()
+            for it in of_namespace
         ]
         return RemoteCapacity(
             offered,
@@ -226,10 +226,10 @@ class CapacityAggregator:
             exhausted=tuple(sorted(filter(None, used_up))) if quotas else None,
         )
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- handlers ----------------------------------------------------------------------
 
     def node_changed(self, old: Object | None, new: Object | None) -> None:
-        """A node of the remote came, changed or went."""
+        """Handles a change of a remote node."""
         name = name_of(new or old or {})
         before = self._nodes.pop(name, None)
         after = _size(new) if new is not None else None
@@ -237,11 +237,11 @@ class CapacityAggregator:
             self._nodes[name] = after
         if before != after:
             self._stale.add(name)
-            self._tell()
+            self._notify()
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod of the remote came, changed or went: one of ours, or a `slim_pod` of others."""
-        if old is not None and new is not None and _takes_alike(old, new):
+        """Handles a change of a remote pod: a full pod of this home, or a `slim_pod`."""
+        if old is not None and new is not None and _is_same_usage(old, new):
             return
         uid = uid_of(new or old or {})
         before = self._pods.pop(uid, None)
@@ -253,10 +253,10 @@ class CapacityAggregator:
         if before != after:
             self._use(before, -1)
             self._use(after, 1)
-            self._tell()
+            self._notify()
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """A namespace of the remote came, changed or went."""
+        """Handles a change of a remote namespace."""
         name = name_of(new or old or {})
         before = name in self._accepted
         if new is not None and self._accepts(new):
@@ -264,24 +264,24 @@ class CapacityAggregator:
         else:
             self._accepted.discard(name)
         if before != (name in self._accepted) and name in self._quotas:
-            self._tell()
+            self._notify()
 
     def quota_changed(self, old: Object | None, new: Object | None) -> None:
-        """A ResourceQuota of the remote came, changed or went."""
+        """Handles a change of a remote ResourceQuota."""
         namespace = namespace_of(new or old or {})
-        several = self._quotas[namespace]
+        of_namespace = self._quotas[namespace]
         if new is not None:
-            several[name_of(new)] = new
+            of_namespace[name_of(new)] = new
         else:
-            several.pop(name_of(old or {}), None)
-        if not several:
+            of_namespace.pop(name_of(old or {}), None)
+        if not of_namespace:
             del self._quotas[namespace]
         if namespace in self._accepted:
-            self._tell()
+            self._notify()
 
     # -- sums ------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._handlers()
 
     def _use(self, used: PodUsage | None, sign: int) -> None:
@@ -303,7 +303,7 @@ class CapacityAggregator:
         return found.amounts if found is not None else {}
 
     def _count(self, name: str) -> None:
-        """Puts the node as it is now into the totals, in place of what it was."""
+        """Replaces the node's previous amounts in the totals by its current ones."""
         before = self._counted.pop(name, None)
         if before is not None:
             self._has.add(before.has, -1)
@@ -311,11 +311,11 @@ class CapacityAggregator:
         size = self._nodes.get(name)
         if size is None or not size.counts:
             return
-        theirs, ours = (self._requested(name, own=own) for own in (False, True))
+        others, own = (self._requested(name, own=is_own) for is_own in (False, True))
         counted = _Counted(
             has=size.capacity,
-            free=node_capacity.free_resources(size.allocatable, theirs),
-            left=node_capacity.free_resources(size.allocatable, theirs, ours),
+            free=node_capacity.free_resources(size.allocatable, others),
+            left=node_capacity.free_resources(size.allocatable, others, own),
         )
         self._counted[name] = counted
         self._has.add(counted.has)

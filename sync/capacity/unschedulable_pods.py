@@ -1,9 +1,10 @@
-"""Whether pods wait for a node of the remote, so that others may better go elsewhere.
+"""Detects that remote pods wait for a node, so that new pods better go to other nodes of home.
 
-It begins when a pod has waited for `GRACE` seconds (one that waits already when we start has), and
-ends `LINGER` seconds after the last such pod was placed or went: one that was given up is followed
-by its replacement, which must not come straight back. Each change of a pod costs one look at that
-pod, and nothing is asked on a timer alone: `look` tells when its answer may change.
+The condition begins when a pod has waited for `GRACE` seconds (a pod that already waits when the
+bridge starts counts at once), and ends `LINGER` seconds after the last such pod was scheduled or
+deleted: a pod that timed out is followed by its replacement, which must not come straight back. A
+change of a pod costs one look at that pod. There is no periodic check: `UnschedulablePods.waiting`
+returns when its answer may change.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from translators.identity import Identity, is_in_mapped_namespace, is_owned_by_n
 from translators.objects import Object
 from translators.pods import unschedulable_timeout
 
-#: Seconds that a scheduler may need to make room (preemption), which is no shortage.
+#: Seconds that a scheduler may need for preemption, which is no shortage.
 GRACE = 5.0
-#: Seconds in which a controller and home's scheduler have surely dealt with a pod that was given up
-#: (the first back-off of a Job is 10, of a DaemonSet 1).
+#: Seconds in which a controller and home's scheduler have replaced a pod that timed out (the first
+#: backoff of a Job is 10 s, of a DaemonSet 1 s).
 LINGER = 30.0
 
 
@@ -31,19 +32,19 @@ class UnschedulablePods:
     def __init__(self, remote_pods: Informer, identity: Identity) -> None:
         self._identity = identity
         self._remote_pods = remote_pods
-        # The loop's time since when each waits, the longest first.
+        # Since when each pod waits (the loop's time), the longest first.
         self._since: dict[Key, float] = {}
         self._lingers_until = 0.0
         self._handlers: Callbacks[[]] = Callbacks("unschedulable pods")
         remote_pods.on_change(self._changed)
 
     def on_change(self, handler: Callable[[], None]) -> None:
-        """Calls ``handler`` when the first pod begins to wait and when none waits any more."""
+        """Calls ``handler`` when the first pod begins to wait and when the last one ceases to."""
         self._handlers.add(handler)
 
     def waiting(self) -> tuple[bool, float | None]:
-        """Whether it is so now; and in how many seconds that may change, None where only another
-        change of a pod can."""
+        """Whether pods wait now, and the seconds after which that may change without an event; None
+        if only an event can change it."""
         now = asyncio.get_running_loop().time()
         oldest = next(iter(self._since.values()), None)
         if oldest is not None and now - oldest >= GRACE:
@@ -62,7 +63,7 @@ class UnschedulablePods:
             return
         now = asyncio.get_running_loop().time()
         if waits:
-            # What the first full list shows has waited since before we started.
+            # Pods of the first full list waited before the bridge started.
             known = self._remote_pods.synced.is_set()
             self._since[key] = now if known else now - GRACE
         elif now - self._since.pop(key) >= GRACE:

@@ -1,1 +1,3 @@
-"""Finding and deleting what the bridge created in the remote."""
+"""Deletion of remote objects that are no longer needed: empty namespaces while the bridge runs
+(`empty_namespaces`), and everything when the virtual node leaves (`inventory`).
+"""

@@ -1,15 +1,16 @@
-"""Remote namespaces that are empty again go, if we made them.
+"""Deletes remote namespaces that this home created and that are empty again.
 
-A namespace is looked at ``linger`` seconds after the last home pod of this node in it went, then
-when the last object of ours in it goes, and at start. Nothing of this home (of any virtual node)
-may be in the caches. Then, in this order: the node withdraws its claim (`sync.namespaces.mapping`),
-no other virtual node may claim the namespace, and no object may be in it, of whatever resource the
-remote serves (`cleanup.contents`; what cannot be listed counts as something). The deletion has the
-UID and the resource version that the namespace had without our claim: a claim that came meanwhile
-makes it fail. What is kept is looked at again after its next pod, or at the next start.
+A namespace is checked ``linger`` seconds after the last home pod of this node in it was deleted,
+then when the last object of this home in it is deleted, and at start. The caches must show no
+object of this home, of any virtual node, in it. Then, in this order: the node removes itself as a
+user (`sync.namespaces.mapping`), no other virtual node may be a user, and the namespace must
+contain no object of any resource that the remote serves (`inventory.unmanaged_contents`; a resource
+that cannot be listed counts as one). The deletion has the UID and the resourceVersion that the
+namespace had without this user: a user that is added meanwhile makes it fail. A namespace that is
+kept is checked again after its next pod, or at the next start.
 
-A foreign namespace, also one that was handed over, is never removed. A pod that comes while the
-namespace is going waits (`Namespaces.ensure`) and is made when the namespace's end is seen.
+An unmanaged or granted namespace is never deleted. A pod that arrives while the namespace is
+terminating is blocked (`NamespaceMapping.ensure`) and created when the namespace is deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from translators.relay import reverse
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
 
-#: Looks at once: each asks for some sixty lists.
+#: Checks at once: each sends about sixty lists.
 WORKERS = 1
 
 
@@ -49,17 +50,17 @@ class EmptyNamespaceController:
         self._namespaces = context.namespaces
         self._remote_namespaces = context.remote_namespaces
         self._home_pods = context.home_pods
-        # The informers of everything that this home has in the remote, except namespaces.
+        # The informers of all objects of this home in the remote, except namespaces.
         self._owned = [context.remote_pods, *context.copies.values()]
         self._linger = linger
-        # When the last pod of each was seen to go, in the loop's time.
+        # When the last pod of each was deleted (the loop's time).
         self._since: dict[HomeNamespace, float] = {}
         self.controller: Controller[HomeNamespace] = Controller(
             "namespaces", self._reconcile, workers=WORKERS, kind="Namespace"
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -70,93 +71,92 @@ class EmptyNamespaceController:
             ],
         )
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to keys ----------------------------------------------------------------------
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A home pod went, perhaps the last of its namespace."""
+        """Queues the namespace of a deleted home pod, which may have been the last."""
         if old is not None and new is None:
             self._since.pop(HomeNamespace(namespace_of(old)), None)
-            self._went(HomeNamespace(namespace_of(old)))
+            self._check_later(HomeNamespace(namespace_of(old)))
 
     def owned_changed(self, old: Object | None, new: Object | None) -> None:
-        """An object of ours in the remote went, perhaps the last one."""
+        """Queues the namespace of a deleted remote object of this home, which may have been the
+        last."""
         if old is None or new is not None:
             return
         origin = origin_of(old) or service_accounts.pod_of_token_secret(old)
         home = origin.namespace if origin is not None else reverse.relay_home_namespace(old)
         if home is not None:
-            self._went(home)
+            self._check_later(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """A namespace of this home is seen for the first time: nobody may need it."""
+        """Queues a namespace of this home that is seen for the first time: it may be unneeded."""
         was_owned = old is not None and is_owned(old, self._identity)
         if new is not None and is_owned(new, self._identity) and not was_owned:
             home = home_namespace_of(new)
             if home is not None:
-                self._went(home)
+                self._check_later(home)
 
-    def _went(self, namespace: HomeNamespace) -> None:
-        if not (self.controller.queue.is_paused or self._is_wanted(namespace)):
+    def _check_later(self, namespace: HomeNamespace) -> None:
+        if not (self.controller.queue.is_paused or self._has_pods(namespace)):
             now = asyncio.get_running_loop().time()
             left = self._since.setdefault(namespace, now) + self._linger - now
             self.controller.queue.add_after(namespace, max(left, 0))
 
-    def _is_wanted(self, namespace: HomeNamespace) -> bool:
+    def _has_pods(self, namespace: HomeNamespace) -> bool:
         return self._home_pods.store.has("namespace", namespace)
 
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, namespace: HomeNamespace) -> None:
         since = self._since.get(namespace)
-        if since is None or self._is_wanted(namespace):
+        if since is None or self._has_pods(namespace):
             self._since.pop(namespace, None)
-            return  # It comes again after the last pod.
+            return  # The deletion of the last pod queues it again.
         left = since + self._linger - asyncio.get_running_loop().time()
         if left > 0:
             self.controller.queue.add_after(namespace, left)
             return
         known = self._namespaces.owned(namespace)
-        if known is None or not self._may_go(known):
+        if known is None or not self._may_delete(known):
             self._since.pop(namespace, None)
             return
-        if self._holds_ours(name_of(known)):
-            return  # Its end brings the key back.
+        if self._has_own_objects(name_of(known)):
+            return  # The deletion of the last object queues it again.
         await self._remove_empty(namespace, known, since)
 
     async def _remove_empty(self, namespace: HomeNamespace, known: Object, since: float) -> None:
-        """Deletes the namespace unless somebody uses it, with the claims of other virtual nodes
-        and all that the decision rests on read after our own claim is withdrawn."""
+        """Deletes the namespace unless it is used. Other users and everything else that the
+        decision depends on are read after this node is removed as a user."""
 
         def is_unused() -> bool:
-            wanted = self._since.get(namespace) != since or self._is_wanted(namespace)
-            return not wanted and not self._holds_ours(name_of(known))
+            is_needed = self._since.get(namespace) != since or self._has_pods(namespace)
+            return not is_needed and not self._has_own_objects(name_of(known))
 
         released = await self._namespaces.remove_user(known, unused=is_unused)
         if released is None:
-            return  # Something came meanwhile, or it is gone; an end of either brings the key back.
+            return  # In use again, or already deleted; the next deletion queues it again.
         kept = await self._reason_to_keep(released)
         if not is_unused():
             return
         if kept:
-            log.debug("namespace %s is kept in the remote: %s", name_of(known), kept)
+            log.debug("namespace %s: kept in the remote: %s", name_of(known), kept)
         else:
             await self._namespaces.delete(released)
             fields = object_fields("Namespace", known, cluster="remote")
-            changes.info(
-                "namespace %s: empty, removed from the remote", name_of(known), extra=fields
-            )
+            changes.info("namespace %s: empty, deleted in the remote", name_of(known), extra=fields)
         self._since.pop(namespace, None)
 
     async def _reason_to_keep(self, remote: Object) -> str:
-        if not self._may_go(remote):
-            return "it is not this home's to delete"
+        if not self._may_delete(remote):
+            return "it is not managed by this home"
         if users := namespace_users(remote):
             return f"virtual node(s) {', '.join(sorted(users))} use it"
         return await inventory.unmanaged_contents(self._client, name_of(remote))
 
-    def _may_go(self, remote: Object) -> bool:
+    def _may_delete(self, remote: Object) -> bool:
         handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
         return is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
 
-    def _holds_ours(self, name: str) -> bool:
+    def _has_own_objects(self, name: str) -> bool:
         return any(namespace_of(obj) == name for it in self._owned for obj in it.store)

@@ -1,10 +1,11 @@
-"""What is ours in the remote, and its removal when the virtual node leaves.
+"""Lists what bridges have in the remote, and deletes it when a virtual node leaves.
 
-`inventory` and `belongings` only read. `remove_…` deletes what they name, each by its UID, pods
-first and with their own grace, so that what they use outlives them; each can be done again after
-it failed. A namespace that we made is deleted only if it contains no unmanaged object: every
-resource that the remote serves in any version is listed (`sync.kube.discovery`). A resource that
-cannot be listed, and a group version whose discovery fails, count as "something is there".
+`take_inventory` and `list_node_inventories` only read. The ``delete_…`` functions delete what they
+are given, each object by its UID, pods first and with their own grace period, so that what pods use
+outlives them; each can be repeated after a failure. A namespace is deleted only if it contains no
+unmanaged object: every resource that the remote serves in any version is listed
+(`sync.kube.discovery`). A resource that cannot be listed, and a group version whose discovery
+fails, count as contents.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from translators.objects import Object, is_deleting, metadata, name_of, namespac
 from translators.pods import service_accounts
 from translators.relay import reverse
 
-#: Resources whose objects the cluster itself makes for other objects of a namespace, as
-#: (group, plural): another group can have a resource of the same name, which holds user data.
+#: Resources whose objects the cluster derives from other objects of a namespace, as (group,
+#: plural): a resource of the same name in another group can hold user data.
 _DERIVED = frozenset(
     {
         ("", "endpoints"),
@@ -45,29 +46,29 @@ _DERIVED = frozenset(
         ("events.k8s.io", "events"),
     }
 )
-#: Groups that store nothing: their lists are computed from the pods that are there.
+#: Groups that store nothing: their lists are computed from the existing pods.
 _COMPUTED = frozenset({"metrics.k8s.io"})
-#: Objects that the cluster makes in every namespace: (group, plural, name).
+#: Objects that the cluster creates in every namespace: (group, plural, name).
 _AUTOMATIC = frozenset({("", "configmaps", "kube-root-ca.crt"), ("", "serviceaccounts", "default")})
-#: Seconds between looks at pods that are still ending.
+#: Seconds between reads of terminating pods.
 POLL = 0.5
-#: Questions about one namespace's contents, and deletions, that are asked at once.
+#: Lists of one namespace's contents, and deletions, sent at once.
 AT_ONCE = 16
-#: Attempts to delete a namespace that changes while it is looked at.
+#: Attempts to delete a namespace that changes meanwhile.
 ATTEMPTS = 3
-#: What API servers call us in ``metadata.managedFields``, from our user agent.
+#: The bridge's manager in ``metadata.managedFields``, which API servers derive from the user agent.
 _MANAGER = "cluster-bridge"
 
 
 @dataclass(slots=True)
 class Inventory:
-    """What is ours in the remote, for one virtual node."""
+    """The objects of one virtual node in the remote."""
 
     pods: list[Object] = field(default_factory=list)
     copies: list[tuple[Resource, Object]] = field(default_factory=list)
     namespaces: list[Object] = field(default_factory=list)
     shared: list[SharedCopy] = field(default_factory=list)
-    """Copies that this virtual node made, and that stay since another one uses them."""
+    """Copies that this virtual node created and another one uses, so that they stay."""
 
     def __bool__(self) -> bool:
         return bool(self.pods or self.copies or self.namespaces)
@@ -80,11 +81,11 @@ class SharedCopy:
     resource: Resource
     copy: Object
     user: str
-    """That virtual node, as a label's value."""
+    """The other virtual node, as a label value."""
 
 
 class CopyUsers:
-    """Which copies the pods of a home's other virtual nodes use, as far as the remote tells."""
+    """The copies that pods of a home's other virtual nodes use, according to the remote."""
 
     def __init__(self, pods: Iterable[Object]) -> None:
         self._of_copies: dict[CopyKey, str] = {}
@@ -97,8 +98,8 @@ class CopyUsers:
                     self._of_copies[key] = _node_label(pod)
 
     def of(self, resource: Resource, copy: Object) -> str:
-        """The virtual node whose pods use the copy, or the Services of whose namespace it belongs
-        to; "" where there is none."""
+        """The virtual node whose pods use the copy (of a Service: have pods in its namespace); ""
+        if there is none."""
         origin = origin_of(copy)
         if origin is None:
             return ""
@@ -110,26 +111,27 @@ class CopyUsers:
 async def take_inventory(
     remote: KubeClient, identity: Identity, *, others: Collection[str] | None = ()
 ) -> Inventory:
-    """All objects with this home's and this node's labels. ``others`` are the labels of the home's
-    other virtual nodes that stand for this remote; None where that is not known: then all of which
-    there are objects are taken for such.
+    """Lists the objects with this home's and this node's labels. Raises KubeError.
 
-    Copies that a pod of another virtual node of this home uses are that node's by now, and so are
-    the Services of its namespace. What another one made that is no more, neither as a Node nor by
-    its pods, is this node's: it was left because this node used it. A namespace is one of each
-    virtual node that made or claims it.
+    ``others`` are the labels of the home's other virtual nodes for this remote; None if unknown:
+    then every node label with objects counts as one.
+
+    A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
+    Services of the pod's namespace. The objects of a node that no longer exists, neither as a Node
+    nor by its pods, belong to this node: they were left because this node used them. A namespace
+    belongs to every virtual node that created it or uses it.
     """
     found = Inventory()
-    foreign: list[Object] = []
+    of_other_nodes: list[Object] = []
     for pod in (await remote.list(PODS, labels=identity.home_selector)).items:
-        (found.pods if is_owned_by_node(pod, identity) else foreign).append(pod)
-    alive = {*(others or ()), *map(_node_label, foreign)}
+        (found.pods if is_owned_by_node(pod, identity) else of_other_nodes).append(pod)
+    alive = {*(others or ()), *map(_node_label, of_other_nodes)}
 
     def is_left(obj: Object) -> bool:
         node = _node_label(obj)
         return node == identity.node_label or (others is not None and node not in alive)
 
-    users = CopyUsers(foreign)
+    users = CopyUsers(of_other_nodes)
     for resource in COPIED_RESOURCES:
         labels = copies_selector(resource, identity.home_selector)
         for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
@@ -146,27 +148,27 @@ async def take_inventory(
 
 @dataclass(slots=True)
 class NodeInventory(Inventory):
-    """What one virtual node of one home has in the remote, as far as the remote tells."""
+    """The objects of one virtual node of one home, according to the remote."""
 
     home: str = ""
     """The home's identity."""
     node: str = ""
-    """The virtual node's name, as a label's value."""
+    """The virtual node's name, as a label value."""
     last_written: str = ""
-    """When a bridge last wrote one of these objects, in RFC 3339."""
+    """The last write of a bridge to one of these objects, in RFC 3339."""
 
-    def _note(self, obj: Object) -> None:
+    def _record_write(self, obj: Object) -> None:
         self.last_written = max(self.last_written, _last_written(obj))
 
 
 async def list_node_inventories(
     remote: KubeClient, home: str = "", node: str = ""
 ) -> list[NodeInventory]:
-    """What bridges have in the remote, of every home and node or of those that are named.
+    """Lists what bridges have in the remote: of every home and node, or of the given ones.
 
-    Only objects with the annotations of ours count beside the labels: labels are copied by people
-    and by controllers. With ``node``, copies that pods of the home's other virtual nodes use are
-    `Inventory.shared`.
+    An object counts only with a bridge's annotations beside the labels, because users and
+    controllers copy labels. With ``node``, copies that pods of the home's other virtual nodes use
+    are `Inventory.shared`. Raises KubeError.
     """
     whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
     labels = f"{whole},{LABEL_NODE}={node}" if node else whole
@@ -177,7 +179,7 @@ async def list_node_inventories(
         home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
         whose = home_label, node or _node_label(obj)
         owner = found.setdefault(whose, NodeInventory(home=whose[0], node=whose[1]))
-        owner._note(obj)
+        owner._record_write(obj)
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
@@ -185,7 +187,7 @@ async def list_node_inventories(
             of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
-            if not _is_a_bridges(copy):
+            if not _has_bridge_annotations(copy):
                 continue
             if user := users.of(resource, copy):
                 of(copy).shared.append(SharedCopy(resource, copy, user))
@@ -203,8 +205,8 @@ async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Ob
     return (await remote.list(PODS, labels=of_others)).items
 
 
-def _is_a_bridges(copy: Object) -> bool:
-    """Whether it has annotations of a bridge's."""
+def _has_bridge_annotations(copy: Object) -> bool:
+    """Whether the copy has the annotations of a bridge."""
     known = (
         origin_of(copy),
         service_accounts.pod_of_token_secret(copy),
@@ -218,7 +220,7 @@ def _node_label(obj: Object) -> str:
 
 
 def _last_written(obj: Object) -> str:
-    """When a bridge last wrote the object, as far as it tells."""
+    """The last write of a bridge to the object, by its managedFields."""
     meta = metadata(obj)
     entries = meta.get("managedFields") or ()
     times = [str(it.get("time") or "") for it in entries if it.get("manager") == _MANAGER]
@@ -228,14 +230,14 @@ def _last_written(obj: Object) -> str:
 async def delete_pods(
     remote: KubeClient, pods: list[Object], *, waiting: Callable[[int], None]
 ) -> None:
-    """Deletes the pods and waits until they are gone. ``waiting`` gets the number that is left,
-    each time it changes."""
+    """Deletes the pods and waits until they no longer exist. ``waiting`` is called with the number
+    of remaining pods each time it changes. Raises KubeError."""
     await _delete(remote, ((PODS, pod) for pod in pods))
-    left, told = pods, len(pods) + 1
+    left, reported = pods, len(pods) + 1
     while left:
-        if len(left) != told:
-            told = len(left)
-            waiting(told)
+        if len(left) != reported:
+            reported = len(left)
+            waiting(reported)
         still = [pod for pod in left if await _is_there(remote, pod)]
         if still:
             await asyncio.sleep(POLL)
@@ -243,17 +245,17 @@ async def delete_pods(
 
 
 async def delete_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
-    """Deletes ConfigMaps, Secrets, Services and EndpointSlices of ours."""
+    """Deletes ConfigMaps, Secrets, Services and EndpointSlices. Raises KubeError."""
     await _delete(remote, copies)
 
 
 async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy]) -> None:
-    """Makes shared copies objects of the virtual node whose pods use them, which keeps them up to
-    date and removes them when it needs them no more. Raises KubeError."""
+    """Relabels shared copies to the virtual node whose pods use them, which updates and deletes
+    them from then on. Raises KubeError."""
     for it in shared:
         labels = {LABEL_NODE: it.user}
         patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
-        with suppress(NotFound, UidMismatch):  # Gone, or another one of that name.
+        with suppress(NotFound, UidMismatch):  # Deleted or replaced meanwhile.
             await remote.patch(
                 it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
             )
@@ -265,8 +267,8 @@ async def delete_namespaces(
     *,
     has_ended: Callable[[str], bool] = lambda _: False,
 ) -> list[tuple[str, str]]:
-    """Deletes the namespaces that hold nothing more and that no virtual node claims but those that
-    ``has_ended`` (a label's value). Returns (name, why it was kept) of the others."""
+    """Deletes the namespaces that are empty and have no users but virtual nodes that ``has_ended``
+    (by label value). Returns (name, reason) of the namespaces that were kept."""
     served = await _served(remote) if namespaces else ListableResources((), "")
     kept = [
         (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
@@ -280,19 +282,21 @@ async def _remove_namespace(
     served: ListableResources,
     has_ended: Callable[[str], bool],
 ) -> str:
-    """Returns why the namespace was kept, or "". The condition of the deletion is the state in
-    which it held nothing and nobody claimed it (`sync.namespaces.mapping`)."""
+    """Returns why the namespace was kept, or "". The deletion requires the resourceVersion at which
+    the namespace was empty and had no user (`sync.namespaces.mapping`)."""
     now: Object | None = namespace
     for _ in range(ATTEMPTS):
         try:
-            now = await _withdraw(remote, now or await _current(remote, namespace), has_ended)
+            now = await _remove_ended_users(
+                remote, now or await _current(remote, namespace), has_ended
+            )
             if why := await _reason_to_keep(remote, now, served):
                 return why
             if not is_deleting(now):
                 await remote.delete_unchanged(NAMESPACES, now)
         except NotFound:
             return ""
-        except Conflict as error:  # Changed meanwhile, or admission's: what it is now decides.
+        except Conflict as error:  # Changed meanwhile, or rejected by admission: read it again.
             now, why = None, error.message
         else:
             return ""
@@ -306,21 +310,21 @@ async def _reason_to_keep(remote: KubeClient, namespace: Object, served: Listabl
         return "it was handed over"
     if users := namespace_users(namespace):
         return f"virtual node(s) {', '.join(sorted(users))} use it"
-    return await _foreign(remote, name_of(namespace), served)
+    return await _first_object(remote, name_of(namespace), served)
 
 
 async def _current(remote: KubeClient, namespace: Object) -> Object:
-    """Raises NotFound where it is gone, also where another one has its name."""
+    """Reads the namespace. Raises NotFound also if another namespace has its name."""
     now = await remote.get(NAMESPACES, name_of(namespace))
     if uid_of(now) == uid_of(namespace):
         return now
-    raise NotFound("it is another one by now", side=remote.side, code=404)
+    raise NotFound("it was replaced by another namespace", side=remote.side, code=404)
 
 
-async def _withdraw(
+async def _remove_ended_users(
     remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
 ) -> Object:
-    """Withdraws the claims of virtual nodes that have ended; the namespace as it is then."""
+    """Removes virtual nodes that have left as users; returns the namespace after that."""
     ended = [it for it in namespace_users(namespace) if has_ended(it)]
     if not ended:
         return namespace
@@ -330,15 +334,14 @@ async def _withdraw(
 
 
 async def unmanaged_contents(remote: KubeClient, namespace: str) -> str:
-    """What is in the namespace that the cluster did not put there itself, or why that cannot be
-    known, as half a sentence; "" for nothing. Lists every resource that the remote serves, in
-    whatever version, once."""
-    return await _foreign(remote, namespace, await _served(remote))
+    """The first object of the namespace that the cluster did not create itself, or why that is
+    unknown, as half a sentence; "" for nothing. Lists every resource that the remote serves."""
+    return await _first_object(remote, namespace, await _served(remote))
 
 
 async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
-    """Deletes them, several at once. Raises the first failure, after all were tried: what the
-    webhook of one refuses keeps no other. Nothing more is asked of a remote that is away."""
+    """Deletes the objects in parallel. Raises the first failure after all were tried, so that a
+    webhook which rejects one deletion does not block others; stops if the remote is unreachable."""
     gate = asyncio.Semaphore(AT_ONCE)
     failed: list[KubeError] = []
 
@@ -370,7 +373,7 @@ async def _served(remote: KubeClient) -> ListableResources:
     return await discovery.list_namespaced_resources(remote, without=_COMPUTED)
 
 
-async def _foreign(remote: KubeClient, namespace: str, served: ListableResources) -> str:
+async def _first_object(remote: KubeClient, namespace: str, served: ListableResources) -> str:
     """What keeps a namespace, given the resources that the remote serves; "" for nothing."""
     if served.incomplete_reason:
         return served.incomplete_reason
@@ -379,7 +382,7 @@ async def _foreign(remote: KubeClient, namespace: str, served: ListableResources
     async def look(resource: Resource) -> str:
         async with gate:
             try:
-                # Two objects of a resource can be automatic; a third shows up in any case.
+                # At most two objects of a resource are automatic, so three are enough to decide.
                 page, _ = await remote.list_page(
                     resource, namespace=namespace, query={"limit": "3"}
                 )
@@ -390,6 +393,6 @@ async def _foreign(remote: KubeClient, namespace: str, served: ListableResources
                 return f"it holds {resource.kind} {name_of(item)}"
         return ""
 
-    people_make = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
-    answers = await asyncio.gather(*map(look, people_make))
+    user_resources = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
+    answers = await asyncio.gather(*map(look, user_resources))
     return next((answer for answer in answers if answer), "")

@@ -25,8 +25,8 @@ from translators.translation_policy import Policy
 
 
 class SharedInformers:
-    """Makes the informers; the engine runs those that a declaration names. ``fast_keepalive`` as for
-    `Informer`."""
+    """Makes the informers; the engine runs those that a declaration names. ``fast_keepalive`` as
+    for `Informer`."""
 
     def __init__(
         self, home: KubeClient, remote: KubeClient, policy: Policy, *, fast_keepalive: bool

@@ -1,1 +1,3 @@
-"""Copies of ConfigMaps, Secrets, Services and EndpointSlices, and of Events."""
+"""Copies in both directions: home's ConfigMaps, Secrets, Services and EndpointSlices to the remote,
+and the Events of remote pods to home.
+"""

@@ -97,7 +97,7 @@ class CopyController:
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,

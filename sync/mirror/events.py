@@ -1,18 +1,18 @@
-"""Tells at home what the remote says of the node's pods: one Event at home for each there.
+"""Mirrors the Events of the node's remote pods to home: one Event at home for each.
 
-- Only namespaces with pods on the node are watched (`follow` is part of their scope), and only
-  events whose ``involvedObject.uid`` is a remote pod of this node, or was one while we ran: the
-  last words of a pod come when it is gone. What concerns others is passed over.
-- Home's Event has a name that follows from the remote event's UID, so that it is never written
-  twice. What home has already is listed once, before the first write: after a restart only what
-  is new is written. Its latest state is written: one create, or one patch of what went on.
-- What is told needs no more to be kept of it than that it was: there may be several for each pod.
-- Nothing waits for it: few workers take their turn among those of the pods, and in a burst of pods
-  each of these waits, for a second at most, and less where so many events wait that they would be
-  told too late (`LATE`): the servers run pods first.
-- A write that fails is tried again. One that home refuses as it is (its namespace is being
-  deleted, the Event breaks a rule) is given up until the remote's event goes on.
-- Events expire in each cluster by themselves; nothing is deleted here.
+- Only remote namespaces with pods on the node are watched (`EventMirror.follow`), and only Events
+  whose ``involvedObject.uid`` is a remote pod of this node, or was one while this process ran: the
+  last Events of a pod arrive after its deletion.
+- The name of home's Event follows from the UID of the remote one, so that it is never written
+  twice. Home's Events are listed once, before the first write: after a restart only new ones are
+  written. The latest state is written, with one create or one patch of what changed.
+- Of a written Event only that fact is kept in memory: there may be several for each pod.
+- Nothing waits for Events. Few workers share the loop with those of the pods, and in a burst of
+  pods each of these workers waits, for a second at most, and less if so many Events are queued that
+  they would be late (`LATE`): the API servers run pods first.
+- A failed write is retried. A write that home rejects (the namespace is terminating, the Event
+  violates a rule) is dropped until the remote Event changes.
+- Events expire in each cluster; the bridge deletes none.
 """
 
 from __future__ import annotations
@@ -47,34 +47,34 @@ log = logging.getLogger(__name__)
 #: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the
 #: pods have nearly all of the loop.
 WORKERS = 4
-#: Seconds between looks at whether the burst is over, and how long a worker waits at most: events
-#: add at least four writes a second to a burst.
-LOOK, MOST = 0.2, 1.0
-#: Seconds in which two of three events that wait are told, also in a burst without an end.
+#: Seconds between checks whether the burst is over, and the longest wait of a worker: Events add at
+#: least four writes a second to a burst.
+BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0
+#: Seconds in which two of three queued Events are written, also in an endless burst.
 LATE = 15.0
-#: Pods that are gone whose last events are still mirrored.
-FORMER_MAX = 10_000
+#: Deleted pods whose last Events are still mirrored.
+DELETED_PODS_MAX = 10_000
 
-#: Names computed before other tasks get a turn: about 2 ms of work.
+#: Names computed before other tasks run: about 2 ms of work.
 BATCH = 200
 
-#: What the API server says of an Event that it will not take however often it is sent.
-_REFUSED = (BadRequest, Forbidden, Invalid, NotFound)
+#: Responses to an Event that the API server will never accept.
+_REJECTED = (BadRequest, Forbidden, Invalid, NotFound)
 
 
 class _Namespace:
-    """One namespace that is followed."""
+    """One followed namespace."""
 
     def __init__(self, events: Informer) -> None:
         self.events = events
         self.written: dict[str, str] | None = None
-        """How far home's Events have gone, as JSON, by the UID of the remote event; None until home
-        has been asked."""
+        """The progress of home's Events, as JSON, by the UID of the remote Event; None until home's
+        Events are listed."""
 
 
 class EventMirror:
-    """Mirrors the events of one virtual node's pods. A key is home's namespace and the name of
-    the remote event; without a name it stands for the list of what home has."""
+    """One key, home's namespace and the name of the remote Event, for each Event; a key without a
+    name stands for the list of home's Events."""
 
     def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
         self._in_burst = in_burst
@@ -85,13 +85,13 @@ class EventMirror:
         self._namespaces: dict[HomeNamespace, _Namespace] = {}
         # By the remote pod's UID.
         self._pods: dict[str, Origin] = {}
-        self._former: FairCache[str, Origin] = FairCache(FORMER_MAX)
+        self._deleted_pods: FairCache[str, Origin] = FairCache(DELETED_PODS_MAX)
         self.controller: Controller[Key] = Controller(
             "events", self._reconcile, workers=WORKERS, kind="Event"
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -102,17 +102,17 @@ class EventMirror:
             start=self._requeue_all,
         )
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to keys ----------------------------------------------------------------------
 
     async def follow(self, namespace: HomeNamespace) -> None:
-        """Watches the events of what stands for home's ``namespace``, until cancelled."""
+        """Watches the Events in the remote namespace of ``namespace``, until cancelled."""
         events = Informer(
             self._remote,
             EVENTS,
             namespace=self._identity.remote_namespace(namespace),
             fields="involvedObject.kind=Pod",
-            indexers={"pod": _untold},
-            indexed=("said",),
+            indexers={"pod": _unwritten_pod},
+            indexed=("rest",),
             slim=_packed,
         )
         events.on_change(functools.partial(self._changed, namespace))
@@ -127,18 +127,18 @@ class EventMirror:
                 del self._namespaces[namespace]
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Home lets the namespace be read: what it refused to list may be listed now."""
+        """Queues the list of home's Events if it is missing: home may have forbidden it."""
         followed = self._namespaces.get(namespace)
         if followed is not None and followed.written is None and followed.events.synced.is_set():
             self.controller.queue.add(Key(namespace, ""))
 
     def _requeue_all(self) -> None:
-        """Queues the namespaces that a standby has followed."""
+        """Queues the namespaces that the standby followed."""
         for namespace in self._namespaces:
             self.requeue_namespace(namespace)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A remote pod of this home came, changed or went."""
+        """Queues the Events that arrived before their pod."""
         pod = new or old or {}
         origin = origin_of(pod)
         if origin is None or not is_owned_by_node(pod, self._identity):
@@ -148,13 +148,13 @@ class EventMirror:
         uid = uid_of(pod)
         if new is None:
             self._pods.pop(uid, None)
-            self._former.put(namespace_of(pod), uid, origin)
+            self._deleted_pods.put(namespace_of(pod), uid, origin)
         elif uid not in self._pods:
-            # The other watch may have been faster: its first events are there already.
+            # The watch of Events may have been faster.
             self._pods[uid] = origin
             followed = self._namespaces.get(origin.namespace)
-            for told in followed.events.store.by_index("pod", uid) if followed else ():
-                self.controller.queue.add(Key(origin.namespace, name_of(told)))
+            for waiting in followed.events.store.by_index("pod", uid) if followed else ():
+                self.controller.queue.add(Key(origin.namespace, name_of(waiting)))
 
     def _changed(self, namespace: HomeNamespace, old: Object | None, new: Object | None) -> None:
         if new is not None and self._origin(new):
@@ -166,7 +166,7 @@ class EventMirror:
 
     def _origin(self, packed: Object) -> Origin | None:
         uid = packed["pod"]
-        return self._pods.get(uid) or self._former.get(uid)
+        return self._pods.get(uid) or self._deleted_pods.get(uid)
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -179,22 +179,22 @@ class EventMirror:
             await self._list_home_events(namespace, followed)
         elif followed.written is not None:
             place = Key(self._identity.remote_namespace(namespace), key.name)
-            await self._give_way()
+            await self._wait_for_burst()
             packed = followed.events.store.get(place)
-            origin = self._origin(packed) if packed and "said" in packed else None
+            origin = self._origin(packed) if packed and "rest" in packed else None
             if packed is not None and origin is not None:
                 wanted = event.translate_event(_unpacked(packed), origin, self._identity)
-                await self._tell(uid_of(packed), wanted, followed.written)
-                followed.events.compact(packed, _told(packed))
+                await self._write(uid_of(packed), wanted, followed.written)
+                followed.events.compact(packed, _written_form(packed))
 
-    async def _give_way(self) -> None:
+    async def _wait_for_burst(self) -> None:
         waited = 0.0
         while self._in_burst():
-            left = min(MOST, LATE * WORKERS / (len(self.controller.queue) + 1)) - waited
+            left = min(BURST_WAIT_MAX, LATE * WORKERS / (len(self.controller.queue) + 1)) - waited
             if left <= 0:
                 return
-            waited += LOOK
-            await asyncio.sleep(min(LOOK, left))
+            waited += BURST_POLL
+            await asyncio.sleep(min(BURST_POLL, left))
 
     async def _list_home_events(self, namespace: HomeNamespace, followed: _Namespace) -> None:
         selector = event.mirrored_events_selector(self._identity)
@@ -211,19 +211,19 @@ class EventMirror:
         for packed in followed.events.store:
             self._changed(namespace, None, packed)
 
-    async def _tell(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
-        """Makes home's Event be as wanted, where it is not, and notes that."""
+    async def _write(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
+        """Creates or patches home's Event if it differs, and records its progress."""
         progress = event.progress_fields(wanted)
         try:
             known = orjson.loads(written[uid]) if uid in written else await self._create(wanted)
             if patch := merge_patch(known, progress):
                 await self._patch(wanted, patch)
-        except _REFUSED as error:
-            log.debug("event %s/%s: given up: %s", namespace_of(wanted), name_of(wanted), error)
+        except _REJECTED as error:
+            log.debug("event %s/%s: rejected: %s", namespace_of(wanted), name_of(wanted), error)
         written[uid] = _text(progress)
 
     async def _create(self, wanted: Object) -> Object:
-        """How far the Event at home has gone that was made now, or was there already."""
+        """Creates home's Event; returns the progress of the created or existing one."""
         namespace = namespace_of(wanted)
         try:
             made = await self._home.create(EVENTS, wanted, namespace=namespace)
@@ -236,40 +236,40 @@ class EventMirror:
         try:
             await self._home.patch(EVENTS, name_of(wanted), patch, namespace=namespace)
         except NotFound:
-            # It has expired at home, or somebody cleared it.
+            # The Event has expired or was deleted at home.
             await self._create(wanted)
 
 
-# -- what is kept of an event: few read it more than once ------------------------------------
+# -- the stored form of an Event ------------------------------------
 
 
 def _packed(remote: Object) -> Object:
-    """Until it is told: what an informer needs, the pod's UID, and all else as JSON."""
+    """The form of an Event that is not written yet: metadata, the pod's UID, the rest as JSON."""
     slim = event.compact(remote)
     meta = slim.pop("metadata")
-    return {"metadata": meta, "pod": event.involved_uid(remote), "said": _text(slim)}
+    return {"metadata": meta, "pod": event.involved_uid(remote), "rest": _text(slim)}
 
 
 def _unpacked(packed: Object) -> Object:
-    said: Object = orjson.loads(packed["said"]) if "said" in packed else {}
-    return {**said, "metadata": metadata(packed)}
+    rest: Object = orjson.loads(packed["rest"]) if "rest" in packed else {}
+    return {**rest, "metadata": metadata(packed)}
 
 
-def _told(packed: Object) -> Object:
-    """From then on, until it goes on."""
+def _written_form(packed: Object) -> Object:
+    """The form of a written Event, until it changes."""
     return {"metadata": metadata(packed), "pod": packed["pod"]}
 
 
-def _untold(packed: Object) -> tuple[str, ...]:
-    """The pod of an event that may have come before its pod."""
-    return (packed["pod"],) if "said" in packed else ()
+def _unwritten_pod(packed: Object) -> tuple[str, ...]:
+    """Index: the pod of an Event that is not written yet."""
+    return (packed["pod"],) if "rest" in packed else ()
 
 
 def _progress(home: Object) -> Object:
-    """How far home's Event has gone."""
+    """Reduces home's Event to its name and progress."""
     return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress_fields(home))}
 
 
 def _text(part: Object) -> str:
-    """As JSON. Decoded, since orjson gives bytes in a buffer of several kB that stays."""
+    """JSON text. Decoded, because the bytes of orjson keep a buffer of several kB alive."""
     return orjson.dumps(part).decode()

@@ -1,7 +1,8 @@
 """References of a home pod to ConfigMaps and Secrets that home does not have.
 
 The remote resolves a reference by its name, so that an unmanaged object of the remote would be read
-by a pod whose owner has no access to it. `Unresolved.omitted` decides, before the pod is created:
+by a pod whose owner has no access to it. `UnresolvedReferences.omitted` decides, before the pod is
+created:
 
 - In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
   name makes the pod wait with `RemoteClash`; an optional reference to it is dropped instead.
@@ -26,7 +27,7 @@ from translators.pods.references import Reference
 
 
 class UnresolvedReferences:
-    """Asks the remote about references for which home has no original."""
+    """Checks references for which home has no original."""
 
     def __init__(
         self, client: KubeClient, *, identity: Identity, namespaces: NamespaceMapping
@@ -36,8 +37,8 @@ class UnresolvedReferences:
         self._namespaces = namespaces
 
     async def omitted(self, pod: Object, missing: Collection[Reference]) -> frozenset[Reference]:
-        """The optional references of the home pod, among those ``missing`` at home, that must be
-        dropped. Raises Waiting where a required one keeps the pod from being created."""
+        """Returns the optional references among ``missing`` (those that home lacks) that must be
+        dropped from the pod. Raises ReconcileBlocked if a required one blocks it, and KubeError."""
         if not missing:
             return frozenset()
         namespace = HomeNamespace(namespace_of(pod))
@@ -48,30 +49,30 @@ class UnresolvedReferences:
                 if not await self._is_unmanaged(namespace, ref):
                     continue
                 if ref in required:
-                    raise self._clash(namespace, ref)
+                    raise self._conflict(namespace, ref)
             elif ref in required:
                 raise self._missing(namespace, ref)
             found.add(ref)
         return frozenset(found)
 
     async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
-        """Whether the remote has an object of that name that is not one of our copies."""
+        """Whether the remote has an object of that name that is not a copy of this home."""
         remote = self._identity.remote_namespace(namespace)
         try:
-            there = await self._client.get(
+            existing = await self._client.get(
                 REFERENCED_RESOURCES[ref.kind], ref.name, namespace=remote
             )
         except NotFound:
             return False
-        return not is_owned(there, self._identity)
+        return not is_owned(existing, self._identity)
 
-    def _clash(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
+    def _conflict(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
         remote = self._identity.remote_namespace(namespace)
         return ReconcileBlocked(
             "RemoteClash",
             f"home has no {ref.kind} {namespace}/{ref.name}, and {ref.kind} {remote}/{ref.name} of "
-            "the remote cluster is not this bridge's: the pod must not read it; create the "
-            f"{ref.kind} at home under another name, or remove that one",
+            "the remote cluster is not managed by this bridge, so the pod must not read it; create "
+            f"the {ref.kind} at home under another name, or delete that one",
         )
 
     def _missing(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
@@ -79,5 +80,5 @@ class UnresolvedReferences:
         return ReconcileBlocked(
             "ReferenceMissing",
             f"home has no {ref.kind} {namespace}/{ref.name}; namespace {remote} of the remote "
-            "cluster is shared with others, so that the pod is created there only once home has it",
+            "cluster is shared with other tenants, so the pod is created only when home has it",
         )

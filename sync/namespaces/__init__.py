@@ -1,1 +1,3 @@
-"""The remote namespaces: their mapping, ownership, and the watches for each."""
+"""The namespaces of both clusters: the mapping from home to the remote, the record of the remote
+namespaces that this home created, and the watches of home namespaces.
+"""

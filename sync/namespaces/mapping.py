@@ -1,17 +1,19 @@
-"""The remote namespaces that stand for home's: made when first needed, never taken from others.
+"""Maps home namespaces to remote namespaces, which are created when first needed.
 
-`Namespaces.ensure` answers from its cache where it can. A namespace of that name that this home did
-not make, by what home has recorded (`sync.namespaces.ownership`), is refused (`ReconcileBlocked`),
-unless its owners handed it over with an annotation (`identity.ANNOTATION_ACCEPTS`) and home accepts
-that. Nor do two home namespaces share one, whose names became one, or whose bridges were joined
-with different templates: the second waits. One that `Namespaces.remove` deletes is not given out
-from the moment of the request on.
+`NamespaceMapping.ensure` answers from the cache where possible. A remote namespace that this home
+did not create, by its own record (`sync.namespaces.ownership`), is rejected with
+`ReconcileBlocked`, unless the remote granted it with an annotation (`identity.ANNOTATION_ACCEPTS`)
+and home accepts that. Two home namespaces never share a remote namespace, which could happen if
+their mapped names are equal or their bridges were joined with different templates: the second one
+is blocked. A namespace that `NamespaceMapping.delete` deletes is not returned from the moment of
+the request.
 
-Several virtual nodes of one home share a remote namespace, and any of them may delete it when it is
-empty. Each claims it, by an annotation, before the first object that it creates there. To delete it
-a node withdraws its own claim (`Namespaces.release`), which says who else claims it, looks what is
-in it, and deletes it on condition that it has not changed since then. So a claim is either seen, or
-it is a change and the deletion fails, or it meets a namespace that is already being deleted.
+Several virtual nodes of one home share a remote namespace, and each of them may delete it when it
+is empty. Each records itself as a user, in an annotation, before it creates the first object there.
+To delete the namespace a node removes itself as a user (`NamespaceMapping.remove_user`), checks the
+other users and the contents, and deletes the namespace on condition that its resourceVersion has
+not changed since. So a new user is either seen, or changes the resourceVersion and the deletion
+fails, or finds the namespace terminating.
 """
 
 from __future__ import annotations
@@ -64,8 +66,8 @@ class NamespaceMappingError(Exception):
 
 
 class NamespaceMapping:
-    """``informer`` watches all namespaces of the remote. ``has_pods`` tells whether a home
-    namespace has pods on this node; those of the remote are reported to `pod_changed`."""
+    """``informer`` watches all remote namespaces. ``has_pods`` returns whether a home namespace has
+    pods on this node. `pod_changed` must be called for every remote pod of this home."""
 
     def __init__(
         self,
@@ -81,19 +83,19 @@ class NamespaceMapping:
         self._identity = identity
         self._owned = owned
         self._has_pods = has_pods
-        # UIDs of those that we delete: the cache shows it only a moment later.
-        self._removed: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
-        # A burst of pods comes to a namespace that is not there yet: one of them makes it.
-        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Of namespaces that were handed over: whose pods are there, and who began to use it.
+        # UIDs of namespaces being deleted by the bridge: the cache shows it a moment later.
+        self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
+        # Of a burst of pods in a missing namespace, one creates it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Of granted namespaces: which home namespaces have pods there, and which was first.
         self._tenants: defaultdict[str, Counter[HomeNamespace]] = defaultdict(Counter)
         self._first: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
 
     async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
-        """The remote namespace for ``namespace``, which exists and may be used.
+        """Returns the remote namespace of ``namespace``, which exists and may be used.
 
-        Raises Waiting where it is foreign, stands for another home namespace or is being deleted,
-        and what the API server raises.
+        Raises KubeError, and ReconcileBlocked if the namespace is unmanaged, belongs to another
+        home namespace or is being deleted.
         """
         name = self._identity.remote_namespace(namespace)
         async with self._lock(name):
@@ -101,14 +103,14 @@ class NamespaceMapping:
             if found is None:
                 found = await self._create(namespace, name)
             await self._check(found, namespace)
-            if not self._is_going(found) and self._lacks_claim(found):
-                found = await self._claim(found)
-        if self._is_going(found):
-            raise _going(name)
+            if not self._is_terminating(found) and self._is_not_user(found):
+                found = await self._add_user(found)
+        if self._is_terminating(found):
+            raise _terminating(name)
         return name
 
     def owned(self, namespace: HomeNamespace) -> Object | None:
-        """The namespace of ours that stands for ``namespace``, if it is there."""
+        """The Namespace object that this home created for ``namespace``, if it exists."""
         name = self._identity.remote_namespace(namespace)
         found = self._informer.store.get(Key("", name))
         if found is None or not self._owned.owns(found):
@@ -116,33 +118,32 @@ class NamespaceMapping:
         return found if matches_home_namespace(found, namespace) else None
 
     def may_use(self, remote: Object) -> bool:
-        """Whether this home made the namespace, or it was handed over and is accepted."""
+        """Whether this home created the namespace, or the remote granted it and home accepts it."""
         return self._owned.owns(remote) or self._is_shared(remote)
 
     def has_usable(self, namespace: HomeNamespace) -> bool:
-        """Whether the namespace that stands for ``namespace`` is there, and `usable` for it."""
+        """Whether the remote namespace of ``namespace`` exists and may be used for it."""
         found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
         if found is None or not self.may_use(found):
             return False
         return self._is_shared(found) or matches_home_namespace(found, namespace)
 
     def _is_shared(self, remote: Object) -> bool:
-        """Whether it was handed over, and accepted. Labels of ours that home has no record of count
-        as handed over: then home's word is enough."""
+        """Whether the namespace is granted and accepted. One with the bridge's labels that home has
+        no record of counts as granted: then home's acceptance is enough."""
         handed_over = is_granted_by_remote(remote, self._identity) or is_owned(
             remote, self._identity
         )
         return handed_over and is_accepted_by_home(remote, self._identity)
 
     def is_owned(self, namespace: HomeNamespace) -> bool:
-        """Whether the bridge made the namespace that stands for ``namespace``. Nobody but the
-        remote's administrators is expected to write there; into one that was handed over, the
-        remote's tenants may write too."""
+        """Whether the bridge created the remote namespace of ``namespace``. Only the remote's
+        administrators are expected to write there; in a granted one other tenants may write too."""
         return self.owned(namespace) is not None
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod of this home in the remote came, changed or went."""
-        if old is not None and new is not None and _notes(old) == _notes(new):
+        """Counts the pods of each home namespace in granted remote namespaces."""
+        if old is not None and new is not None and _annotations(old) == _annotations(new):
             return
         for pod, sign in ((old, -1), (new, 1)):
             origin = origin_of(pod) if pod is not None else None
@@ -183,57 +184,59 @@ class NamespaceMapping:
         home = home_pods.get(Key(origin.namespace, origin.name))
         return home is not None and uid_of(home) == origin.uid
 
-    # -- an end ----------------------------------------------------------------------------
+    # -- delete ----------------------------------------------------------------------------
 
     async def remove_user(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
-        """Withdraws this node's claim of a namespace of ours. Returns the namespace as it is then;
-        None where it is gone, or where ``unused`` no longer holds. Raises Waiting and KubeError."""
+        """Removes this node as a user of a namespace that this home created. Returns the namespace
+        after that; None if it no longer exists, or if ``unused`` no longer holds. Raises
+        ReconcileBlocked and KubeError."""
         async with self._lock(name_of(remote)):
             if not unused():
                 return None
             try:
-                return await self._annotate(remote, None)
+                return await self._set_user(remote, None)
             except NotFound:
                 return None
 
     async def delete(self, remote: Object) -> None:
-        """Deletes a namespace of ours as `release` returned it. Raises Waiting where it has changed
-        since, and KubeError."""
-        self._removed[uid_of(remote)] = True
+        """Deletes a namespace that `remove_user` returned. Raises ReconcileBlocked if it has
+        changed since, and KubeError."""
+        self._deleted[uid_of(remote)] = True
         try:
             await self._client.delete_unchanged(NAMESPACES, remote)
         except KubeError as error:
-            # Where it was deleted all the same, the informer tells.
-            self._removed.pop(uid_of(remote), None)
+            # If it was deleted nevertheless, the informer sees that.
+            self._deleted.pop(uid_of(remote), None)
             if isinstance(error, Conflict):
                 raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
             raise
 
-    def _is_going(self, remote: Object) -> bool:
-        return is_deleting(remote) or uid_of(remote) in self._removed
+    def _is_terminating(self, remote: Object) -> bool:
+        return is_deleting(remote) or uid_of(remote) in self._deleted
 
     # -- requests --------------------------------------------------------------------------
 
     def _lock(self, name: str) -> asyncio.Lock:
-        return self._making.setdefault(name, asyncio.Lock())
+        return self._locks.setdefault(name, asyncio.Lock())
 
-    def _lacks_claim(self, remote: Object) -> bool:
-        claimed = self._identity.node_label in namespace_users(remote)
-        return self._owned.owns(remote) and not claimed
+    def _is_not_user(self, remote: Object) -> bool:
+        is_user = self._identity.node_label in namespace_users(remote)
+        return self._owned.owns(remote) and not is_user
 
-    async def _claim(self, remote: Object) -> Object:
-        """Raises Waiting where the namespace is gone, and KubeError."""
+    async def _add_user(self, remote: Object) -> Object:
+        """Records this node as a user. Raises ReconcileBlocked if the namespace no longer exists,
+        and KubeError."""
         try:
-            return await self._annotate(remote, "true")
+            return await self._set_user(remote, "true")
         except NotFound as error:
-            raise _going(name_of(remote)) from error
+            raise _terminating(name_of(remote)) from error
 
-    async def _annotate(self, remote: Object, claim: str | None) -> Object:
-        annotations = {used_by_annotation(self._identity.node_label): claim}
+    async def _set_user(self, remote: Object, value: str | None) -> Object:
+        annotations = {used_by_annotation(self._identity.node_label): value}
         patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
         try:
             changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
-        except Conflict as error:  # Another one has the name by now, or it is admission's.
+        except Conflict as error:  # Replaced meanwhile, or rejected by admission.
             raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
         self._informer.observe_write(changed)
         return changed
@@ -254,32 +257,32 @@ class NamespaceMapping:
             },
         }
         try:
-            made = await self._client.create(NAMESPACES, body)
+            created = await self._client.create(NAMESPACES, body)
         except AlreadyExists:
-            made = await self._client.get(NAMESPACES, name)
-        if self._owned.owns(made):
-            await self._owned.record_created(made)
-        self._informer.observe_write(made)
-        return made
+            created = await self._client.get(NAMESPACES, name)
+        if self._owned.owns(created):
+            await self._owned.record_created(created)
+        self._informer.observe_write(created)
+        return created
 
-    # -- whether it may be used ------------------------------------------------------------
+    # -- permission to use ------------------------------------------------------------
 
     async def _check(self, found: Object, namespace: HomeNamespace) -> None:
-        """Raises Waiting where the namespace may not be used for ``namespace``."""
+        """Raises ReconcileBlocked if the remote namespace may not be used for ``namespace``."""
         name = name_of(found)
         if await self._owned.verify(found):
             if not matches_home_namespace(found, namespace):
-                raise _meet(name, namespace, home_namespace_of(found))
+                raise _shared_mapping(name, namespace, home_namespace_of(found))
         elif self._is_shared(found):
             if (other := self._other_tenant(name, namespace)) is not None:
-                raise _meet(name, namespace, other)
+                raise _shared_mapping(name, namespace, other)
             self._first[name] = namespace
         else:
             raise ReconcileBlocked("RemoteClash", unusable_namespace_message(found, self._identity))
 
     def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
-        """Another home namespace that uses a namespace which was handed over: nothing on it tells
-        for which it stands."""
+        """Another home namespace that uses the granted namespace, which itself does not record for
+        which home namespace it is used."""
         there = self._tenants.get(name) or Counter()
         other = next((it for it in there if it != namespace), None)
         first = self._first.get(name)
@@ -290,21 +293,22 @@ class NamespaceMapping:
         return first
 
 
-def _notes(obj: Object) -> object:
+def _annotations(obj: Object) -> object:
     return metadata(obj).get("annotations")
 
 
-def _going(name: str) -> ReconcileBlocked:
+def _terminating(name: str) -> ReconcileBlocked:
     return ReconcileBlocked(
         "RemoteNamespaceTerminating",
-        f"namespace {name} is being deleted in the remote cluster; "
-        "it is made again when it is gone",
+        f"remote: namespace {name} is being deleted; it is re-created after that",
     )
 
 
-def _meet(name: str, namespace: HomeNamespace, other: HomeNamespace | None) -> ReconcileBlocked:
+def _shared_mapping(
+    name: str, namespace: HomeNamespace, other: HomeNamespace | None
+) -> ReconcileBlocked:
     return ReconcileBlocked(
         "RemoteClash",
-        f"namespace {name} of the remote cluster stands for home's namespace {other}, and would "
-        f"for {namespace} too: join one of them with another --namespace-template",
+        f"remote: namespace {name} is used for home's namespace {other}, and {namespace} maps "
+        "to it too: join one of them with another --namespace-template",
     )

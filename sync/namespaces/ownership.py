@@ -1,18 +1,19 @@
-"""Which namespaces of the remote this home made, as recorded at home.
+"""Records at home which remote namespaces this home created.
 
-Labels and annotations of a remote namespace prove nothing: whoever may create namespaces there can
-write them. So home keeps a digest of the name and UID of each namespace that a bridge created.
+Labels and annotations of a remote namespace prove nothing: every client that may create namespaces
+there can write them. So home keeps a digest of the name and UID of each namespace that a bridge
+created.
 
 - Before a namespace is created, an *intent* is recorded: a digest of its name and a random nonce,
-  which the new namespace carries. Afterwards the UID takes its place. A bridge that was killed in
-  between recognizes its namespace by the nonce.
-- What other virtual nodes of this home recorded counts too, and is recorded for this one when it
-  uses it: several nodes of one home can share a namespace.
-- A node without a record, that was served before, had a bridge of an earlier version, or somebody
-  deleted the record. Then the namespaces with this home's labels are adopted once, and logged.
+  which the new namespace carries. Afterwards an entry with the UID replaces the intent. A bridge
+  that was killed in between recognizes its namespace by the nonce.
+- Entries of other virtual nodes of this home count too, and are recorded for this node when it uses
+  the namespace: several nodes of one home can share a namespace.
+- A node that was served before and has no record had a bridge of an earlier version, or the record
+  was deleted. Then the namespaces with this home's labels are adopted once, with a log line.
 - The record is written when a namespace is created or first used, and never by an idle bridge.
-  Changes that come together are one write. A record that was deleted while the bridge runs comes
-  back with the next write, from memory.
+  Concurrent changes share one write. A record that is deleted while the bridge runs is restored
+  from memory by the next write.
 """
 
 from __future__ import annotations
@@ -38,41 +39,41 @@ log = logging.getLogger(__name__)
 DIGITS = 16
 #: Bytes of a nonce.
 _NONCE = 16
-#: Begins an intent in the record.
+#: Prefix of an intent.
 _INTENT = "+"
-#: Seconds after which an entry that was read, and of which no namespace has been seen, is left out
-#: of the next write: the cache can be behind, and a request of the previous bridge on its way.
+#: Seconds after which an entry whose namespace was never seen is left out of the next write: the
+#: cache can lag, and a request of the previous bridge can be in flight.
 STALE_SECONDS = 600.0
-#: Seconds between attempts to read or write the record, and between looks at other nodes' records.
+#: Seconds between attempts to read or write the record, and between reads of other nodes' records.
 RETRY_SECONDS, LOOK_SECONDS = 1.0, 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class OwnershipEntries:
-    """The record as it was read."""
+    """The entries of a record."""
 
     own: frozenset[str] | None
-    """What this virtual node recorded; None where it has no record."""
+    """Those of this virtual node; None if it has no record."""
     others: frozenset[str] = frozenset()
-    """What other virtual nodes of this home recorded."""
+    """Those of other virtual nodes of this home."""
     fresh: bool = False
-    """The node is new: there can be no namespaces of an earlier bridge."""
+    """The node is new: an earlier bridge cannot have created namespaces."""
 
 
 class OwnershipRecord(Protocol):
-    """Where home keeps the record."""
+    """Stores the entries at home."""
 
     async def read(self) -> OwnershipEntries:
         """Raises KubeError."""
         ...
 
     async def write(self, entries: Collection[str]) -> None:
-        """Replaces what this virtual node recorded. Raises KubeError."""
+        """Replaces the entries of this virtual node. Raises KubeError."""
         ...
 
 
 class NamespaceOwnership:
-    """``namespaces`` is the informer of all namespaces of the remote."""
+    """``namespaces`` is the informer of all remote namespaces."""
 
     def __init__(self, record: OwnershipRecord, namespaces: Informer, identity: Identity) -> None:
         self._record = record
@@ -80,25 +81,25 @@ class NamespaceOwnership:
         self._identity = identity
         self._own: set[str] = set()
         self._others: frozenset[str] = frozenset()
-        # Entries that were read and of which no namespace has been seen, and since when.
+        # Entries that were read and whose namespace was never seen, and since when.
         self._unseen: frozenset[str] = frozenset()
         self._unseen_since = 0.0
         # By the name of a namespace that is being created.
         self._nonces: dict[str, str] = {}
-        # UIDs of namespaces for which other nodes' records were read a moment ago.
+        # UIDs of namespaces for which other nodes' records were read within LOOK_SECONDS.
         self._looked: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, LOOK_SECONDS)
-        # Whether the log says that namespaces are adopted.
+        # Whether the adoption was logged.
         self._adopts = False
         self._writing = asyncio.Lock()
-        # How many changes there were, and how many of them are in the record.
+        # The number of changes, and how many of them are written.
         self._changes = self._written = 0
         self.on_recognized: Callable[[Object], None] | None = None
-        """Called with a namespace of another virtual node that is found to be this home's."""
+        """Called with a namespace that is found in the record of another virtual node."""
         namespaces.on_change(self._changed)
 
     def owns(self, remote: Object) -> bool:
-        """Whether a namespace of the remote is one that this home made, by UID or by the nonce of
-        an intent. Its labels must say so too: somebody may have taken them off on purpose."""
+        """Whether this home created the namespace, by UID or by the nonce of an intent. The labels
+        are required too: an administrator may have removed them on purpose."""
         if not is_owned(remote, self._identity):
             return False
         return not self._entries_of(remote).isdisjoint(self._own | self._others)
@@ -106,13 +107,13 @@ class NamespaceOwnership:
     # -- at start --------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Reads the record, for as long as it takes. The informer must be synced."""
+        """Reads the record, with retries until it succeeds. The informer must be synced."""
         while True:
             try:
                 recorded = await self._record.read()
                 break
             except KubeError as error:
-                log.warning("the record of namespaces cannot be read yet: %s", error)
+                log.warning("cannot read the record of remote namespaces: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
         self._others = recorded.others
         labelled = [it for it in self._namespaces.store if is_owned(it, self._identity)]
@@ -127,34 +128,36 @@ class NamespaceOwnership:
         self._unseen = recorded.own - seen
         self._unseen_since = asyncio.get_running_loop().time()
         if intents:
-            self._changes += 1  # The UID takes the place of the intent.
+            self._changes += 1  # The entry with the UID replaces the intent.
 
     def _adopted(self, labelled: list[Object]) -> set[str]:
         if labelled and not self._adopts:
             self._adopts = True
             log.warning(
-                "remote: home has no record of the namespaces that it made; these carry its labels "
-                "and are taken for its own: %s",
+                "remote: home has no record of the namespaces that it created; those with its "
+                "labels are taken for its own: %s",
                 ", ".join(sorted(map(name_of, labelled))),
             )
         return {_by_uid(it) for it in labelled}
 
     async def run(self) -> None:
-        """Writes what was found at start, once; it fails for as long as home is away."""
+        """Writes the changes found by `load`, with retries until that succeeds."""
         while self._written < self._changes:
             try:
                 await self._save()
             except NotLeaderError as error:
-                log.debug("the record of namespaces is not ours to write: %s", error)
+                log.debug(
+                    "not the leader, the record of remote namespaces is not written: %s", error
+                )
             except KubeError as error:
-                log.warning("the record of namespaces could not be written: %s", error)
+                log.warning("cannot write the record of remote namespaces: %s", error)
             if self._written < self._changes:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    # -- a namespace comes -----------------------------------------------------------------
+    # -- create -----------------------------------------------------------------
 
     async def record_intent(self, name: str) -> str:
-        """Records that the namespace is about to be created; the nonce to put on it. Raises
+        """Records the intent to create the namespace, and returns the nonce to put on it. Raises
         KubeError."""
         nonce = self._nonces.get(name)
         if nonce is None:
@@ -169,8 +172,8 @@ class NamespaceOwnership:
         return nonce
 
     async def record_created(self, remote: Object) -> None:
-        """Records the UID of a namespace that was created with the nonce of an intent. Where that
-        fails, the intent does for it until the next write."""
+        """Records the UID of a namespace that was created with a nonce. If that fails, the intent
+        identifies the namespace until the next write."""
         name = name_of(remote)
         nonce = self._nonces.pop(name, None)
         if nonce is not None:
@@ -179,11 +182,11 @@ class NamespaceOwnership:
         try:
             await self._save()
         except KubeError as error:
-            log.info("namespace %s: it is recorded by its intent until then: %s", name, error)
+            log.info("namespace %s: recorded by its intent until the next write: %s", name, error)
 
     async def verify(self, remote: Object) -> bool:
-        """As `has`, after a look at what other virtual nodes of this home recorded meanwhile. What
-        is used from now on is recorded for this node. Raises KubeError."""
+        """As `owns`, with a fresh read of the entries of other virtual nodes. An owned namespace is
+        recorded for this node. Raises KubeError."""
         if not is_owned(remote, self._identity):
             return False
         if not self.owns(remote) and uid_of(remote) not in self._looked:
@@ -202,7 +205,7 @@ class NamespaceOwnership:
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and (new is None or uid_of(new) != uid_of(old)):
-            self._own.discard(_by_uid(old))  # The next write leaves it out.
+            self._own.discard(_by_uid(old))  # Dropped by the next write.
 
     def _entries_of(self, remote: Object) -> set[str]:
         nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
@@ -214,7 +217,7 @@ class NamespaceOwnership:
         self._changes += 1
 
     async def _save(self) -> None:
-        """Writes the record; whoever waits for a write that is under way shares the next one."""
+        """Writes the record. Callers that wait for a running write share the next one."""
         wanted = self._changes
         async with self._writing:
             if self._written < wanted:
@@ -231,12 +234,12 @@ class NamespaceOwnership:
 
 
 def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
-    """What of a record is of namespaces that are still there."""
+    """The entries of a record whose namespaces still exist."""
     return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
 
 
 def entries(namespaces: Iterable[Object]) -> list[str]:
-    """The entries of these namespaces of the remote."""
+    """The entries for these remote namespaces."""
     return sorted(map(_by_uid, namespaces))
 
 

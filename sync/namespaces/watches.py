@@ -1,16 +1,14 @@
-"""What the bridge watches of home's namespaces: only those that have pods on the virtual node.
+"""Watches resources of home namespaces, but only of those that have pods on the virtual node.
 
-For each such namespace there is a `Scope`: informers of its ConfigMaps, Secrets and Services, and
-of its EndpointSlices where home's addresses mean something in the remote, or the bridge connects to
-them; and ``beside`` them what
-else goes on as long, for which nobody waits. Nothing of any other namespace is read. A watch ends
-`LINGER` seconds after its last pod, so that a rollout or a job that comes every few seconds does
-not list the namespace each time.
+A `NamespaceWatch` has one informer for each resource that a controller declared, and runs the
+coroutines that were added with `NamespaceWatches.run_alongside`. Nothing of any other namespace is
+read. A watch ends `LINGER` seconds after its last pod, so that a rollout or a Job every few seconds
+does not list the namespace each time.
 
-The right to read is home's to give, namespace by namespace. A watch to which home refuses a kind is
-not complete: `Scopes.get` does not give it, `Scopes.waiting` says what is missing. ``on_refused``
-is called when that changes, and one line is logged; ``on_synced`` when the watch is complete
-(again). Other namespaces do not notice.
+Home grants the permission to read namespace by namespace. A watch with a forbidden resource is not
+complete: `NamespaceWatches.get` returns None, and `NamespaceWatches.missing_permission` states what
+is missing. ``on_forbidden`` handlers are called when that changes, with one log line; ``on_synced``
+handlers when the watch is complete (again). Other namespaces are not affected.
 """
 
 from __future__ import annotations
@@ -39,33 +37,33 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a namespace is watched after its last pod.
 LINGER = 60.0
-#: Seconds after which what home refuses is told, and after which that it refuses less, but some:
-#: kinds are refused, and allowed, one by one, and each telling is a write for each pod.
-SETTLE, SHRINK = 0.5, 5.0
+#: Seconds until a new set of forbidden resources is reported, and until a smaller set is: resources
+#: are forbidden and allowed one by one, and each report is a write for each pod.
+SETTLE, SETTLE_SHRUNK = 0.5, 5.0
 #: Indexes of the stores, beside the name.
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
     ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
 }
 
-#: How an API server names who it refuses, and who that is unless somebody chose another account.
+#: The user in the message of a 403, and the default user of an in-cluster bridge.
 _USER = re.compile(r'\bUser "([^"]+)"')
-_OF_ACCOUNT = "system:serviceaccount:"
-_ACCOUNT = f"{_OF_ACCOUNT}cluster-bridge:cluster-bridge"
+_SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+_DEFAULT_ACCOUNT = f"{_SERVICE_ACCOUNT_PREFIX}cluster-bridge:cluster-bridge"
 
 #: Runs until cancelled, and raises nothing else.
 RunInNamespace = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
 class NamespaceWatch:
-    """The informers of one home namespace. ``on_told`` is called with the watch in the loop, each
-    time that `told` has changed, and when all kinds have been listed."""
+    """The informers of one home namespace. ``on_reported`` is called with the watch in the loop,
+    each time that `told` has changed, and when all kinds have been listed."""
 
     def __init__(
         self,
         client: KubeClient,
         namespace: HomeNamespace,
         kinds: Iterable[Resource],
-        on_told: Callable[[NamespaceWatch], None],
+        on_reported: Callable[[NamespaceWatch], None],
     ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
@@ -74,25 +72,25 @@ class NamespaceWatch:
                 kind,
                 namespace=namespace,
                 indexers=_INDEXERS.get(kind),
-                warns_forbidden=False,  # One line for all kinds: `Scopes`.
+                warns_forbidden=False,  # `NamespaceWatches` logs one line for all.
             )
             for kind in kinds
         }
         self.reported: tuple[Resource, ...] = ()
-        """What home refuses, as far as that was told."""
-        self._on_told = on_told
-        self._settling: asyncio.TimerHandle | None = None
+        """The forbidden resources that were reported."""
+        self._on_reported = on_reported
+        self._report_timer: asyncio.TimerHandle | None = None
         for informer in self.informers.values():
             informer.on_state(self._state_changed)
 
     @property
     def synced(self) -> bool:
-        """Whether each informer has had its first full list."""
+        """Whether each informer has its first full list."""
         return all(informer.synced.is_set() for informer in self.informers.values())
 
     @property
     def forbidden(self) -> tuple[Resource, ...]:
-        """The kinds that home refuses now."""
+        """The resources that home forbids now."""
         return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
 
     async def run(self, alongside: Iterable[RunInNamespace]) -> None:
@@ -106,45 +104,46 @@ class NamespaceWatch:
                 for informer in self.informers.values():
                     await informer.synced.wait()
                 self.reported = self.forbidden
-                self._on_told(self)
+                self._on_reported(self)
         finally:
-            if self._settling is not None:
-                self._settling.cancel()
+            if self._report_timer is not None:
+                self._report_timer.cancel()
 
     def _state_changed(self, informer: Informer) -> None:
         if informer.error is None:
-            # A binding grants all kinds at once.
+            # A RoleBinding grants all resources at once.
             for other in self.informers.values():
                 if isinstance(other.error, Forbidden):
                     other.retry_now()
-        if self._settling is not None and not self.forbidden:
-            self._settling.cancel()
-            self._settle()
-        elif self._settling is None:
-            self._settle_after(SETTLE)
+        if self._report_timer is not None and not self.forbidden:
+            self._report_timer.cancel()
+            self._report_forbidden()
+        elif self._report_timer is None:
+            self._report_later(SETTLE)
 
-    def _settle_after(self, seconds: float, *, shrunk: bool = False) -> None:
+    def _report_later(self, seconds: float, *, shrunk: bool = False) -> None:
         loop = asyncio.get_running_loop()
-        self._settling = loop.call_later(seconds, functools.partial(self._settle, shrunk=shrunk))
+        self._report_timer = loop.call_later(
+            seconds, functools.partial(self._report_forbidden, shrunk=shrunk)
+        )
 
-    def _settle(self, *, shrunk: bool = False) -> None:
-        self._settling = None
+    def _report_forbidden(self, *, shrunk: bool = False) -> None:
+        self._report_timer = None
         refused = self.forbidden
         unknown = any(it.error is None and not it.synced.is_set() for it in self.informers.values())
         if refused == self.reported:
             return
         if refused and unknown:
-            self._settle_after(SETTLE)
+            self._report_later(SETTLE)
         elif refused and set(refused) < set(self.reported) and not shrunk:
-            self._settle_after(SHRINK, shrunk=True)
+            self._report_later(SETTLE_SHRUNK, shrunk=True)
         else:
             self.reported = refused
-            self._on_told(self)
+            self._on_reported(self)
 
 
 class NamespaceWatches:
-    """Scopes come and go with `want` and `release`; they live in the task of `run`. ``endpoints``:
-    home's EndpointSlices are wanted whatever the network."""
+    """Watches begin with `retain`, end with `release`, and run in the task of `run`."""
 
     def __init__(self, client: KubeClient, *, linger: float = LINGER) -> None:
         self._client = client
@@ -182,48 +181,49 @@ class NamespaceWatches:
         return watch if watch is not None and not watch.forbidden else None
 
     def last_synced(self, namespace: HomeNamespace) -> NamespaceWatch | None:
-        """The watch as it was last seen whole: of a kind that home refuses by now, it may be old.
-        Enough for what is kept going."""
+        """The watch with its last complete state, which may be stale for a resource that home
+        forbids meanwhile. Enough to keep running pods supplied."""
         watch = self._watches.get(namespace)
         return watch if watch is not None and watch.synced else None
 
     def require(self, namespace: HomeNamespace, kinds: Iterable[Resource]) -> None:
-        """Raises Waiting unless the watch is complete and these kinds are being watched: in a cache
-        whose watch is away an edit may be missing. A watch that waits after a failure is tried
-        again now."""
+        """Raises ReconcileBlocked unless the watch is complete and these resources are being
+        watched: a cache whose watch fails may lack an edit. A failed watch is retried now."""
         watch = self.get(namespace)
         if watch is None:
-            raise self.missing_permission(namespace) or _unread(namespace, "its objects")
-        away = [kind for kind in kinds if kind in watch.informers and watch.informers[kind].error]
-        for kind in away:
+            raise self.missing_permission(namespace) or _unreadable(namespace, "its objects")
+        failing = [
+            kind for kind in kinds if kind in watch.informers and watch.informers[kind].error
+        ]
+        for kind in failing:
             watch.informers[kind].retry_now()
-        if away:
-            raise _unread(namespace, " and ".join(sorted(map(str, away))))
+        if failing:
+            raise _unreadable(namespace, " and ".join(sorted(map(str, failing))))
 
     @property
     def informers(self) -> list[Informer]:
-        """Those of all namespaces."""
+        """The informers of all namespaces."""
         return [it for watch in self._watches.values() for it in watch.informers.values()]
 
     def missing_permission(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
-        """What pods of the namespace wait for; None where home refuses nothing, or that is not
+        """Why pods of the namespace cannot be created; None if home forbids nothing, or that is not
         known yet."""
         watch = self._watches.get(namespace)
         if watch is None or not watch.reported:
             return None
         errors = [watch.informers[kind].error for kind in watch.reported]
-        said = next((str(error) for error in errors if error is not None), "")
+        server_message = next((str(error) for error in errors if error is not None), "")
         what = f"list and watch {', '.join(map(str, watch.reported))}"
-        return home_forbids(what, namespace, said=said)
+        return home_forbids(what, namespace, server_message=server_message)
 
     def retain(self, namespace: HomeNamespace) -> None:
-        """The namespace has a pod on the node."""
+        """Watches the namespace; it has a pod on the node."""
         timer = self._ending.pop(namespace, None)
         if timer is not None:
             timer.cancel()
         if namespace in self._watches:
             return
-        watch = NamespaceWatch(self._client, namespace, self._handlers, self._told)
+        watch = NamespaceWatch(self._client, namespace, self._handlers, self._report)
         for resource, informer in watch.informers.items():
             for handler in self._handlers[resource]:
                 informer.on_change(handler)
@@ -232,7 +232,7 @@ class NamespaceWatches:
             self._start(self._group, watch)
 
     def release(self, namespace: HomeNamespace) -> None:
-        """The namespace's last pod is gone."""
+        """Ends the watch after the linger; the last pod of the namespace was deleted."""
         if namespace in self._watches and namespace not in self._ending:
             loop = asyncio.get_running_loop()
             self._ending[namespace] = loop.call_later(self._linger, self._end, namespace)
@@ -261,38 +261,38 @@ class NamespaceWatches:
         if task is not None:
             task.cancel()
 
-    def _told(self, watch: NamespaceWatch) -> None:
+    def _report(self, watch: NamespaceWatch) -> None:
         if self._watches.get(watch.namespace) is not watch:
-            return  # It has ended.
+            return  # The watch has ended.
         if watch.reported:
             log.warning(
-                "%s", self.missing_permission(watch.namespace), extra=_about(watch.namespace)
+                "%s", self.missing_permission(watch.namespace), extra=_log_fields(watch.namespace)
             )
             self._forbidden_handlers(watch.namespace)
         elif watch.synced:
             self._synced_handlers(watch.namespace)
 
 
-def _unread(namespace: HomeNamespace, what: str) -> ReconcileBlocked:
+def _unreadable(namespace: HomeNamespace, what: str) -> ReconcileBlocked:
     return ReconcileBlocked(
         "HomeUnread",
-        f"the bridge cannot watch {what} of home's namespace {namespace} just now, and the pod "
-        "could start with an old state; it starts when the watch is back",
+        f"home: cannot watch {what} of namespace {namespace} at the moment, and the pod could "
+        "start with stale data; it starts when the watch works again",
     )
 
 
-def _about(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
+def _log_fields(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
     return name_fields("Namespace", name=namespace, cluster="home")
 
 
-def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> ReconcileBlocked:
-    """That home refuses this in the namespace, and what grants it. ``said`` are the words of its
-    API server, which name the user."""
-    found = _USER.search(said)
-    user = found[1] if found is not None else _ACCOUNT
-    if user.startswith(_OF_ACCOUNT):
-        account = user.removeprefix(_OF_ACCOUNT).replace(":", "/")
-        option = "" if user == _ACCOUNT else f" --account {account}"
+def home_forbids(what: str, namespace: HomeNamespace, *, server_message: str) -> ReconcileBlocked:
+    """Returns the error for a request that home forbids in the namespace, with the command that
+    grants it. ``server_message`` is the API server's message, which names the user."""
+    found = _USER.search(server_message)
+    user = found[1] if found is not None else _DEFAULT_ACCOUNT
+    if user.startswith(_SERVICE_ACCOUNT_PREFIX):
+        account = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).replace(":", "/")
+        option = "" if user == _DEFAULT_ACCOUNT else f" --account {account}"
         command = f"bridge rbac namespace {namespace}{option} | kubectl apply -f -"
     else:
         command = (
@@ -301,6 +301,6 @@ def home_forbids(what: str, namespace: HomeNamespace, *, said: str) -> Reconcile
         )
     return ReconcileBlocked(
         "HomeForbidden",
-        f"home does not let the bridge {what} in namespace {namespace}; an administrator of home "
+        f"home: the bridge may not {what} in namespace {namespace}; an administrator of home "
         f"grants it: {command}",
     )

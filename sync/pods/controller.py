@@ -95,7 +95,7 @@ class PodController:
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,

@@ -93,7 +93,7 @@ class TokenController:
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -220,7 +220,9 @@ class TokenController:
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
             if _is_a_right(error):
                 asked_for = f"create serviceaccounts/token of {name}"
-                raise home_forbids(asked_for, ref.namespace, said=error.message) from error
+                raise home_forbids(
+                    asked_for, ref.namespace, server_message=error.message
+                ) from error
             what = f"ServiceAccount {ref.namespace}/{name}"
             raise ReconcileBlocked(
                 "TokenRefused", f"home issues no token of {what}: {error.message}"

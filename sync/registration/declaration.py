@@ -93,5 +93,5 @@ class Component(Protocol):
     """What the engine registers."""
 
     def declare(self) -> Declaration:
-        """What the engine is to run. Called once."""
+        """Returns the declaration for the engine. Called once."""
         ...

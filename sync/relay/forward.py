@@ -118,7 +118,7 @@ class ForwardRelayController:
             self._headless = HeadlessServices(cidr, pod_listeners, self.slices, requeue)
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,

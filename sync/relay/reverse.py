@@ -146,7 +146,7 @@ class ReverseRelayController:
             forwarder.on_change(self.controller.queue.add)
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         home_resources = [SERVICES, ENDPOINT_SLICES] if self._forwarder is not None else []
         return Declaration(
             self.controller.name,

@@ -394,13 +394,13 @@ def test_usage_is_computed_when_what_it_is_computed_of_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    of_pod = pod_requests.requests_of
+    requests_of = pod_requests.requests_of
 
     def noted(pod: Object) -> pod_requests.Amounts:
         asked.append(pod["metadata"]["name"])
-        return of_pod(pod)
+        return requests_of(pod)
 
-    monkeypatch.setattr(pod_requests, "of_pod", noted)
+    monkeypatch.setattr(pod_requests, "requests_of", noted)
     first = _pod(cpu="1", phase="Pending")
     first["status"]["containerStatuses"] = [{"name": "main", "ready": False}]
     offer = _offer(pods=[first])

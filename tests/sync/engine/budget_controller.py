@@ -47,7 +47,7 @@ class BudgetController:
         )
 
     def declare(self) -> Declaration:
-        """What the engine runs."""
+        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,

@@ -192,8 +192,8 @@ async def test_an_event_waits_in_a_burst_but_not_for_ever(
         assert writes(world) == []
         return for_ever or looks < 5
 
-    monkeypatch.setattr(events, "LOOK", 0.01)
-    monkeypatch.setattr(events, "MOST", 0.04)
+    monkeypatch.setattr(events, "BURST_POLL", 0.01)
+    monkeypatch.setattr(events, "BURST_WAIT_MAX", 0.04)
     await started(world)
     monkeypatch.setattr(world.engine.find(EventMirror), "_in_burst", in_burst)
     say(world, "Pulled")
@@ -205,7 +205,7 @@ async def test_an_event_waits_in_a_burst_but_not_for_ever(
 async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events, "MOST", 3600.0)
+    monkeypatch.setattr(events, "BURST_WAIT_MAX", 3600.0)
     monkeypatch.setattr(events, "LATE", 0.1)
     await started(world)
     monkeypatch.setattr(world.engine.find(EventMirror), "_in_burst", lambda: True)

@@ -239,4 +239,4 @@ async def test_locks_of_namespaces_are_dropped_when_nobody_waits(
     async with watching(informer):
         for number in range(20):
             await namespaces.ensure(HomeNamespace(f"n{number}"))
-    assert not namespaces._making
+    assert not namespaces._locks

@@ -35,7 +35,7 @@ OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What home refuses is told soon."""
     monkeypatch.setattr(watches_module, "SETTLE", 0.05)
-    monkeypatch.setattr(watches_module, "SHRINK", 1.0)
+    monkeypatch.setattr(watches_module, "SETTLE_SHRUNK", 1.0)
 
 
 def refusal(plural: str, *, verb: str = "list", user: str = OURS) -> str:
@@ -86,7 +86,7 @@ async def test_a_pod_says_what_may_not_be_read_and_what_grants_it(world: World) 
         await world.home.until(lambda: world.status().get("reason"))
         assert world.status()["reason"] == "HomeForbidden"
         assert world.status()["message"] == (
-            "home does not let the bridge list and watch configmaps, secrets in namespace default; "
+            "home: the bridge may not list and watch configmaps, secrets in namespace default; "
             "an administrator of home grants it: bridge rbac namespace default | kubectl apply -f -"
         )
         assert world.remote.objects(PODS) == []
@@ -111,7 +111,7 @@ async def test_a_refused_namespace_is_one_warning_that_names_the_command(
     await world.remote.until(world.there)
     warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
     [line] = [it for it in warnings if "in namespace default" in it]
-    assert line.startswith("HomeForbidden: home does not let the bridge list and watch")
+    assert line.startswith("HomeForbidden: home: the bridge may not list and watch")
     assert line.endswith("bridge rbac namespace default | kubectl apply -f -")
     assert not [it for it in warnings if it.startswith("cannot watch")]
 
@@ -236,5 +236,5 @@ async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> No
     ],
 )
 def test_the_command_is_for_the_user_that_home_names(said: str, command: str) -> None:
-    waiting = home_forbids("list secrets", HomeNamespace("shop"), said=said)
+    waiting = home_forbids("list secrets", HomeNamespace("shop"), server_message=said)
     assert waiting.message.endswith(f"grants it: {command}")
