@@ -7,7 +7,7 @@ app.kubernetes.io/name: cluster-bridge
 app.kubernetes.io/instance: {{ include "bridge.name" . }}
 {{- end }}
 
-{{- /* Of the roles. Two accounts of one cluster share none. */ -}}
+{{- /* The prefix of role names, unique for each ServiceAccount of a cluster. */ -}}
 {{- define "bridge.role" -}}
 {{- if eq .Release.Namespace (include "bridge.name" .) -}}
 {{ include "bridge.name" . }}
@@ -23,7 +23,7 @@ subjects:
     namespace: {{ .Release.Namespace }}
 {{- end }}
 
-{{- /* What binds the role of a namespace to the account there: (list context namespace). */ -}}
+{{- /* The RoleBinding for a namespace: (list context namespace). */ -}}
 {{- define "bridge.bound" -}}
 {{- $ := index . 0 -}}
 apiVersion: rbac.authorization.k8s.io/v1
@@ -52,7 +52,7 @@ namespace: {{ . }}
 {{- end }}
 {{- end }}
 
-{{- /* Of the webhook's objects. A Service is one of them: its name is a DNS label. */ -}}
+{{- /* The name of the webhook's objects, a DNS label: one of them is a Service. */ -}}
 {{- define "bridge.webhook" -}}
 {{- $name := printf "%s-offload" (include "bridge.name" .) -}}
 {{- $plain := $name | replace "." "-" -}}
@@ -68,13 +68,13 @@ namespace: {{ . }}
 app.kubernetes.io/component: offload-webhook
 {{- end }}
 
-{{- /* Of its pods, which the bridges' Deployment and budget do not select. */ -}}
+{{- /* The labels of the webhook's pods; the bridges' Deployment and budget must not select them. */ -}}
 {{- define "bridge.webhookPods" -}}
 app.kubernetes.io/name: cluster-bridge-offload-webhook
 app.kubernetes.io/instance: {{ include "bridge.name" . }}
 {{- end }}
 
-{{- /* What the specs of all pods have; the context is the pods' labels. */ -}}
+{{- /* The common part of pod specs; the context is the pods' labels. */ -}}
 {{- define "bridge.pod" -}}
 enableServiceLinks: false
 terminationGracePeriodSeconds: 20
@@ -85,7 +85,7 @@ securityContext:
   fsGroup: 65532
   seccompProfile: {type: RuntimeDefault}
 affinity:
-  # A bridge that ran on a node which it makes itself would end with it.
+  # A bridge on its own virtual node would depend on itself.
   nodeAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
       nodeSelectorTerms:

@@ -97,7 +97,7 @@ async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[
     return files
 
 
-async def test_what_is_planted_everywhere_is_not_in_a_report(two: Clusters, tmp_path: Path) -> None:
+async def test_secrets_in_all_objects_are_not_in_the_report(two: Clusters, tmp_path: Path) -> None:
     async def metrics(_: web.Request) -> web.Response:
         return web.Response(text="cluster_bridge_leader 1\n")
 
@@ -142,7 +142,7 @@ def parsed(files: dict[str, str], name: str) -> Any:
     return json.loads(files[name])
 
 
-async def test_addresses_are_told_where_that_is_wanted(two: Clusters, tmp_path: Path) -> None:
+async def test_addresses_are_included_on_request(two: Clusters, tmp_path: Path) -> None:
     async with joined(two):
         files = await report(two, tmp_path / "report.tar.gz", addresses=True)
     assert two.home.url in files["check.json"]
@@ -150,7 +150,7 @@ async def test_addresses_are_told_where_that_is_wanted(two: Clusters, tmp_path: 
     assert "/metrics of virtual" in files["problems.json"]
 
 
-async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path) -> None:
+async def test_unreachable_home_still_produces_a_report(two: Clusters, tmp_path: Path) -> None:
     await two.home.stop()
     settings = BugReportSettings(two.settings.home)
     found = await collect(settings, notify=lambda _: None)
@@ -161,7 +161,7 @@ async def test_a_home_that_is_away_is_a_report_too(two: Clusters, tmp_path: Path
     assert len(parsed(files, "problems.json")) == 1
 
 
-async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_path: Path) -> None:
+async def test_archive_is_private_and_never_overwrites(two: Clusters, tmp_path: Path) -> None:
     path = tmp_path / "report.tar.gz"
     found = await collect(BugReportSettings(two.settings.home), notify=lambda _: None)
     archive.write(path, found)
@@ -172,7 +172,7 @@ async def test_a_report_is_its_owner_s_and_goes_over_nothing(two: Clusters, tmp_
         archive.write(tmp_path / "no" / "report.tar.gz", found)
 
 
-def test_a_cluster_with_too_much_to_learn_tells_no_free_words() -> None:
+def test_too_many_secrets_redact_all_free_text() -> None:
     redactor = Redactor()
     for number in range(MAX_LEARNED + 1):
         redactor.learn(f"secret-{number}")
@@ -180,7 +180,7 @@ def test_a_cluster_with_too_much_to_learn_tells_no_free_words() -> None:
     assert redactor.redact(None) == ""
 
 
-def test_short_words_are_no_secrets() -> None:
+def test_short_words_are_not_redacted() -> None:
     redactor = Redactor()
     redactor.learn("a b true")
     redactor.learn("true")

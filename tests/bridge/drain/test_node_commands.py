@@ -48,7 +48,7 @@ def unschedulable(two: Clusters, name: str = "remote") -> object:
     return two.home.get(NODES, name)["spec"].get("unschedulable")
 
 
-async def test_there_and_back_each_once(two: Clusters, home: KubeClient) -> None:
+async def test_cordon_and_uncordon_write_only_changes(two: Clusters, home: KubeClient) -> None:
     for wanted in (True, False):
         assert await node_commands.cordon(home, "remote", unschedulable=wanted, dry_run=False)
         assert bool(unschedulable(two)) == wanted
@@ -56,7 +56,7 @@ async def test_there_and_back_each_once(two: Clusters, home: KubeClient) -> None
     assert len(two.home.writes()) == 2
 
 
-async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> None:
+async def test_dry_run_of_cordon_and_drain_changes_nothing(two: Clusters, home: KubeClient) -> None:
     two.home.put(objects.pod("web", "shop", node="remote"))
     before = two.home.store.history.revision
     assert await node_commands.cordon(home, "remote", unschedulable=True, dry_run=True)
@@ -68,7 +68,7 @@ async def test_a_dry_run_changes_nothing(two: Clusters, home: KubeClient) -> Non
     assert {it.query.get("dryRun") for it in two.home.writes()} == {"All"}
 
 
-async def test_nodes_of_others_are_left_alone(two: Clusters, home: KubeClient) -> None:
+async def test_unmanaged_and_unknown_nodes_are_rejected(two: Clusters, home: KubeClient) -> None:
     for name, why in (("real", "is not a bridge's virtual node"), ("other", "there is no node")):
         with pytest.raises(PreflightError, match=why):
             await node_commands.cordon(home, name, unschedulable=True, dry_run=False)
@@ -79,7 +79,7 @@ async def test_nodes_of_others_are_left_alone(two: Clusters, home: KubeClient) -
     assert not two.home.writes()
 
 
-async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -> None:
+async def test_drain_evicts_all_but_daemonset_pods(two: Clusters, home: KubeClient) -> None:
     told: list[str] = []
     two.home.put(objects.pod("web", "shop", node="remote"))
     two.home.put(objects.pod("other", "shop", node="real"))
@@ -118,7 +118,7 @@ async def test_a_drain_evicts_all_but_daemons(two: Clusters, home: KubeClient) -
     ]
 
 
-async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
+async def test_drain_blocked_by_a_budget_names_the_alternative(
     two: Clusters, home: KubeClient
 ) -> None:
     two.home.put(objects.pod("web", "shop", node="remote"))
@@ -132,7 +132,7 @@ async def test_a_drain_that_a_budget_holds_up_says_what_one_can_do(
     assert unschedulable(two)
 
 
-async def test_a_drain_needs_the_bridge(
+async def test_drain_requires_a_serving_bridge(
     two: Clusters, home: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nobody(_: KubeClient, __: str) -> str | None:
@@ -177,7 +177,7 @@ def finished(pod: Object) -> Object:
     ],
     ids=["no controller", "emptyDir", "DaemonSet", "DaemonSet that is gone"],
 )
-async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_changed(
+async def test_blocking_pods_prevent_the_drain_before_any_write(
     two: Clusters, home: KubeClient, pod: Object, options: DrainOptions, flag: str
 ) -> None:
     two.home.put(pod)
@@ -194,7 +194,7 @@ async def test_a_pod_that_takes_an_option_refuses_the_drain_before_anything_is_c
     assert not two.home.writes()
 
 
-async def test_finished_pods_and_allowed_pods_are_evicted_and_mirror_pods_stay() -> None:
+async def test_filters_evict_finished_and_allowed_pods_and_skip_mirror_pods() -> None:
     mirror = objects.pod("static", "shop", node="remote")
     mirror["metadata"]["annotations"] = {filters.MIRROR: "x"}
     orphan = owned_by("DaemonSet", "gone", name="orphan")
@@ -270,7 +270,7 @@ def eviction_fault(
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-async def test_an_eviction_that_fails_for_now_is_tried_again(draining: Draining, code: int) -> None:
+async def test_transient_eviction_errors_are_retried(draining: Draining, code: int) -> None:
     fault = draining.two.home.fail(eviction_fault(code, times=3))
     assert await draining.run() == ""
     assert fault.hits == 3
@@ -278,7 +278,7 @@ async def test_an_eviction_that_fails_for_now_is_tried_again(draining: Draining,
 
 
 @pytest.mark.parametrize("code", [403, 422, 500])
-async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
+async def test_permanent_eviction_error_is_reported_and_other_pods_are_evicted(
     draining: Draining, code: int
 ) -> None:
     """500 is also the answer where two PodDisruptionBudgets select the pod."""
@@ -290,7 +290,7 @@ async def test_a_pod_that_cannot_be_evicted_is_reported_and_the_others_go(
 
 
 @pytest.mark.parametrize("code", [404, 409])
-async def test_a_refusal_of_admission_does_not_count_as_the_pods_end(
+async def test_admission_404_and_409_do_not_count_as_deletion(
     draining: Draining, code: int
 ) -> None:
     fault = draining.two.home.fail(eviction_fault(code, times=2, message="says a webhook"))
@@ -300,7 +300,7 @@ async def test_a_refusal_of_admission_does_not_count_as_the_pods_end(
     assert draining.left == []
 
 
-async def test_a_conflict_of_a_pod_that_is_another_one_by_now_is_its_end(
+async def test_conflict_on_a_re_created_pod_counts_as_deletion(
     draining: Draining,
 ) -> None:
     home = draining.two.home
@@ -324,7 +324,7 @@ TERMINATING = {
 }
 
 
-async def test_a_pod_in_a_namespace_that_is_being_deleted_goes_with_it(draining: Draining) -> None:
+async def test_pod_in_a_terminating_namespace_is_waited_for(draining: Draining) -> None:
     home = draining.two.home
     home.fail(eviction_fault(403, raw=TERMINATING))
     running = asyncio.create_task(draining.run())
@@ -334,7 +334,7 @@ async def test_a_pod_in_a_namespace_that_is_being_deleted_goes_with_it(draining:
     assert draining.left == []
 
 
-async def test_time_that_is_up_names_what_is_kept_and_what_failed(draining: Draining) -> None:
+async def test_timeout_names_blocked_and_failed_pods(draining: Draining) -> None:
     draining.two.home.put(objects.pod("worse", "shop", node="remote"))
     draining.two.home.fail(eviction_fault(429, message="the budget says no"))
     draining.two.home.fail(Fault("POST", "*/worse/eviction", code=422, message="invalid"))
@@ -344,7 +344,7 @@ async def test_time_that_is_up_names_what_is_kept_and_what_failed(draining: Drai
     assert draining.left == ["bad", "worse"]
 
 
-async def test_a_grace_period_goes_with_the_eviction(draining: Draining) -> None:
+async def test_grace_period_is_sent_with_the_eviction(draining: Draining) -> None:
     assert await draining.run(grace=7) == ""
     (asked,) = draining.two.home.requests("POST", "*/bad/eviction")
     assert asked.body["deleteOptions"]["gracePeriodSeconds"] == 7

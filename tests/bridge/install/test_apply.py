@@ -116,7 +116,7 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> object:
         yield Home(two, client)
 
 
-async def test_the_same_again_changes_nothing(home: Home) -> None:
+async def test_applying_again_changes_nothing(home: Home) -> None:
     assert set(await home.apply()) == {"created"}
     versions = {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES}
     assert await home.apply() == []
@@ -124,7 +124,7 @@ async def test_the_same_again_changes_nothing(home: Home) -> None:
     assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == versions
 
 
-async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
+async def test_dry_run_reports_changes_and_persists_nothing(home: Home) -> None:
     assert set(await home.apply(dry=True)) == {"created"}
     assert "would be created" in home.told[0]
     assert home.there() == []
@@ -136,13 +136,13 @@ async def test_a_dry_run_tells_and_keeps_nothing(home: Home) -> None:
     assert home.there() == before
 
 
-async def test_a_right_that_is_asked_for_no_more_ends(home: Home) -> None:
+async def test_permission_that_is_no_longer_requested_is_removed(home: Home) -> None:
     await home.apply(replace(WANTED, all_namespaces=True))
     assert await home.apply() == ["removed"]
     assert "ClusterRoleBinding" in home.told[0]
 
 
-async def test_a_webhook_that_is_asked_for_no_more_goes_as_a_whole(home: Home) -> None:
+async def test_webhook_that_is_no_longer_requested_is_removed_completely(home: Home) -> None:
     await home.apply()
     before = home.there()
     assert set(await home.apply(WITH_WEBHOOK)) == {"created"}
@@ -155,9 +155,7 @@ async def test_a_webhook_that_is_asked_for_no_more_goes_as_a_whole(home: Home) -
 
 
 @pytest.mark.parametrize("left", ["all", "the credential"])
-async def test_a_join_into_another_namespace_than_the_installation_is_refused(
-    home: Home, left: str
-) -> None:
+async def test_join_into_another_namespace_is_rejected(home: Home, left: str) -> None:
     await home.apply()
     if left == "the credential":
         home.two.home.remove(DEPLOYMENTS, WANTED.name, WHERE)
@@ -171,7 +169,7 @@ async def test_a_join_into_another_namespace_than_the_installation_is_refused(
     assert home.told == []
 
 
-async def test_an_installation_whose_deployment_and_secret_were_deleted_can_be_moved(
+async def test_installation_without_deployment_and_secret_can_be_moved(
     home: Home,
 ) -> None:
     await home.apply()
@@ -181,7 +179,7 @@ async def test_an_installation_whose_deployment_and_secret_were_deleted_can_be_m
     assert home.two.home.get(DEPLOYMENTS, WANTED.name, "elsewhere")
 
 
-async def test_objects_of_a_tenant_with_the_installations_labels_do_not_refuse_a_join(
+async def test_tenant_objects_with_installation_labels_do_not_block_a_join(
     home: Home,
 ) -> None:
     meta = {"name": WANTED.name, "namespace": "default", "labels": names.labels(NODE)}
@@ -190,7 +188,7 @@ async def test_objects_of_a_tenant_with_the_installations_labels_do_not_refuse_a
     assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
 
 
-async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
+async def test_existing_namespace_is_not_modified(home: Home) -> None:
     theirs: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": WHERE}}
     home.two.home.put(theirs)
     await home.apply()
@@ -198,7 +196,7 @@ async def test_a_namespace_that_is_there_stays_as_it_is(home: Home) -> None:
     assert NAME_LABEL not in labels
 
 
-async def test_a_new_credential_rolls_the_pods(home: Home) -> None:
+async def test_new_credential_starts_a_rollout(home: Home) -> None:
     await home.apply()
     path = home.two.settings.remote.path
     assert path is not None
@@ -211,7 +209,7 @@ async def test_a_new_credential_rolls_the_pods(home: Home) -> None:
 # -- waiting -------------------------------------------------------------------------------
 
 
-async def test_it_is_done_when_the_pods_are_new_and_the_node_is_ready(home: Home) -> None:
+async def test_rollout_is_done_when_pods_are_updated_and_node_is_ready(home: Home) -> None:
     await home.apply()
     home.runs()
     home.node_is("True")
@@ -219,7 +217,7 @@ async def test_it_is_done_when_the_pods_are_new_and_the_node_is_ready(home: Home
     assert home.told == []
 
 
-async def test_its_webhook_is_waited_for_too(home: Home) -> None:
+async def test_rollout_waits_for_the_webhook(home: Home) -> None:
     await home.apply(WITH_WEBHOOK)
     home.runs()
     home.node_is("True")
@@ -233,7 +231,7 @@ async def test_its_webhook_is_waited_for_too(home: Home) -> None:
     await home.waits(wanted=WITH_WEBHOOK)
 
 
-async def test_a_node_that_is_not_ready_is_waited_for(home: Home) -> None:
+async def test_rollout_waits_for_the_node(home: Home) -> None:
     await home.apply()
     home.runs()
     with pytest.raises(PreflightError, match=r"node \S+ is not registered yet"):
@@ -248,7 +246,7 @@ def container(**status: object) -> list[Object]:
     return [{"name": "bridge", "ready": False, "restartCount": 0, **status}]
 
 
-async def test_an_image_that_cannot_be_pulled_is_told(home: Home) -> None:
+async def test_image_pull_error_is_reported(home: Home) -> None:
     await home.apply()
     waits = {"waiting": {"reason": "ErrImagePull", "message": "no such host"}}
     home.runs(ready=False, containerStatuses=container(state=waits))
@@ -258,7 +256,7 @@ async def test_an_image_that_cannot_be_pulled_is_told(home: Home) -> None:
     assert "--image names another" in home.told[0]
 
 
-async def test_an_image_that_cannot_be_pulled_is_told_once(home: Home) -> None:
+async def test_image_pull_error_of_several_pods_is_reported_once(home: Home) -> None:
     """Though each pod tries, and says it in other words each time."""
     await home.apply()
     states = [
@@ -272,7 +270,7 @@ async def test_an_image_that_cannot_be_pulled_is_told_once(home: Home) -> None:
     assert len([line for line in home.told if "bridge:1" in line]) == 1
 
 
-async def test_what_has_no_machine_is_told(home: Home) -> None:
+async def test_unschedulable_pod_is_reported(home: Home) -> None:
     await home.apply()
     condition = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes"}
     home.runs(ready=False, conditions=[condition])
@@ -280,7 +278,7 @@ async def test_what_has_no_machine_is_told(home: Home) -> None:
         await home.waits()
 
 
-async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None:
+async def test_cluster_that_a_pod_waits_for_is_reported_once(home: Home) -> None:
     async def log(request: web.Request) -> web.Response:
         assert request.query["tailLines"] == "1"
         return web.Response(
@@ -296,7 +294,7 @@ async def test_a_cluster_that_its_pods_wait_for_is_told_once(home: Home) -> None
     assert home.told == [f"home: pod {pod} waits: remote: GET /version: refused"]
 
 
-async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> None:
+async def test_crash_loop_ends_the_wait(home: Home) -> None:
     await home.apply()
     ended = {"terminated": {"exitCode": 1, "message": "✓ a step\nerror: may not list nodes\n"}}
     crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=ended)
@@ -312,7 +310,7 @@ async def test_one_that_crashes_again_and_again_ends_the_wait(home: Home) -> Non
     assert any("terminated: ✓ a step | error: may not list nodes" in line for line in home.told)
 
 
-async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None:
+async def test_crashed_pods_are_replaced_on_a_second_join(home: Home) -> None:
     """What kept it was put right meanwhile; home would try the same pod in minutes only."""
     await home.apply()
     crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
@@ -325,7 +323,7 @@ async def test_joined_again_what_crashed_before_is_made_anew(home: Home) -> None
     assert home.told[0] == f"home: pod {WANTED.name}-1 was in a crash loop; replacing it"
 
 
-async def test_a_crash_of_before_does_not_end_the_wait_for_what_puts_it_right(home: Home) -> None:
+async def test_crash_of_the_previous_revision_does_not_end_the_wait(home: Home) -> None:
     await home.apply()
     crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
     crashed[0]["restartCount"] = 5
@@ -352,7 +350,7 @@ async def left(home: Home, *, force: bool = False) -> list[str]:
     return asked
 
 
-async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home) -> None:
+async def test_leave_uses_the_stored_kubeconfig_and_removes_the_installation(home: Home) -> None:
     await home.apply(replace(WANTED, bound_namespaces=["default"]))
     asked = await left(home)
     assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
@@ -360,7 +358,7 @@ async def test_leaving_finds_the_remote_in_the_secret_and_removes_all(home: Home
     assert home.there() == []
 
 
-async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Home) -> None:
+async def test_leave_removes_the_webhook_after_its_pods_terminated(home: Home) -> None:
     await home.apply(WITH_WEBHOOK)
     name = names.webhook_name(NODE)
     home.runs(name)
@@ -379,14 +377,14 @@ async def test_leaving_takes_the_webhook_along_when_its_pods_have_ended(home: Ho
     assert any("namespace(s) default are offloaded" in line for line in home.told)
 
 
-async def test_a_policy_ends_with_the_relay_that_it_is_for(home: Home) -> None:
+async def test_network_policy_is_removed_with_the_relay(home: Home) -> None:
     await home.apply(replace(WANTED, permissions=replace(WANTED.permissions, network="relay")))
     assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
     await home.apply()
     assert home.two.home.objects(NETWORK_POLICIES) == []
 
 
-async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home) -> None:
+async def test_manual_bindings_are_removed_and_others_stay(home: Home) -> None:
     from bridge.rbac import manifests
 
     await home.apply()
@@ -397,7 +395,7 @@ async def test_bindings_that_were_made_by_hand_go_too_and_others_stay(home: Home
     assert [it["subjects"][0]["name"] for it in home.two.home.objects(ROLE_BINDINGS)] == ["another"]
 
 
-async def test_the_bridges_are_stopped_before_anything_is_removed(home: Home) -> None:
+async def test_bridges_are_stopped_before_any_deletion(home: Home) -> None:
     await home.apply()
     home.two.home.clear_log()
     await left(home)
@@ -421,7 +419,7 @@ async def test_namespace_with_unmanaged_objects_stays(home: Home) -> None:
     assert home.there() == [f"Namespace {WHERE}"]
 
 
-async def test_who_may_not_look_leaves_as_ever(home: Home) -> None:
+async def test_leave_without_list_permissions_ignores_installations(home: Home) -> None:
     """A foreground bridge's node, by an account that sees no Deployment: nothing is tried."""
     home.two.home.api.authorize = lambda spec: (
         spec["resourceAttributes"]["resource"] != "deployments"

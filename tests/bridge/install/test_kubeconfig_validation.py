@@ -45,7 +45,7 @@ def rejected(content: dict[str, Any] | bytes) -> str:
         ({"token": CANARY, "username": "u", "password": CANARY}, {"extensions": [{"name": "x"}]}),
     ],
 )
-def test_everything_the_installer_writes_is_accepted(
+def test_kubeconfig_of_the_installer_is_accepted(
     tmp_path: Path, user: dict[str, Any] | None, cluster: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "config", config(user=user, cluster=cluster))

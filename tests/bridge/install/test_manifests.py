@@ -29,21 +29,21 @@ def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
     return [it for it in manifests.render(what, KUBECONFIG) if it["kind"] == kind]
 
 
-def test_the_base_is_what_is_rendered() -> None:
+def test_kustomize_base_equals_the_rendered_objects() -> None:
     """Where this fails: python -m tests.bridge.install.base."""
     assert list(yaml.safe_load_all(base.FILE.read_text())) == base.base()
     listed = yaml.safe_load((base.FOLDER / "kustomization.yaml").read_text())
     assert listed["resources"] == [base.FILE.name]
 
 
-def test_the_component_is_what_the_webhook_is_rendered_as() -> None:
+def test_kustomize_component_equals_the_rendered_webhook() -> None:
     """Where this fails: python -m tests.bridge.install.base."""
     assert list(yaml.safe_load_all(base.WEBHOOK_FILE.read_text())) == base.component()
     listed = yaml.safe_load((base.COMPONENT / "kustomization.yaml").read_text())
     assert listed["resources"] == [base.WEBHOOK_FILE.name]
 
 
-def test_the_credential_is_in_the_secret_alone() -> None:
+def test_credential_is_only_in_the_secret() -> None:
     made = manifests.render(wanted(), KUBECONFIG)
     secret = next(it for it in made if it["kind"] == "Secret")
     assert base64.b64decode(secret["data"]["kubeconfig"]).decode() == KUBECONFIG
@@ -51,7 +51,7 @@ def test_the_credential_is_in_the_secret_alone() -> None:
 
 
 @pytest.mark.parametrize("webhook", [False, True])
-def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> None:
+def test_two_nodes_share_only_the_namespace(webhook: bool) -> None:
     def names(node: str) -> set[tuple[str, str, str]]:
         return {
             (it["kind"], it["metadata"].get("namespace", ""), it["metadata"]["name"])
@@ -61,7 +61,7 @@ def test_two_nodes_have_no_object_in_common_but_the_namespace(webhook: bool) -> 
     assert names("near") & names("far") == {("Namespace", "", "cluster-bridge")}
 
 
-def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
+def test_webhook_is_rendered_beside_the_bridge() -> None:
     """The bridges' Deployment and budget select none of its pods, nor the other way round."""
     plain, made = (manifests.render(wanted(offload_webhook=it), KUBECONFIG) for it in (False, True))
     assert made[: len(plain)] == plain
@@ -81,7 +81,7 @@ def test_a_webhook_is_beside_the_bridge_and_apart_from_it() -> None:
     assert all(own <= it["metadata"]["labels"].items() for it in added)
 
 
-def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
+def test_webhook_uses_the_log_format_of_the_bridge() -> None:
     made = manifests.render(
         wanted(offload_webhook=True, arguments=["--share=0.5", "--log-format=json"]), KUBECONFIG
     )
@@ -95,7 +95,7 @@ def test_a_webhook_writes_its_log_as_the_bridge_does() -> None:
     assert "--share=0.5" not in webhook
 
 
-def test_a_webhook_may_change_what_is_its_own_alone() -> None:
+def test_webhook_may_only_change_its_own_objects() -> None:
     what = wanted(offload_webhook=True, namespace="ns")
     roles = [*rendered(what, "ClusterRole"), *rendered(what, "Role")]
     own = [it for it in roles if it["metadata"]["name"].endswith(":webhook")]
@@ -108,7 +108,7 @@ def test_a_webhook_may_change_what_is_its_own_alone() -> None:
         )
 
 
-def test_a_service_can_have_the_name_of_any_webhook() -> None:
+def test_webhook_name_is_a_valid_service_name() -> None:
     nodes = ("far", "far.example", "far-example", "a" * 253, "b." * 100 + "b", "c" * 60 + ".d")
     names = [installation.webhook_name(it) for it in nodes]
     assert len({*names}) == len(names)
@@ -117,7 +117,7 @@ def test_a_service_can_have_the_name_of_any_webhook() -> None:
         assert re.fullmatch("[a-z]([-a-z0-9]*[a-z0-9])?", name)
 
 
-def test_every_disruption_budget_lets_unhealthy_pods_be_evicted() -> None:
+def test_disruption_budgets_always_allow_unhealthy_pods() -> None:
     budgets = rendered(wanted(offload_webhook=True), "PodDisruptionBudget")
     assert len(budgets) == 2
     for budget in budgets:
@@ -125,13 +125,13 @@ def test_every_disruption_budget_lets_unhealthy_pods_be_evicted() -> None:
         assert budget["spec"]["maxUnavailable"] == 1
 
 
-def test_every_disruption_budget_of_the_chart_lets_unhealthy_pods_be_evicted() -> None:
+def test_disruption_budgets_of_the_chart_always_allow_unhealthy_pods() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in CHART.glob("*.yaml"))
     assert text.count("kind: PodDisruptionBudget") == 2
     assert text.count("unhealthyPodEvictionPolicy: AlwaysAllow") == 2
 
 
-def test_the_container_is_as_strict_as_can_be() -> None:
+def test_container_meets_the_restricted_standard() -> None:
     for made in rendered(wanted(offload_webhook=True), "Deployment"):
         spec = made["spec"]["template"]["spec"]
         container = spec["containers"][0]
@@ -144,7 +144,7 @@ def test_the_container_is_as_strict_as_can_be() -> None:
         }
 
 
-def test_a_long_name_fits() -> None:
+def test_long_node_name_fits() -> None:
     node = "a" * 253
     made = manifests.render(wanted(node), KUBECONFIG)
     assert all(len(it["metadata"]["name"]) <= 300 for it in made)
@@ -154,7 +154,7 @@ def test_a_long_name_fits() -> None:
     assert deployment["metadata"]["annotations"][installation.ANNOTATION_NODE] == node
 
 
-def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() -> None:
+def test_network_policy_limits_relay_sources() -> None:
     def policies(network: NetworkChoice, *who: str) -> list[dict[str, Any]]:
         rights = HomePermissions(nodes=["far"], network=network)
         what = Installation("far", "image:1", rights, port=10251, relay_from=who)
@@ -176,13 +176,13 @@ def test_a_relay_is_reached_by_home_s_pods_alone_or_by_those_that_are_named() ->
     }
 
 
-def test_an_argument_is_taken_as_it_is() -> None:
+def test_arguments_are_escaped() -> None:
     made = manifests.container_arguments(wanted(arguments=["--labels=a=$(POD_IP)"]))
     assert made[-1] == "--labels=a=$$(POD_IP)"
 
 
 @pytest.mark.parametrize(("everywhere", "count"), [(False, 1), (True, 2)])
-def test_namespaces_are_bound_as_asked(everywhere: bool, count: int) -> None:
+def test_requested_namespaces_are_bound(everywhere: bool, count: int) -> None:
     bound = () if everywhere else ("shop",)
     what = wanted(all_namespaces=everywhere, bound_namespaces=bound)
     assert len(rendered(what, "ClusterRoleBinding")) == count

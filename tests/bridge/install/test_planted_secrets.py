@@ -178,7 +178,7 @@ async def test_the_webhooks_secret_is_no_kubeconfig(two: Clusters) -> None:
     assert two.remote.log == []
 
 
-async def test_leave_removes_nothing_that_a_tenant_gave_the_labels_to(two: Clusters) -> None:
+async def test_leave_keeps_tenant_objects_with_installation_labels(two: Clusters) -> None:
     install(two)
     plant(two, {})
     for kind in ("Role", "RoleBinding"):

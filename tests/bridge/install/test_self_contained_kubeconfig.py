@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config"
 
 
-def test_files_are_put_in_from_where_the_kubeconfig_is(path: Path) -> None:
+def test_relative_files_are_inlined(path: Path) -> None:
     for name in ("ca", "cert", "key"):
         (path.parent / name).write_bytes(name.encode())
     user = {"client-certificate": "cert", "client-key": str(path.parent / "key")}
@@ -56,7 +56,7 @@ def test_files_are_put_in_from_where_the_kubeconfig_is(path: Path) -> None:
     }
 
 
-def test_a_token_file_is_copied_and_that_is_said(path: Path) -> None:
+def test_token_file_is_inlined_with_a_note(path: Path) -> None:
     (path.parent / "token").write_text(f"{CANARY}\n")
     found = self_contained_kubeconfig.build(
         KubeconfigRef(write(path, config(user={"tokenFile": "token"})))
@@ -65,7 +65,7 @@ def test_a_token_file_is_copied_and_that_is_said(path: Path) -> None:
     assert "copied from its file once" in "".join(found.notes)
 
 
-def test_only_the_context_that_is_meant_goes_along(path: Path) -> None:
+def test_only_the_chosen_context_is_included(path: Path) -> None:
     content = config()
     content["users"].append({"name": "admin", "user": {"token": "another's"}})
     content["contexts"].append({"name": "other", "context": {"cluster": "c", "user": "admin"}})
@@ -73,7 +73,7 @@ def test_only_the_context_that_is_meant_goes_along(path: Path) -> None:
     assert "another's" in yaml.safe_dump(read(path, content, "other"))
 
 
-def test_of_several_files_the_first_that_has_an_entry_counts(
+def test_first_file_with_an_entry_takes_precedence(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = write(path, {"current-context": "far", "users": config()["users"]})
@@ -117,24 +117,24 @@ def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.Monke
         (None, {"proxy-url": "http://127.0.0.1:3128"}, "which a pod cannot reach"),
     ],
 )
-def test_what_works_on_this_machine_alone_is_refused(
+def test_machine_local_settings_are_rejected(
     path: Path, user: dict[str, Any] | None, cluster: dict[str, Any], words: str
 ) -> None:
     assert words in refused(path, config(user=user, cluster=cluster))
 
 
-def test_a_plugin_is_refused_with_what_to_do(path: Path) -> None:
+def test_credential_plugin_error_names_the_alternative(path: Path) -> None:
     assert "bridge rbac remote" in refused(path, config(user={"exec": {"command": "aws"}}))
 
 
 @pytest.mark.parametrize("missing", ["contexts", "clusters", "users", "current-context"])
-def test_what_is_missing_is_named(path: Path, missing: str) -> None:
+def test_missing_entry_is_named(path: Path, missing: str) -> None:
     content = config()
     del content[missing]
     assert missing.rstrip("s") in refused(path, content)
 
 
-def test_no_kubeconfig_at_all(path: Path) -> None:
+def test_invalid_or_missing_kubeconfig_is_an_error(path: Path) -> None:
     path.write_text(f"{{ {CANARY}: [")
     with pytest.raises(ClientConfigError, match="not a kubeconfig") as caught:
         self_contained_kubeconfig.build(KubeconfigRef(path))

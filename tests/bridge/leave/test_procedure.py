@@ -188,7 +188,7 @@ def slice_of(service: str, node: str = NODE) -> Object:
     return made
 
 
-async def test_slices_of_a_relay_go_and_those_of_others_stay(left: Left) -> None:
+async def test_relay_slices_are_deleted_and_those_of_other_nodes_stay(left: Left) -> None:
     left.two.home.put(slice_of("web"))
     other = left.two.home.put(slice_of("web", node="other"))
     before = {it["metadata"]["name"] for it in left.two.home.objects(ENDPOINT_SLICES)}
@@ -200,14 +200,14 @@ async def test_slices_of_a_relay_go_and_those_of_others_stay(left: Left) -> None
     assert other["metadata"]["name"] in after
 
 
-async def test_where_slices_may_not_be_seen_there_are_none_of_ours(left: Left) -> None:
+async def test_forbidden_endpointslices_count_as_absent(left: Left) -> None:
     left.two.home.fail(Fault("GET", "*/endpointslices", times=None, code=403))
     assert await left.leave()
     assert left.two.home.find(NODES, NODE) is None
 
 
 @pytest.mark.parametrize("ours", [True, False])
-async def test_the_range_of_a_bridge_that_was_killed_goes(
+async def test_local_route_of_a_killed_bridge_is_removed(
     left: Left, monkeypatch: pytest.MonkeyPatch, ours: bool
 ) -> None:
     removed: list[str] = []
@@ -223,7 +223,7 @@ async def test_the_range_of_a_bridge_that_was_killed_goes(
     assert removed == ([str(cidr)] if ours else [])
 
 
-async def test_a_range_that_may_not_be_removed_is_told(
+async def test_local_route_that_cannot_be_removed_is_reported(
     left: Left, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: object) -> None:
@@ -241,7 +241,7 @@ async def test_a_range_that_may_not_be_removed_is_told(
 
 
 @pytest.mark.parametrize("said", ["7", '{"relayCidr": "x"}', '{"relayCidr": ["x"]}', "no JSON"])
-async def test_a_node_that_tells_nonsense_leaves(left: Left, said: str) -> None:
+async def test_malformed_join_options_do_not_prevent_leaving(left: Left, said: str) -> None:
     options = {join_record.ANNOTATION_OPTIONS: said}
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await left.leave()
@@ -250,7 +250,7 @@ async def test_a_node_that_tells_nonsense_leaves(left: Left, said: str) -> None:
 # -- the question --------------------------------------------------------------------------
 
 
-async def test_it_says_what_goes_and_asks_before_it_touches_anything(left: Left) -> None:
+async def test_confirmation_lists_all_objects_before_any_write(left: Left) -> None:
     left.workload()
     left.answer = False
     assert await left.leave() is False
@@ -268,7 +268,7 @@ async def test_it_says_what_goes_and_asks_before_it_touches_anything(left: Left)
     assert CANARY not in str(left.told)
 
 
-async def test_a_lease_that_is_left_alone_is_named_too(left: Left) -> None:
+async def test_lease_without_node_is_listed(left: Left) -> None:
     left.two.home.remove(NODES, NODE)
     left.two.remote.remove(NAMESPACES, THERE)
     assert await left.leave(left.to(left.two.settings.remote))
@@ -276,7 +276,7 @@ async def test_a_lease_that_is_left_alone_is_named_too(left: Left) -> None:
     assert left.two.home.find(LEASES, NODE, LEASE_NAMESPACE) is None
 
 
-async def test_long_lists_are_cut(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_lists_are_truncated(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summary, "MAX_LISTED", 2)
     for number in range(5):
         left.two.home.put(pod(f"p{number}", node=NODE))
@@ -305,7 +305,7 @@ async def test_long_lists_are_cut(left: Left, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("ago", [0.0, LEASE_SECONDS - 15.0, -30.0], ids=["now", "late", "ahead"])
-async def test_a_node_that_is_served_is_not_left(left: Left, ago: float) -> None:
+async def test_leave_is_refused_while_a_bridge_serves_the_node(left: Left, ago: float) -> None:
     left.two.home.put(lease(holder=NODE, ago=ago))
     sentence = await left.refused()
     assert re.search(rf"a bridge serves node {NODE}: its Lease was renewed \d+ s ago;", sentence)
@@ -317,7 +317,7 @@ async def test_a_node_that_is_served_is_not_left(left: Left, ago: float) -> None
     [lease(holder=NODE, ago=LEASE_SECONDS + 5), lease(), None],
     ids=["expired", "given back", "none"],
 )
-async def test_a_node_that_nobody_serves_is_left(left: Left, held: Object | None) -> None:
+async def test_node_without_a_serving_bridge_is_removed(left: Left, held: Object | None) -> None:
     if held is None:
         left.two.home.remove(LEASES, NODE, LEASE_NAMESPACE)
     else:
@@ -325,31 +325,31 @@ async def test_a_node_that_nobody_serves_is_left(left: Left, held: Object | None
     assert await left.leave()
 
 
-async def test_a_node_that_is_served_is_left_when_forced(left: Left) -> None:
+async def test_force_removes_a_node_that_a_bridge_serves(left: Left) -> None:
     left.two.home.put(lease(holder=NODE))
     assert await left.leave(left.to(None, force=True))
     assert left.two.home.find(NODES, NODE) is None
 
 
-async def test_a_node_that_is_not_ours_is_left_alone(left: Left) -> None:
+async def test_unmanaged_node_is_not_changed(left: Left) -> None:
     left.two.home.remove(NODES, NODE)
     left.two.home.put(node(NODE))
     sentence = await left.refused(left.to(left.two.settings.remote, force=True))
     assert sentence == f"home: node {NODE} is not a bridge's virtual node; nothing was changed"
 
 
-async def test_a_node_that_forgot_its_remote(left: Left) -> None:
+async def test_node_without_recorded_remote_requires_kubeconfig(left: Left) -> None:
     left.two.home.update(NODES, NODE, {"metadata": {"annotations": None}})
     assert f"node {NODE} does not record its remote; name its kubeconfig" in await left.refused()
     assert await left.leave(left.to(left.two.settings.remote))
 
 
-async def test_a_node_that_is_gone_does_not_tell_its_remote(left: Left) -> None:
+async def test_deleted_node_requires_kubeconfig(left: Left) -> None:
     left.two.home.remove(NODES, NODE)
     assert "name the remote's kubeconfig with --kubeconfig" in await left.refused()
 
 
-async def test_a_remembered_kubeconfig_that_is_gone_is_named(left: Left) -> None:
+async def test_missing_recorded_kubeconfig_is_named(left: Left) -> None:
     path = left.two.settings.remote.path
     assert path is not None
     path.unlink()
@@ -358,13 +358,13 @@ async def test_a_remembered_kubeconfig_that_is_gone_is_named(left: Left) -> None
     assert "--kubeconfig" in sentence
 
 
-async def test_another_cluster_than_the_nodes_own_is_refused(left: Left, tmp_path: Path) -> None:
+async def test_kubeconfig_of_another_cluster_is_rejected(left: Left, tmp_path: Path) -> None:
     sentence = await left.refused(left.to(left.two.settings.home))
     assert f"{left.two.home.url} is not the remote cluster of node {NODE}" in sentence
     assert "--kubeconfig" in sentence
 
 
-async def test_a_home_that_does_not_let_us_look_is_a_sentence(left: Left) -> None:
+async def test_forbidden_home_is_a_one_line_error(left: Left) -> None:
     left.two.home.fail(Fault("GET", "/api/v1/nodes/*", code=403))
     assert "ask the cluster's administrator for that permission" in await left.refused()
 
@@ -372,7 +372,7 @@ async def test_a_home_that_does_not_let_us_look_is_a_sentence(left: Left) -> Non
 # -- the removal ---------------------------------------------------------------------------
 
 
-async def test_what_is_ours_goes_from_both_clusters(left: Left) -> None:
+async def test_leave_removes_managed_objects_from_both_clusters(left: Left) -> None:
     left.workload()
     assert await left.leave()
     home, remote = left.two.home, left.two.remote
@@ -385,7 +385,7 @@ async def test_what_is_ours_goes_from_both_clusters(left: Left) -> None:
     assert left.told[-1] == f"node {NODE} has left"
 
 
-async def test_the_order_is_cordon_pods_copies_namespaces_and_the_node_last(left: Left) -> None:
+async def test_objects_are_deleted_in_order_and_the_node_last(left: Left) -> None:
     left.workload()
     await left.leave()
     assert [f"{it.method} {it.path}" for it in left.two.remote.writes()] == [
@@ -406,7 +406,7 @@ async def test_the_order_is_cordon_pods_copies_namespaces_and_the_node_last(left
     assert graces == [None, 0]
 
 
-async def test_a_remote_pod_that_ends_slowly_is_waited_for(left: Left) -> None:
+async def test_leave_waits_for_slowly_terminating_remote_pods(left: Left) -> None:
     """With home's pod and the pod's ConfigMap still there."""
     left.workload()
     remote, home = left.two.remote, left.two.home
@@ -421,7 +421,7 @@ async def test_a_remote_pod_that_ends_slowly_is_waited_for(left: Left) -> None:
     assert home.find(PODS, "web", "default") is None
 
 
-async def test_what_others_made_and_what_another_node_uses_stays(left: Left) -> None:
+async def test_unmanaged_and_shared_objects_stay(left: Left) -> None:
     left.workload()
     remote = left.two.remote
     stays = [
@@ -448,7 +448,7 @@ async def test_what_others_made_and_what_another_node_uses_stays(left: Left) -> 
     assert "deletionTimestamp" not in remote.get(NAMESPACES, THERE)["metadata"]
 
 
-async def test_a_namespace_with_something_of_others_stays_and_that_is_said(left: Left) -> None:
+async def test_namespace_with_unmanaged_objects_stays_and_is_reported(left: Left) -> None:
     left.two.remote.put(config_map("theirs", THERE))
     assert await left.leave()
     assert f"remote: namespace {THERE} stays: it holds ConfigMap theirs" in left.told
@@ -457,7 +457,7 @@ async def test_a_namespace_with_something_of_others_stays_and_that_is_said(left:
     assert left.two.remote.find(NAMESPACES, THERE) is None
 
 
-async def test_a_second_leave_has_nothing_to_remove(left: Left) -> None:
+async def test_second_leave_has_nothing_to_remove(left: Left) -> None:
     left.workload()
     await left.leave()
     left.two.home.clear_log()
@@ -476,7 +476,7 @@ async def test_a_second_leave_has_nothing_to_remove(left: Left) -> None:
     ],
     ids=["a pod", "a copy", "a namespace"],
 )
-async def test_what_fails_keeps_the_node_and_leaving_again_goes_on(
+async def test_failed_deletion_keeps_the_node_and_a_second_leave_continues(
     left: Left, method: str, path: str
 ) -> None:
     left.workload()
@@ -490,7 +490,7 @@ async def test_what_fails_keeps_the_node_and_leaving_again_goes_on(
     assert left.two.remote.find(NAMESPACES, THERE) is None
 
 
-async def test_a_node_that_took_the_name_during_the_question_is_not_touched(left: Left) -> None:
+async def test_node_re_created_during_the_confirmation_is_not_changed(left: Left) -> None:
     def agree(_: list[str]) -> bool:
         left.two.home.remove(NODES, NODE)
         left.two.home.put(node(NODE))
@@ -502,7 +502,7 @@ async def test_a_node_that_took_the_name_during_the_question_is_not_touched(left
     assert left.two.remote.writes() == []
 
 
-async def test_a_service_of_ours_goes_too(left: Left) -> None:
+async def test_managed_service_is_deleted(left: Left) -> None:
     service: Object = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -518,7 +518,7 @@ async def test_a_service_of_ours_goes_too(left: Left) -> None:
 # -- a remote that cannot be reached -------------------------------------------------------
 
 
-async def test_a_remote_that_is_away_ends_it_before_anything_is_touched(left: Left) -> None:
+async def test_unreachable_remote_is_an_error_before_any_write(left: Left) -> None:
     left.workload()
     await left.two.remote.stop()
     sentence = await left.refused()
@@ -527,7 +527,7 @@ async def test_a_remote_that_is_away_ends_it_before_anything_is_touched(left: Le
     assert "--force" in sentence
 
 
-async def test_with_force_home_is_cleaned_without_the_remote(left: Left) -> None:
+async def test_force_cleans_home_without_the_remote(left: Left) -> None:
     left.workload()
     await left.two.remote.stop()
     assert await left.leave(left.to(None, force=True))
@@ -541,7 +541,7 @@ async def test_with_force_home_is_cleaned_without_the_remote(left: Left) -> None
     assert f"--remove {own} --node {NODE}`" in left.told[-2]
 
 
-async def test_with_force_another_cluster_at_its_place_is_not_touched(left: Left) -> None:
+async def test_force_does_not_touch_a_replaced_remote_cluster(left: Left) -> None:
     """As where the remote was built anew: the one that the node stands for is gone for ever."""
     left.workload()
     left.two.remote.remove(NAMESPACES, "kube-system")
@@ -554,7 +554,7 @@ async def test_with_force_another_cluster_at_its_place_is_not_touched(left: Left
     assert any("is not the remote cluster of node" in line for line in left.told)
 
 
-async def test_with_force_what_fails_in_the_remote_is_told_and_home_is_cleaned(left: Left) -> None:
+async def test_force_reports_remote_failures_and_cleans_home(left: Left) -> None:
     left.workload()
     left.two.remote.fail(Fault("DELETE", "*/configmaps/conf", code=500, times=None))
     assert await left.leave(left.to(None, force=True))
@@ -563,7 +563,7 @@ async def test_with_force_what_fails_in_the_remote_is_told_and_home_is_cleaned(l
     assert f"remote: ConfigMap {THERE}/conf: may be left" in left.told
 
 
-async def test_a_home_that_is_away_is_told_with_what_can_be_done_without_it(left: Left) -> None:
+async def test_unreachable_home_names_the_alternative(left: Left) -> None:
     await left.two.home.stop()
     assert "bridge garbage --kubeconfig" in await left.refused()
 
@@ -571,7 +571,7 @@ async def test_a_home_that_is_away_is_told_with_what_can_be_done_without_it(left
 # -- pods that do not end ------------------------------------------------------------------
 
 
-async def test_waiting_for_pods_has_an_end(left: Left) -> None:
+async def test_wait_for_pods_times_out(left: Left) -> None:
     left.workload()
     left.two.remote.bind("web", "worker", THERE)
     with pytest.raises(PreflightError, match=r"1 pod\(s\) have not terminated after 0 s"):
@@ -586,7 +586,7 @@ async def test_waiting_for_pods_has_an_end(left: Left) -> None:
 # -- workloads that stay -------------------------------------------------------------------
 
 
-async def test_workloads_that_are_kept_are_not_touched_and_home_is_clean(left: Left) -> None:
+async def test_keep_workloads_leaves_the_remote_unchanged_and_cleans_home(left: Left) -> None:
     left.workload()
     before = [left.two.remote.objects(kind) for kind in (PODS, CONFIG_MAPS, SECRETS, NAMESPACES)]
     assert await left.leave(replace(left.settings, keep_workloads=True))
@@ -600,7 +600,7 @@ async def test_workloads_that_are_kept_are_not_touched_and_home_is_clean(left: L
     assert any("runs twice" in line for line in left.told)
 
 
-async def test_a_bridge_that_serves_would_end_what_is_to_be_kept(left: Left) -> None:
+async def test_keep_workloads_is_refused_while_a_bridge_serves_the_node(left: Left) -> None:
     left.two.home.put(lease(holder=NODE))
     keep = replace(left.to(None, force=True), keep_workloads=True)
     assert "stop it with Ctrl-C and leave again" in await left.refused(keep)
@@ -609,7 +609,7 @@ async def test_a_bridge_that_serves_would_end_what_is_to_be_kept(left: Left) -> 
 # -- what comes while the question stands -----------------------------------------------------
 
 
-async def test_what_a_bridge_creates_after_the_question_is_removed_too(left: Left) -> None:
+async def test_objects_created_after_the_confirmation_are_removed(left: Left) -> None:
     left.workload()
 
     def agree(lines: list[str]) -> bool:
@@ -629,7 +629,7 @@ async def test_what_a_bridge_creates_after_the_question_is_removed_too(left: Lef
         assert f"remote: {what} was created after the confirmation; removing it" in left.told
 
 
-async def test_objects_that_come_while_it_removes_are_removed_too(left: Left) -> None:
+async def test_objects_created_during_the_removal_are_removed(left: Left) -> None:
     left.workload()
     remote = left.two.remote
 
@@ -644,7 +644,7 @@ async def test_objects_that_come_while_it_removes_are_removed_too(left: Left) ->
     assert remote.find(NAMESPACES, THERE) is None
 
 
-async def test_objects_that_never_end_coming_are_an_error(left: Left) -> None:
+async def test_objects_that_keep_appearing_are_an_error(left: Left) -> None:
     left.workload()
 
     async def stays(_: web.Request) -> web.Response:
@@ -659,7 +659,7 @@ async def test_objects_that_never_end_coming_are_an_error(left: Left) -> None:
 # -- several virtual nodes of one home ---------------------------------------------------------
 
 
-async def test_a_namespace_that_another_virtual_node_claims_stays_until_that_one_leaves(
+async def test_namespace_used_by_another_node_stays_until_that_node_leaves(
     left: Left,
 ) -> None:
     left.workload()
@@ -676,7 +676,7 @@ async def test_a_namespace_that_another_virtual_node_claims_stays_until_that_one
     assert remote.find(NAMESPACES, THERE) is None
 
 
-async def test_a_namespace_that_was_handed_over_stays_although_it_is_labelled(left: Left) -> None:
+async def test_handed_over_namespace_stays(left: Left) -> None:
     remote = left.two.remote
     handed = {"metadata": {"annotations": {ANNOTATION_ACCEPTS: "*"}}}
     remote.update(NAMESPACES, THERE, handed)
@@ -703,7 +703,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_drain_evicts_what_a_budget_allows_and_waits_with_the_rest(left: Left) -> None:
+async def test_drain_respects_disruption_budgets(left: Left) -> None:
     """One after the other, as the budget says; their remote pods end, and all else after them."""
     home, remote = left.two.home, left.two.remote
     for name in ("a", "b"):
@@ -736,7 +736,7 @@ async def test_a_drain_evicts_what_a_budget_allows_and_waits_with_the_rest(left:
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_drain_that_takes_too_long_says_what_is_kept_and_leaves_the_rest(
+async def test_drain_timeout_names_blocked_pods_and_changes_nothing_else(
     left: Left,
 ) -> None:
     left.workload()
@@ -754,7 +754,7 @@ async def test_a_drain_that_takes_too_long_says_what_is_kept_and_leaves_the_rest
 
 
 @pytest.mark.usefixtures("often")
-async def test_while_nobody_serves_a_drain_keeps_the_node_alive(left: Left) -> None:
+async def test_drain_renews_the_lease_while_no_bridge_serves_the_node(left: Left) -> None:
     """Or home would call its pods lost, and budgets would keep them for ever; but nobody is to
     take that for a bridge."""
     left.workload()
@@ -770,7 +770,7 @@ async def test_while_nobody_serves_a_drain_keeps_the_node_alive(left: Left) -> N
 
 
 @pytest.mark.usefixtures("often")
-async def test_a_bridge_that_serves_ends_what_is_drained_and_is_then_to_be_stopped(
+async def test_drain_with_a_serving_bridge_asks_to_stop_it_afterwards(
     left: Left,
 ) -> None:
     left.workload()
@@ -802,7 +802,7 @@ def requested(name: str, signer: str = "kubernetes.io/kubelet-serving") -> Objec
     }
 
 
-async def test_the_nodes_certificate_and_its_requests_go_and_no_others(
+async def test_certificate_and_its_requests_are_deleted_and_others_stay(
     left: Left, tmp_path: Path
 ) -> None:
     home, folder = left.two.home, tmp_path / "certs"
@@ -824,9 +824,7 @@ async def test_the_nodes_certificate_and_its_requests_go_and_no_others(
     assert [it.name for it in folder.iterdir()] == ["theirs"]
 
 
-async def test_the_folder_of_cert_dir_goes_also_without_a_certificate(
-    left: Left, tmp_path: Path
-) -> None:
+async def test_empty_cert_dir_is_deleted(left: Left, tmp_path: Path) -> None:
     folder = tmp_path / "certs"
     folder.mkdir()
     annotation = {node_object.ANNOTATION_CERT_DIR: str(folder)}
@@ -835,16 +833,14 @@ async def test_the_folder_of_cert_dir_goes_also_without_a_certificate(
     assert not folder.exists()
 
 
-async def test_a_folder_with_files_of_others_alone_is_not_named_and_stays(
-    left: Left, tmp_path: Path
-) -> None:
+async def test_cert_dir_with_only_unmanaged_files_stays(left: Left, tmp_path: Path) -> None:
     (tmp_path / "theirs").write_text("x")
     assert await left.leave(replace(left.settings, cert_dir=tmp_path))
     assert not any(str(tmp_path) in line for line in left.asked[0])
     assert (tmp_path / "theirs").exists()
 
 
-async def test_the_state_folder_goes_with_its_last_certificate(
+async def test_state_folder_is_deleted_with_its_last_certificate(
     left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -855,7 +851,7 @@ async def test_the_state_folder_goes_with_its_last_certificate(
     assert not (tmp_path / "state" / "cluster-bridge").exists()
 
 
-async def test_a_request_that_may_not_be_deleted_is_told(left: Left) -> None:
+async def test_forbidden_deletion_of_a_csr_is_reported(left: Left) -> None:
     name = f"kubelet-serving-{NODE}-0123456789"
     left.two.home.put(requested(name))
     left.two.home.fail(Fault("DELETE", "*/certificatesigningrequests/*", code=403))
@@ -880,7 +876,7 @@ def marked(api: FakeApi) -> list[str]:
 
 @pytest.mark.parametrize("drained", [False, True], ids=["deleted", "drained"])
 @pytest.mark.usefixtures("often")
-async def test_interrupted_after_any_write_and_run_again_it_ends_clean(
+async def test_leave_interrupted_after_any_write_can_be_repeated(
     two: Clusters, drained: bool
 ) -> None:
     interrupted = 0

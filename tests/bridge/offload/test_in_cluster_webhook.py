@@ -53,7 +53,7 @@ def _read(data: Object) -> list[RotatedCertificate]:
     return certificate_rotation.read_secret({"data": data}, HOST)
 
 
-def test_what_is_written_is_read() -> None:
+def test_secret_data_round_trips() -> None:
     first, second = _made(NOW), _made(NOW + timedelta(days=300))
     assert _read({}) == []
     assert _read(certificate_rotation.secret_data(first.pair, [], NOW)) == [first]
@@ -63,7 +63,7 @@ def test_what_is_written_is_read() -> None:
     assert data["previous.crt"] is None
 
 
-def test_what_is_no_pair_or_anothers_is_not_there() -> None:
+def test_invalid_pairs_and_other_host_names_are_ignored() -> None:
     good = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
     other = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
     assert _read({**good, "tls.key": other["tls.key"]}) == []
@@ -71,7 +71,7 @@ def test_what_is_no_pair_or_anothers_is_not_there() -> None:
     assert _read(certificate_rotation.secret_data(_made(NOW, "other.svc").pair, [], NOW)) == []
 
 
-def test_a_successor_is_trusted_before_it_is_shown() -> None:
+def test_successor_is_trusted_before_it_is_served() -> None:
     old = _made(NOW)
     due = old.renewal_time()
     assert not certificate_rotation.needs_renewal([old], due - timedelta(seconds=1))
@@ -94,7 +94,7 @@ def test_a_successor_is_trusted_before_it_is_shown() -> None:
     assert certificate_rotation.certificate_to_serve([], both, NOW) is None
 
 
-def test_it_is_looked_at_when_something_is_to_be_done() -> None:
+def test_next_change_is_at_renewal_settling_or_expiry() -> None:
     old = _made(NOW)
     due = old.renewal_time()
     assert (
@@ -178,7 +178,7 @@ async def test_replicas_share_one_certificate(world: World, home: KubeClient) ->
     assert world.data() == before
 
 
-async def test_a_bundle_that_somebody_changes_is_put_right(world: World, home: KubeClient) -> None:
+async def test_changed_ca_bundle_is_restored(world: World, home: KubeClient) -> None:
     async with world.keeping(home):
         await world.home.until(world.agrees)
         patch = webhook_configuration.ca_bundle_patch(b"other")
@@ -186,16 +186,14 @@ async def test_a_bundle_that_somebody_changes_is_put_right(world: World, home: K
         await world.home.until(world.agrees)
 
 
-async def test_a_secret_that_somebody_empties_is_filled_again(
-    world: World, home: KubeClient
-) -> None:
+async def test_emptied_secret_is_filled_again(world: World, home: KubeClient) -> None:
     async with world.keeping(home) as keeper:
         await world.home.until(world.agrees)
         await home.patch(SECRETS, NAME, {"data": None}, namespace=WHERE)
         await world.home.until(lambda: world.agrees() and not keeper.untrusted_reason())
 
 
-async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> None:
+async def test_certificate_is_renewed_in_time(world: World, home: KubeClient) -> None:
     async with world.keeping(home) as one, world.keeping(home) as other:
         await world.home.until(world.agrees)
         [first] = world.certificates()
@@ -210,7 +208,7 @@ async def test_it_is_renewed_in_good_time(world: World, home: KubeClient) -> Non
         )
 
 
-async def test_what_home_refuses_is_told_once_and_tried_again(
+async def test_forbidden_write_is_logged_once_and_retried(
     world: World, home: KubeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     fault = world.home.fail(Fault("PATCH", f"*/secrets/{NAME}", code=403, times=None))
@@ -222,7 +220,7 @@ async def test_what_home_refuses_is_told_once_and_tried_again(
 
 
 @pytest.mark.parametrize("kind", [SECRETS, MUTATING_WEBHOOKS], ids=str)
-async def test_what_is_not_installed_is_told(
+async def test_missing_objects_are_logged(
     world: World, home: KubeClient, caplog: pytest.LogCaptureFixture, kind: object
 ) -> None:
     if kind is SECRETS:
@@ -233,7 +231,7 @@ async def test_what_is_not_installed_is_told(
         await world.home.until(lambda: any("join again" in it.message for it in caplog.records))
 
 
-async def test_it_answers_through_the_service_and_says_goodbye(
+async def test_replica_answers_and_shuts_down_gracefully(
     world: World, unused_tcp_port: int
 ) -> None:
     labels = {offload_patch.LABEL_OFFLOAD: "remote-only"}

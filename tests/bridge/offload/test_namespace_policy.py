@@ -116,7 +116,7 @@ def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(two)
 
 
-async def test_offloading_writes_once_and_undoing_leaves_nothing(world: World) -> None:
+async def test_offload_is_idempotent_and_unoffload_removes_everything(world: World) -> None:
     world.serves_policies()
     before = world.shop
     answer = await world.offload(selector={"tier": "burst", "a": "b"})
@@ -134,7 +134,7 @@ async def test_offloading_writes_once_and_undoing_leaves_nothing(world: World) -
     assert (await world.unoffload())["written"] == []
 
 
-async def test_another_policy_replaces_the_first(world: World) -> None:
+async def test_second_policy_replaces_the_first(world: World) -> None:
     world.serves_policies()
     await world.offload(selector={"a": "b"})
     answer = await world.offload(policy="remote-only")
@@ -143,7 +143,7 @@ async def test_another_policy_replaces_the_first(world: World) -> None:
     assert offload_patch.selector_of(world.shop) == {}
 
 
-async def test_what_obeys_stays_while_another_namespace_needs_it(world: World) -> None:
+async def test_enforcement_stays_while_another_namespace_is_offloaded(world: World) -> None:
     world.serves_policies()
     world.namespace("blog")
     world.home.update(
@@ -156,7 +156,7 @@ async def test_what_obeys_stays_while_another_namespace_needs_it(world: World) -
     assert world.ours() == []
 
 
-async def test_a_namespace_that_is_gone_still_takes_the_rest_along(world: World) -> None:
+async def test_unoffload_of_a_deleted_namespace_removes_enforcement(world: World) -> None:
     world.serves_policies()
     await world.offload()
     world.home.remove(NAMESPACES, "shop")
@@ -165,26 +165,26 @@ async def test_a_namespace_that_is_gone_still_takes_the_rest_along(world: World)
     assert any("there is no namespace shop" in line for line in world.told)
 
 
-async def test_a_dry_run_writes_nothing(world: World) -> None:
+async def test_dry_run_of_offload_writes_nothing(world: World) -> None:
     world.serves_policies()
     answer = await world.offload(dry_run=True)
     assert len(answer["written"]) == 3
     assert world.home.writes() == []
 
 
-async def test_a_policy_that_is_not_obeyed_is_an_error_with_the_other_way(world: World) -> None:
+async def test_unenforced_policy_is_an_error_that_names_the_webhook(world: World) -> None:
     world.serves_policies(obeys=False)
     with pytest.raises(PreflightError, match=r"feature gate .*--by webhook"):
         await world.offload()
 
 
-async def test_without_a_webhook_it_says_what_has_to_run(world: World) -> None:
+async def test_missing_webhook_is_an_error_that_names_the_command(world: World) -> None:
     with pytest.raises(PreflightError, match="start `bridge webhook`"):
         await world.offload()
     assert offload_patch.policy_of(world.shop) == "burst"
 
 
-async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: World) -> None:
+async def test_in_cluster_webhook_is_used_without_the_policy_api(world: World) -> None:
     world.admits()
     world.home.put(
         webhook_configuration.service_configuration(
@@ -196,14 +196,14 @@ async def test_a_webhook_in_home_is_found_where_there_are_no_policies(world: Wor
     assert world.home.find(MUTATING_WEBHOOKS, "w"), "it is its installation's"
 
 
-async def test_a_webhook_that_does_not_answer_is_named(world: World) -> None:
+async def test_failing_webhook_is_named(world: World) -> None:
     meta = {"name": "w", "labels": {}}
     world.home.put(webhook_configuration.service_configuration(meta, "cluster-bridge", "w"))
     with pytest.raises(PreflightError, match="webhook w does not mutate its pods"):
         await world.offload()
 
 
-async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> None:
+async def test_list_shows_namespaces_with_the_mechanism(world: World) -> None:
     assert await namespace_policy.list_offloaded_namespaces(world.settings.home) == []
     world.serves_policies()
     await world.offload(selector={"a": "b"})
@@ -223,13 +223,13 @@ async def test_what_is_offloaded_is_listed_with_what_obeys_it(world: World) -> N
             )
 
 
-async def test_a_policy_that_is_not_served_cannot_be_demanded(world: World) -> None:
+async def test_policy_mechanism_requires_the_policy_api(world: World) -> None:
     with pytest.raises(PreflightError, match="--by webhook"):
         await world.offload(mechanism="policy")
     assert world.home.writes() == []
 
 
-async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: World) -> None:
+async def test_unmanaged_object_with_the_same_name_is_not_changed(world: World) -> None:
     world.serves_policies()
     foreign = {
         **admission_policy.mutating_policy("v1beta1"),
@@ -243,7 +243,7 @@ async def test_an_object_of_that_name_of_somebody_elses_is_left_alone(world: Wor
     assert world.home.get(BETA[0], admission_policy.NAME)["spec"] == foreign["spec"]
 
 
-async def test_the_namespace_of_a_bridge_is_not_offloaded(world: World) -> None:
+async def test_namespace_with_a_bridge_cannot_be_offloaded(world: World) -> None:
     world.serves_policies()
     meta = {"name": "b", "namespace": "shop", "labels": names.labels("b")}
     world.home.put({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": {}})
@@ -254,12 +254,12 @@ async def test_the_namespace_of_a_bridge_is_not_offloaded(world: World) -> None:
     await world.offload()
 
 
-async def test_an_unknown_namespace_is_an_error(world: World) -> None:
+async def test_unknown_namespace_is_an_error(world: World) -> None:
     with pytest.raises(PreflightError, match="kubectl create namespace"):
         await world.offload(namespace="nowhere")
 
 
-def test_what_is_registered_cannot_lock_a_cluster_out() -> None:
+def test_policy_and_webhook_cannot_block_a_cluster() -> None:
     """Pods alone, when they are made, of labelled namespaces; a failure lets them pass."""
     selector = {
         "matchExpressions": [
@@ -343,7 +343,7 @@ async def _asked(config: Object, body: object) -> tuple[int, Object]:
         return answer.status, found
 
 
-async def test_it_is_registered_while_a_namespace_is_offloaded(world: World) -> None:
+async def test_webhook_is_registered_while_a_namespace_is_offloaded(world: World) -> None:
     async with running(world) as run:
         world.home.update(
             NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
@@ -380,7 +380,7 @@ def offload_shop(world: World) -> None:
     )
 
 
-async def test_stopping_leaves_the_registration_of_another(world: World) -> None:
+async def test_stop_keeps_the_registration_of_another_process(world: World) -> None:
     offload_shop(world)
     async with running(world) as run:
         await run.registered()
@@ -388,7 +388,7 @@ async def test_stopping_leaves_the_registration_of_another(world: World) -> None
     assert registered_url(world) == f"{OTHER}/mutate"
 
 
-async def test_another_registration_is_not_fought_over_and_replaced_once_it_is_gone(
+async def test_registration_of_another_process_is_replaced_only_after_its_removal(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     offload_shop(world)
@@ -407,7 +407,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -> None:
+async def test_stale_registration_is_replaced_on_start(world: World) -> None:
     offload_shop(world)
     world.home.put(webhook_configuration.url_configuration(OTHER, b"theirs", "killed"))
     async with running(world):
@@ -417,9 +417,7 @@ async def test_a_registration_that_was_left_behind_is_taken_over(world: World) -
 
 
 @pytest.mark.parametrize("what", ["removed", "url", "caBundle"])
-async def test_a_registration_that_is_removed_or_changed_is_put_right(
-    world: World, what: str
-) -> None:
+async def test_deleted_or_changed_registration_is_restored(world: World, what: str) -> None:
     offload_shop(world)
     async with running(world) as run:
         before = await run.registered()
@@ -437,7 +435,7 @@ async def test_a_registration_that_is_removed_or_changed_is_put_right(
         await world.home.until(is_right, timeout=SOON)
 
 
-def test_defaults_of_the_api_server_are_no_change() -> None:
+def test_api_server_defaults_are_no_change() -> None:
     wanted = webhook_configuration.url_configuration("https://192.0.2.1:1", b"pem", "p")
     current = json.loads(json.dumps(wanted))
     current["webhooks"][0] |= {"matchPolicy": "Equivalent", "objectSelector": {}}
@@ -446,7 +444,7 @@ def test_defaults_of_the_api_server_are_no_change() -> None:
     assert not webhook_configuration.is_up_to_date(current, wanted)
 
 
-async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) -> None:
+async def test_review_is_answered_with_the_patch_of_the_policy(world: World) -> None:
     labels = {"labels": {offload_patch.LABEL_OFFLOAD: "remote-only"}}
     world.home.update(NAMESPACES, "shop", {"metadata": labels})
     pod: Object = {"metadata": {}, "spec": {"containers": []}}
@@ -463,7 +461,7 @@ async def test_its_answer_is_the_patch_of_the_namespaces_policy(world: World) ->
             assert (await _asked(config, nonsense))[0] == 400
 
 
-async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_out(
+async def test_idle_connections_are_limited_and_do_not_block_reviews(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_connections, "MAX_WAITING", 8)
@@ -481,7 +479,7 @@ async def test_idle_connections_to_the_webhook_are_bounded_and_keep_no_review_ou
             writer.transport.abort()
 
 
-async def test_a_review_whose_body_does_not_come_is_ended(
+async def test_review_with_a_missing_body_times_out(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_connections, "WAITING_TIMEOUT", 0.5)
@@ -500,7 +498,7 @@ async def test_a_review_whose_body_does_not_come_is_ended(
         writer.transport.abort()
 
 
-async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> None:
+async def test_new_certificate_is_registered_before_it_is_served(world: World) -> None:
     world.home.update(
         NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
     )
@@ -530,7 +528,7 @@ async def test_a_new_certificate_is_trusted_before_it_is_shown(world: World) -> 
     assert world.ours() == []
 
 
-async def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
+async def test_used_port_is_a_one_line_error(world: World) -> None:
     async with running(world) as run:
         await world.home.until(lambda: any("listens" in it for it in world.told), timeout=SOON)
         port = int(
@@ -541,7 +539,7 @@ async def test_a_port_that_is_taken_is_a_sentence(world: World) -> None:
             await standalone_webhook.serve(settings, notify=world.told.append, stop=run.stop)
 
 
-async def test_pods_are_not_made_by_asking(world: World) -> None:
+async def test_probe_creates_no_pod(world: World) -> None:
     world.serves_policies()
     await world.offload()
     assert world.home.objects(PODS) == []

@@ -91,7 +91,7 @@ def left(two: Clusters) -> Left:
     return Left(two)
 
 
-async def test_the_list_says_who_has_what_and_since_when_and_touches_nothing(left: Left) -> None:
+async def test_list_shows_counts_and_last_write_without_writing(left: Left) -> None:
     written = "2031-02-03T04:05:06Z"
     fields = [
         {"manager": "cluster-bridge", "time": written},
@@ -114,14 +114,14 @@ async def test_the_list_says_who_has_what_and_since_when_and_touches_nothing(lef
     assert CANARY not in "".join([head, *rows])
 
 
-async def test_a_clean_remote_has_an_empty_list(two: Clusters) -> None:
+async def test_clean_remote_has_an_empty_list(two: Clusters) -> None:
     assert (
         await leftovers.list_leftovers(PruneSettings(two.settings.remote), notify=lambda _: None)
         == []
     )
 
 
-async def test_what_one_home_has_is_removed_and_nothing_else(left: Left) -> None:
+async def test_objects_of_one_home_are_removed_and_others_stay(left: Left) -> None:
     assert await left.remove(A)
     assert left.asked == [
         [
@@ -145,7 +145,7 @@ async def test_what_one_home_has_is_removed_and_nothing_else(left: Left) -> None
     assert left.remote.find(NAMESPACES, "shop-a") is None
 
 
-async def test_one_virtual_node_alone_can_be_removed(left: Left) -> None:
+async def test_objects_of_one_virtual_node_can_be_removed(left: Left) -> None:
     assert await left.remove(A, "pool")
     assert left.asked == [["remote: Pod shop-a/other"]]
     assert left.remote.find(PODS, "web", "shop-a")
@@ -157,7 +157,7 @@ def using(name: str, where: str, config: str) -> Object:
     return made
 
 
-async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that_nodes(
+async def test_copies_used_by_another_node_are_transferred_to_it(
     left: Left,
 ) -> None:
     left.remote.put(owned(using("uses", "shop-a", "conf"), A, node="pool"))
@@ -176,7 +176,7 @@ async def test_copies_that_pods_of_another_virtual_node_use_stay_and_become_that
     assert left.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
 
 
-async def test_a_namespace_that_another_virtual_node_claims_stays(left: Left) -> None:
+async def test_namespace_used_by_another_node_stays(left: Left) -> None:
     claims = {used_by_annotation(it): "true" for it in ("burst", "pool")}
     left.remote.update(NAMESPACES, "shop-a", {"metadata": {"annotations": claims}})
     for name in ("other", "labelled"):
@@ -188,7 +188,7 @@ async def test_a_namespace_that_another_virtual_node_claims_stays(left: Left) ->
     assert left.told[-1] == f"remote: the objects of node pool of home {A} are removed"
 
 
-async def test_objects_that_are_there_again_are_an_error(left: Left) -> None:
+async def test_objects_that_appear_again_are_an_error(left: Left) -> None:
     async def again(_: web.Request) -> web.Response:
         left.remote.remove(CONFIG_MAPS, "conf", "shop-a")
         left.remote.put(owned(config_map("again", "shop-a"), A))
@@ -199,27 +199,27 @@ async def test_objects_that_are_there_again_are_an_error(left: Left) -> None:
         await left.remove(A, "burst")
 
 
-async def test_nothing_is_removed_without_a_yes(left: Left) -> None:
+async def test_nothing_is_removed_without_confirmation(left: Left) -> None:
     left.answer = False
     assert await left.remove(A) is False
     assert left.remote.writes() == []
 
 
-async def test_a_home_that_has_nothing_there_is_no_error(left: Left) -> None:
+async def test_home_without_objects_is_no_error(left: Left) -> None:
     assert await left.remove("c" * 16)
     assert left.asked == [[]]
     assert left.told[-1] == "remote: unchanged"
     assert left.remote.writes() == []
 
 
-async def test_pods_that_do_not_end_are_told_and_what_they_use_stays(left: Left) -> None:
+async def test_pods_that_do_not_terminate_keep_their_copies(left: Left) -> None:
     left.remote.bind("web", "worker", "shop-b")
     with pytest.raises(PreflightError, match="not all pods have terminated"):
         await left.remove(B, timeout=0.05)
     assert left.remote.find(CONFIG_MAPS, "conf", "shop-b")
 
 
-async def test_a_service_whose_endpoints_the_remote_made_goes_without_them(left: Left) -> None:
+async def test_derived_endpointslices_are_not_listed_or_deleted(left: Left) -> None:
     """The remote's own controller copies our labels to its EndpointSlices."""
     service: Object = {
         "apiVersion": "v1",
@@ -243,7 +243,7 @@ async def test_a_service_whose_endpoints_the_remote_made_goes_without_them(left:
     assert not any("EndpointSlice" in line for line in left.asked[0])
 
 
-async def test_a_relay_pod_goes_with_the_rest_and_counts_as_no_pod_of_homes(left: Left) -> None:
+async def test_relay_agent_is_removed_but_not_counted(left: Left) -> None:
     identity = Identity(home_id=A, home_name="a", node="burst")
     made = agent_pod.agent_pod(
         "relay", HomeNamespace("shop"), identity, image="i", node_selector={}

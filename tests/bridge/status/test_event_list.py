@@ -61,7 +61,9 @@ def reasons(found: list[Object]) -> list[str]:
     return [it["reason"] for it in found]
 
 
-async def test_events_of_nodes_and_pods_of_ours_in_order(two: Clusters, home: KubeClient) -> None:
+async def test_events_of_virtual_nodes_and_their_pods_are_sorted(
+    two: Clusters, home: KubeClient
+) -> None:
     ours = two.home.put(objects.pod("web", "shop", node="remote"))
     other = two.home.put(objects.pod("db", "shop", node="real"))
     gone = {"kind": "Pod", "metadata": {"name": "was", "namespace": "shop", "uid": "gone"}}
@@ -111,7 +113,7 @@ async def test_events_of_nodes_and_pods_of_ours_in_order(two: Clusters, home: Ku
     assert row[4:6] == ["pod shop/web", "home default-scheduler"]
 
 
-async def test_what_strangers_wrote_does_not_reach_the_terminal(
+async def test_control_characters_do_not_reach_the_terminal(
     two: Clusters, home: KubeClient
 ) -> None:
     ours = two.home.put(objects.pod("web", "shop", node="remote"))
@@ -122,7 +124,7 @@ async def test_what_strangers_wrote_does_not_reach_the_terminal(
     assert found["message"] == "\x1b[2J\nall is well"
 
 
-async def test_they_are_followed(two: Clusters, home: KubeClient) -> None:
+async def test_new_events_are_followed(two: Clusters, home: KubeClient) -> None:
     web = two.home.put(objects.pod("web", "shop", node="remote"))
     two.home.put(said("second", web, 2))
     two.home.put(said("first", web, 1))
@@ -155,7 +157,7 @@ async def test_they_are_followed(two: Clusters, home: KubeClient) -> None:
     assert shown == ["First", "Second", "Node", "Third"]
 
 
-async def test_nobody_waits_for_nodes_that_are_not_there(two: Clusters, home: KubeClient) -> None:
+async def test_follow_without_virtual_nodes_is_an_error(two: Clusters, home: KubeClient) -> None:
     with pytest.raises(PreflightError, match="node real is not"):
         await event_list.list_events(home, node="real", namespace=None)
     two.home.clear_log()

@@ -47,7 +47,7 @@ def rendered(shown: dict[str, Any]) -> Elements:
     return Elements(html_page.render(shown).decode())
 
 
-def test_it_shows_the_tree() -> None:
+def test_page_shows_the_tree() -> None:
     shown = rendered(status(refused("b")))
     for words in ("remote Ready", "cpu", "0.5 of 3 (17 %)", "shop/b", "take it away", "lag"):
         assert words in shown.text, shown.text
@@ -55,7 +55,7 @@ def test_it_shows_the_tree() -> None:
     assert meters == {"17", "0", "1"}
 
 
-def test_what_strangers_wrote_is_text() -> None:
+def test_untrusted_text_is_escaped() -> None:
     error = {"level": "error", "message": HOSTILE, "count": 1, "first": HOSTILE, "last": HOSTILE}
     pod = refused("b", message=HOSTILE)
     pod["metadata"]["name"] = HOSTILE
@@ -82,7 +82,7 @@ def test_what_strangers_wrote_is_text() -> None:
         assert HOSTILE not in attributes.values()
 
 
-def test_the_policy_allows_this_script_and_this_style_alone() -> None:
+def test_content_security_policy_allows_only_the_inline_script_and_style() -> None:
     policy = dict(
         part.strip().partition(" ")[::2]
         for part in html_page.HEADERS["Content-Security-Policy"].split(";")
@@ -105,7 +105,7 @@ def test_links_are_relative() -> None:
     assert sorted(links) == ["data:,", "v1/status"]
 
 
-def test_a_percentage_above_all_is_a_full_meter() -> None:
+def test_percentage_above_100_is_a_full_meter() -> None:
     resources = {
         "cpu": {"capacity": "1", "allocatable": "1", "requested": "3", "requestedPercent": 300}
     }
@@ -114,7 +114,7 @@ def test_a_percentage_above_all_is_a_full_meter() -> None:
 
 
 @pytest.mark.usefixtures("soon")
-async def test_a_bridge_serves_it(two: Clusters) -> None:
+async def test_bridge_serves_the_page(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         async with session.get("/bridge", allow_redirects=False) as answer:
             assert (answer.status, answer.headers["Location"]) == (301, "bridge/")

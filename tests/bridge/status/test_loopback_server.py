@@ -19,7 +19,7 @@ from tests.fakeapi import Fault
 from tests.sync.world import NODE
 
 
-async def test_the_page_and_its_data(home: KubeClient, bridged: Joined) -> None:
+async def test_page_and_data_are_forwarded(home: KubeClient, bridged: Joined) -> None:
     server = LoopbackServer(home, NODE)
     url = await server.start()
     try:
@@ -37,7 +37,9 @@ async def test_the_page_and_its_data(home: KubeClient, bridged: Joined) -> None:
             await session.get(url)
 
 
-async def test_nothing_else_is_reached(two: Clusters, home: KubeClient, bridged: Joined) -> None:
+async def test_other_paths_methods_and_hosts_are_rejected(
+    two: Clusters, home: KubeClient, bridged: Joined
+) -> None:
     server = LoopbackServer(home, NODE)
     url = await server.start()
     root = url.removesuffix("bridge/")
@@ -64,7 +66,7 @@ async def test_nothing_else_is_reached(two: Clusters, home: KubeClient, bridged:
         await server.stop()
 
 
-async def test_a_refusal_is_passed_on_in_words(two: Clusters, home: KubeClient) -> None:
+async def test_api_server_error_is_shown(two: Clusters, home: KubeClient) -> None:
     two.home.fail(Fault("GET", "*/proxy/*", code=403, message="you may not"))
     server = LoopbackServer(home, NODE)
     url = await server.start()
@@ -75,7 +77,7 @@ async def test_a_refusal_is_passed_on_in_words(two: Clusters, home: KubeClient) 
         await server.stop()
 
 
-async def test_it_says_where_until_it_is_stopped(
+async def test_serve_announces_its_address_until_stopped(
     home: KubeClient, bridged: Joined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -94,7 +96,7 @@ async def test_it_says_where_until_it_is_stopped(
     assert addresses == [f"node {NODE}: {opened[0]} until Ctrl-C"]
 
 
-async def test_a_page_is_of_one_node_that_answers(two: Clusters, home: KubeClient) -> None:
+async def test_page_requires_exactly_one_answering_node(two: Clusters, home: KubeClient) -> None:
     stop = asyncio.Event()
     with pytest.raises(PreflightError, match="home has no virtual nodes"):
         await loopback_server.serve(home, None, stop=stop, open_browser=False, announce=print)

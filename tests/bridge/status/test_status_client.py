@@ -33,7 +33,9 @@ async def sees(
         await asyncio.sleep(0.01)
 
 
-async def test_node_pods_and_bridge(two: Clusters, home: KubeClient, bridged: Joined) -> None:
+async def test_status_includes_node_pods_and_bridge(
+    two: Clusters, home: KubeClient, bridged: Joined
+) -> None:
     World(two.home, two.remote).pod("web")
     (found,) = await status_client.read_statuses(home, NODE)
     assert (found["name"], found["ready"], found["pods"]["total"]) == (NODE, True, 1)
@@ -55,7 +57,7 @@ async def test_node_pods_and_bridge(two: Clusters, home: KubeClient, bridged: Jo
         (Fault(delay=10), "no answer in 0 s"),
     ],
 )
-async def test_a_bridge_that_does_not_answer(
+async def test_unavailable_bridge_status_names_the_cause(
     two: Clusters, home: KubeClient, fault: Fault, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 0.2)
@@ -68,7 +70,7 @@ async def test_a_bridge_that_does_not_answer(
     assert found["pods"]["total"] == 0
 
 
-async def test_pods_that_may_not_be_listed(two: Clusters, home: KubeClient) -> None:
+async def test_forbidden_pods_are_unknown(two: Clusters, home: KubeClient) -> None:
     two.home.put(examples.node())
     two.home.fail(Fault("GET", "/api/v1/pods", code=403, message="you may not"))
     (found,) = await status_client.read_statuses(home, None)
@@ -77,7 +79,7 @@ async def test_pods_that_may_not_be_listed(two: Clusters, home: KubeClient) -> N
     assert found["resources"]["cpu"]["requested"] is None
 
 
-async def test_only_nodes_of_ours(two: Clusters, home: KubeClient) -> None:
+async def test_only_virtual_nodes_of_bridges_are_read(two: Clusters, home: KubeClient) -> None:
     two.home.put(objects.node("real"))
     with pytest.raises(PreflightError, match="node real is not a bridge's"):
         await status_client.read_statuses(home, "real")
@@ -90,13 +92,13 @@ async def test_only_nodes_of_ours(two: Clusters, home: KubeClient) -> None:
     assert [it["name"] for it in await status_client.read_statuses(home, None)] == ["remote"]
 
 
-async def test_nodes_that_may_not_be_listed(two: Clusters, home: KubeClient) -> None:
+async def test_forbidden_nodes_are_an_error(two: Clusters, home: KubeClient) -> None:
     two.home.fail(Fault("GET", "/api/v1/nodes", code=403, times=None))
     with pytest.raises(Forbidden):
         await status_client.read_statuses(home, None)
 
 
-async def test_what_is_watched_is_told_of(two: Clusters, home: KubeClient, bridged: Joined) -> None:
+async def test_watch_signals_changes(two: Clusters, home: KubeClient, bridged: Joined) -> None:
     world = World(two.home, two.remote)
     async with asyncio.timeout(SOON), status_client.watch_statuses(home, None) as watched:
         assert [it["name"] for it in await watched.read()] == [NODE]
@@ -111,9 +113,7 @@ async def test_what_is_watched_is_told_of(two: Clusters, home: KubeClient, bridg
         await sees(watched, lambda it: len(it) == 1)
 
 
-async def test_a_node_that_goes_while_another_is_waited_for_is_left_out(
-    two: Clusters, home: KubeClient
-) -> None:
+async def test_node_deleted_during_a_read_is_omitted(two: Clusters, home: KubeClient) -> None:
     for name in ("near", "remote"):
         its = examples.node()
         its["metadata"]["name"] = name
@@ -126,9 +126,7 @@ async def test_a_node_that_goes_while_another_is_waited_for_is_left_out(
         assert [it["name"] for it in await looking] == ["near"]
 
 
-async def test_a_look_at_what_is_watched_costs_home_one_request(
-    two: Clusters, home: KubeClient
-) -> None:
+async def test_repeated_read_costs_one_request_per_bridge(two: Clusters, home: KubeClient) -> None:
     async def answer(_: web.Request) -> web.Response:
         return web.json_response({"bridge": examples.bridge()})
 

@@ -65,7 +65,7 @@ def fields(value: Any, path: str = "") -> set[str]:
     return found
 
 
-async def test_a_bridge_that_serves_tells_of_its_node_and_of_itself(two: Clusters) -> None:
+async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
     world = World(two.home, two.remote)
     async with joined(two) as run:
         world.pod("web")
@@ -93,7 +93,7 @@ async def test_a_bridge_that_serves_tells_of_its_node_and_of_itself(two: Cluster
         assert bridge["clusters"][side]["watched"]
 
 
-async def test_the_document_has_every_field(two: Clusters) -> None:
+async def test_every_field_is_documented(two: Clusters) -> None:
     documented = set(_ROW.findall(DOCUMENT.read_text()))
     world = World(two.home, two.remote)
     two.remote.fail(Fault("POST", "*/pods", code=403, times=None))
@@ -107,7 +107,7 @@ async def test_the_document_has_every_field(two: Clusters) -> None:
     assert fields(found) == documented - {"podsUnknown", "bridgeUnknown"}
 
 
-async def test_an_outage_is_told_with_its_cause_and_the_last_version(two: Clusters) -> None:
+async def test_outage_is_reported_with_cause_and_last_version(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         await told(session)
         two.remote.fail(Fault(code=503, times=None))
@@ -120,7 +120,7 @@ async def test_an_outage_is_told_with_its_cause_and_the_last_version(two: Cluste
     assert found["bridge"]["clusters"]["home"]["watched"]
 
 
-async def test_one_that_stands_by_tells_so(two: Clusters) -> None:
+async def test_standby_reports_its_role(two: Clusters) -> None:
     async with joined(two):
         other = begin(two.settings)
         try:
@@ -134,7 +134,7 @@ async def test_one_that_stands_by_tells_so(two: Clusters) -> None:
     assert "is served by" in found["bridge"]["standby"]
 
 
-async def test_who_may_not_read_metrics_gets_neither_state_nor_page(two: Clusters) -> None:
+async def test_status_and_page_require_permission_for_metrics(two: Clusters) -> None:
     def allowed(review: dict[str, Any]) -> bool:
         return bool(review["resourceAttributes"].get("subresource") != "metrics")
 
@@ -149,5 +149,5 @@ async def test_who_may_not_read_metrics_gets_neither_state_nor_page(two: Cluster
 
 
 @pytest.mark.parametrize("server", ["https://me:secret@host:6443/a?token=b#c"])
-def test_an_address_is_told_without_what_could_be_a_credential(server: str) -> None:
+def test_server_address_contains_no_credentials(server: str) -> None:
     assert status_endpoint.strip_credentials(server) == "https://host:6443/a"

@@ -67,7 +67,7 @@ async def followed(output: Output, *states: list[Object]) -> bool:
     return await shown.follow(Looked(stop, *states), stop, output)
 
 
-def test_a_tree_for_people(screen: Screen) -> None:
+def test_tree_is_drawn_on_a_terminal(screen: Screen) -> None:
     text = shown.render([status(refused("b", message="[red]markup[/red] :smile: \x1b[2J"))])
     assert "FieldRefused: [red]markup[/red] :smile: \ufffd[2J" in text
     assert ("├──" in text) == screen.isatty()
@@ -81,7 +81,7 @@ def test_no_color_is_honoured(screen: Screen, monkeypatch: pytest.MonkeyPatch) -
     assert "Ready" in text
 
 
-def test_nothing_is_said_so(screen: Screen) -> None:
+def test_no_nodes_is_reported(screen: Screen) -> None:
     assert shown.render([]) == shown.NO_NODES
 
 
@@ -94,11 +94,11 @@ def test_nothing_is_said_so(screen: Screen) -> None:
         ([status(ready=None)], False),
     ],
 )
-def test_whether_all_are_ready(statuses: list[Object], ready: bool) -> None:
+def test_all_ready(statuses: list[Object], ready: bool) -> None:
     assert shown.all_ready(statuses) is ready
 
 
-async def test_what_is_followed(screen: Screen) -> None:
+async def test_follow_writes_changes(screen: Screen) -> None:
     away = status(pod("a", "Running"), ready=False)
     assert not await followed(Output.TABLE, [status()], [status()], [away], [away])
     text = screen.getvalue()
@@ -114,7 +114,7 @@ async def test_what_is_followed(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize(("output", "load"), [(Output.JSON, json.loads), (Output.YAML, None)])
-async def test_documents_are_followed_one_a_change(
+async def test_follow_writes_one_document_per_change(
     screen: Screen, output: Output, load: Any
 ) -> None:
     before, after = [status()], [status(cordoned=True)]
@@ -125,7 +125,7 @@ async def test_documents_are_followed_one_a_change(
     assert found == [{"nodes": before}, {"nodes": after}]
 
 
-async def test_nodes_that_come_are_told_of(screen: Screen) -> None:
+async def test_new_nodes_are_shown(screen: Screen) -> None:
     await followed(Output.TABLE, [], [status()])
     text = screen.getvalue()
     assert text.index(shown.NO_NODES) < text.index("Ready")

@@ -40,12 +40,12 @@ remote: Ready
     the remote's kubelets: v1.34.4"""
 
 
-def test_the_whole_tree() -> None:
+def test_complete_tree() -> None:
     shown = status(pod("a", "Running", conditions=READY), refused("b"), pod("c", "Failed"))
     assert tree.plain_text(tree.build_tree(shown)) == WHOLE
 
 
-def test_what_is_the_matter_stands_out() -> None:
+def test_problems_are_highlighted() -> None:
     queue = {**examples.bridge()["queues"][0], "depth": 3, "failing": 2, "oldestSeconds": 60.0}
     watch = {**examples.bridge()["watches"][0], "failing": 1, "error": "no answer"}
     error = {"level": "error", "message": "it broke", "count": 7, "first": "f", "last": "l"}
@@ -68,7 +68,7 @@ def test_what_is_the_matter_stands_out() -> None:
     assert next(it for it in root.children if it.label == "lag").tone == "warn"
 
 
-def test_a_bridge_that_does_not_answer_leaves_the_rest() -> None:
+def test_tree_without_bridge_status() -> None:
     shown = status(bridge=None, bridgeUnknown="home: no right", pods=None, podsUnknown="nor that")
     text = tree.plain_text(tree.build_tree(shown))
     assert "  bridge: home: no right" in text
@@ -76,7 +76,7 @@ def test_a_bridge_that_does_not_answer_leaves_the_rest() -> None:
     assert "    bridge: 0.1.0" in text
 
 
-def test_a_node_of_which_nothing_is_known() -> None:
+def test_tree_of_an_unknown_node() -> None:
     standby = examples.bridge(standby="this bridge stands by for node remote")
     text = tree.plain_text(tree.build_tree({"name": "remote", "ready": None, "bridge": standby}))
     assert text.startswith("remote: Unknown\n  bridge: this bridge stands by for node remote; up")
@@ -90,12 +90,12 @@ def test_a_node_of_which_nothing_is_known() -> None:
         ({"pods": None}, "remote: Ready"),
     ],
 )
-def test_one_line(changes: dict[str, Any], said: str) -> None:
+def test_one_line_summary(changes: dict[str, Any], said: str) -> None:
     shown = status(pod("a", "Running"), refused("b"), **changes)
     assert tree.one_line(shown).startswith(said)
 
 
-def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
+def test_finished_pods_request_nothing_and_rejected_pods_are_counted() -> None:
     pods = node_summary.PodCounts()
     for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
         pods.add(it)
@@ -105,7 +105,7 @@ def test_pods_that_ended_use_nothing_and_the_refused_are_counted() -> None:
     assert pods.requested == {"cpu": 31 * 500, "pods": 31}
 
 
-def test_a_terminal_is_told_nothing_to_obey() -> None:
+def test_control_characters_are_removed() -> None:
     hostile = "\x1b]0;owned\x07 \x9b31m a\nb\u202e"
     text = tree.plain_text(tree.build_tree(status(refused("b", message=hostile))))
     assert all(it.isprintable() or it == "\n" for it in text)
@@ -117,7 +117,7 @@ def test_a_terminal_is_told_nothing_to_obey() -> None:
     ("seconds", "said"),
     [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (9e6, "104d")],
 )
-def test_ages(seconds: float, said: str) -> None:
+def test_format_age(seconds: float, said: str) -> None:
     assert tree.format_age(seconds) == said
 
 
@@ -138,9 +138,7 @@ def test_ages(seconds: float, said: str) -> None:
         ("nvidia.com/gpu", ("1", "2", "4"), "1 of 2 (50 %); the remote has 4"),
     ],
 )
-def test_amounts_of_a_line_have_one_unit(
-    resource: str, quantities: tuple[str, str, str], said: str
-) -> None:
+def test_amounts_share_one_unit(resource: str, quantities: tuple[str, str, str], said: str) -> None:
     used, offered, has = quantities
     node = examples.node()
     node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
@@ -153,7 +151,7 @@ def test_amounts_of_a_line_have_one_unit(
 
 
 @pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
-def test_whose_a_node_is(missing: str) -> None:
+def test_virtual_node_requires_both_labels(missing: str) -> None:
     node = examples.node()
     assert node_summary.is_virtual_node(node)
     del node["metadata"]["labels"][missing]

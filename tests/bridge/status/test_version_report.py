@@ -29,7 +29,7 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 
 
 @pytest.mark.usefixtures("soon")
-async def test_of_a_node_that_is_served(two: Clusters) -> None:
+async def test_versions_of_a_served_node(two: Clusters) -> None:
     two.remote.api.version = "v1.33.1"
     async with joined(two):
         found = await version_report.collect_versions(VersionSettings(two.settings.home))
@@ -43,7 +43,7 @@ async def test_of_a_node_that_is_served(two: Clusters) -> None:
 
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("may_look", [True, False], ids=["who may look", "who may not"])
-async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_look: bool) -> None:
+async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) -> None:
     """The kubeconfig is in the installation's Secret, and its file nowhere else."""
     async with joined(two):
         pass
@@ -64,7 +64,7 @@ async def test_of_a_node_whose_bridge_is_installed_at_home(two: Clusters, may_lo
     assert CANARY not in str(found)
 
 
-async def test_a_home_that_is_away_is_told(two: Clusters) -> None:
+async def test_unreachable_home_is_a_problem(two: Clusters) -> None:
     await two.home.stop()
     found = await version_report.collect_versions(VersionSettings(two.settings.home))
     assert found["nodes"] == []
