@@ -1,4 +1,4 @@
-"""Hypothesis without its time limit for an example: a busy machine is no defect."""
+"""Disables hypothesis' deadline per example, which a busy machine would exceed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How patches are applied, written down once more for the tests."""
+"""Independent implementations of patch formats, for tests."""
 
 from __future__ import annotations
 

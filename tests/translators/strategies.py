@@ -1,4 +1,4 @@
-"""What hypothesis draws from in the tests of the translators."""
+"""Hypothesis strategies for the tests of the translators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every recorded pair: the result is what the file says, and what went in stays as it was."""
+"""The results of all golden files are as recorded, and inputs are not modified."""
 
 from __future__ import annotations
 

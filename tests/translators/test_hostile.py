@@ -1,9 +1,9 @@
-"""Objects that somebody made to do harm: odd words, huge numbers, other types, depth.
+"""Malicious objects: odd strings, huge numbers, other types, deep nesting.
 
-An API server checks types and most of the words, on the remote's side one that nobody here runs.
-What has the types of its kind is translated whatever its words are. What has not may be refused by
-any ordinary error, which is the object's own affair (`sync.base.exceptions`): never by one that
-ends a process, and nothing that came in is changed.
+API servers validate types and most strings, and the remote's is not under our control. An object
+with the right types is translated, whatever its values. An object with wrong types may raise an
+ordinary error, which only affects that object (`sync.base.exceptions`), but must not end the
+process or modify its input.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def _objects(content: Object) -> list[Object]:
 @pytest.mark.parametrize("case", _CASES)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_whatever_the_words_and_numbers_are_it_is_translated(
-    case: golden.Case, data: st.DataObject
-) -> None:
+def test_arbitrary_values_are_translated(case: golden.Case, data: st.DataObject) -> None:
     content = copy.deepcopy(case.content)
     # What kind an object is, and what its keys are, the server knows: only values are odd. A
     # quantity or a time that is none does not get through a server, either. (And what an event's
@@ -93,7 +91,7 @@ def test_whatever_the_words_and_numbers_are_it_is_translated(
 @pytest.mark.parametrize("case", _CASES)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_has_another_shape_ends_in_an_ordinary_error_at_worst(
+def test_wrong_types_raise_at_most_an_ordinary_error(
     case: golden.Case, data: st.DataObject
 ) -> None:
     content = copy.deepcopy(case.content)

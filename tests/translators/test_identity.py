@@ -1,4 +1,4 @@
-"""Names and owners: valid, distinct, and ours only where they say so."""
+"""Names, mapped namespaces and ownership."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def _named(template: str, home: str = "berlin") -> Identity:
 
 
 @given(dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
-def test_a_remote_namespace_has_a_valid_name(namespace: str, home: str, template: str) -> None:
+def test_mapped_namespace_is_a_valid_name(namespace: str, home: str, template: str) -> None:
     name = _named(template, home).remote_namespace(HomeNamespace(namespace))
 
     assert _LABEL.fullmatch(name)
 
 
 @given(dns_labels, dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
-def test_two_namespaces_stay_two(first: str, second: str, home: str, template: str) -> None:
+def test_mapped_namespaces_are_distinct(first: str, second: str, home: str, template: str) -> None:
     assume(first != second)
     identity = _named(template, home)
 
@@ -70,8 +70,8 @@ def test_two_namespaces_stay_two(first: str, second: str, home: str, template: s
     st.sampled_from(["{namespace}", "edge-{namespace}", "{home}-{namespace}", "{namespace}-x"]),
     st.integers(0, 3),
 )
-def test_a_name_like_a_cut_one_is_not_the_cut_one(start: str, template: str, more: int) -> None:
-    """Whoever names a namespace after the form that another is cut to gets a third name."""
+def test_name_like_a_truncated_one_is_hashed(start: str, template: str, more: int) -> None:
+    """A namespace that is named like the truncated form of another one gets a third name."""
     identity = _named(template)
     victim = HomeNamespace((start + "c" * 63)[:63])
     name = str(identity.remote_namespace(victim))
@@ -84,7 +84,7 @@ def test_a_name_like_a_cut_one_is_not_the_cut_one(start: str, template: str, mor
         assert name != identity.remote_namespace(victim)
 
 
-def test_long_names_that_start_alike_stay_two() -> None:
+def test_long_names_with_a_common_prefix_are_distinct() -> None:
     identity = _named("{namespace}-{home}")
     names = {identity.remote_namespace(HomeNamespace("a" * 60 + end)) for end in ("", "b", "cc")}
 
@@ -92,18 +92,18 @@ def test_long_names_that_start_alike_stay_two() -> None:
     assert all(_LABEL.fullmatch(name) for name in names)
 
 
-def test_a_name_is_not_cut_within_its_dashes() -> None:
+def test_truncated_name_does_not_end_with_a_dash() -> None:
     name = _named("{namespace}-{home}").remote_namespace(HomeNamespace("a" + "-" * 60 + "b"))
 
     assert re.fullmatch(r"a-[0-9a-f]{16}", name)
 
 
-def test_the_default_template_gives_namespace_and_home() -> None:
+def test_default_template() -> None:
     assert _identity.remote_namespace(HomeNamespace("shop")) == "shop-berlin"
 
 
 @pytest.mark.parametrize("template", _TEMPLATES)
-def test_a_template_is_accepted(template: str) -> None:
+def test_valid_template_is_accepted(template: str) -> None:
     validate_namespace_template(template, home_name="berlin")
 
 
@@ -128,7 +128,7 @@ def test_a_template_is_accepted(template: str) -> None:
         "{home:{namespace}}",
     ],
 )
-def test_a_template_is_refused(template: str) -> None:
+def test_invalid_template_is_rejected(template: str) -> None:
     with pytest.raises(NamespaceTemplateError, match=re.escape(repr(template))):
         validate_namespace_template(template, home_name="berlin")
 
@@ -137,16 +137,16 @@ def test_a_template_is_refused(template: str) -> None:
 
 
 @given(st.text(max_size=300))
-def test_any_text_becomes_a_dns_label(text: str) -> None:
+def test_any_text_is_converted_to_a_dns_label(text: str) -> None:
     assert _LABEL.fullmatch(dns_label(text))
 
 
 @given(dns_labels)
-def test_a_dns_label_is_its_own(text: str) -> None:
+def test_dns_label_is_unchanged(text: str) -> None:
     assert dns_label(text) == text
 
 
-def test_a_context_becomes_readable() -> None:
+def test_context_name_is_converted() -> None:
     assert dns_label("admin@Prod_1") == "admin-prod-1"
     assert dns_label("@") == "cluster"
 
@@ -155,13 +155,13 @@ _node_names = st.lists(dns_labels, min_size=1, max_size=4).map(".".join)
 
 
 @given(_node_names, _node_names)
-def test_a_nodes_name_becomes_a_label_value_of_its_own(first: str, second: str) -> None:
+def test_label_values_of_node_names_are_distinct(first: str, second: str) -> None:
     assert _LABEL_VALUE.fullmatch(label_value(first))
     assert (label_value(first) == label_value(second)) == (first == second)
     assert len(first) > 62 or label_value(first) == first
 
 
-def test_home_is_known_by_a_hash() -> None:
+def test_home_id_is_a_hash() -> None:
     first, second = home_id_from_uid("5f0f3ac1"), home_id_from_uid("5f0f3ac2")
 
     assert first != second
@@ -194,7 +194,7 @@ def _object(**labels: str) -> Object:
         "without metadata",
     ],
 )
-def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> None:
+def test_ownership_by_labels(remote: Object, owned: bool, nodes_own: bool) -> None:
     assert is_owned(remote, _identity) is owned
     assert is_owned_by_node(remote, _identity) is nodes_own
 
@@ -204,7 +204,7 @@ def test_whose_an_object_is(remote: Object, owned: bool, nodes_own: bool) -> Non
     [("*", True), ("berlin", True), ("0123456789abcdef", True), ("rome", False), (None, False)],
     ids=["any home", "by its name", "by its identity", "another home", "none"],
 )
-def test_a_namespace_is_handed_over_by_an_annotation(value: str | None, accepted: bool) -> None:
+def test_annotation_grants_a_namespace(value: str | None, accepted: bool) -> None:
     meta = {"name": "team-a", "annotations": {"cluster-bridge.io/accepts-home": value}}
     identity = replace(_identity, accepted_namespaces=("team-*",))
     assert is_usable_namespace({"metadata": meta}, identity) is accepted
@@ -221,7 +221,7 @@ def test_a_namespace_is_handed_over_by_an_annotation(value: str | None, accepted
         (("SHOP",), False),
     ],
 )
-def test_a_namespace_that_is_handed_over_is_used_where_home_accepts_its_name(
+def test_granted_namespace_is_usable_if_home_accepts_it(
     names: tuple[str, ...], accepted: bool
 ) -> None:
     meta = {"name": "shop", "annotations": {"cluster-bridge.io/accepts-home": "*"}}
@@ -231,18 +231,18 @@ def test_a_namespace_that_is_handed_over_is_used_where_home_accepts_its_name(
     assert accepted or "--accept-namespaces shop" in said
 
 
-def test_a_refusal_names_what_both_sides_have_to_do() -> None:
+def test_message_names_the_steps_in_both_clusters() -> None:
     said = unusable_namespace_message({"metadata": {"name": "shop"}}, _identity)
     assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in said
     assert "--accept-namespaces shop" in said
 
 
-def test_a_namespace_of_ours_is_accepted() -> None:
+def test_managed_namespace_is_usable() -> None:
     assert is_usable_namespace(_object(home="0123456789abcdef"), _identity)
 
 
 @given(dns_labels, dns_labels, st.uuids().map(str))
-def test_the_origin_is_read_back(namespace: str, name: str, uid: str) -> None:
+def test_origin_round_trip(namespace: str, name: str, uid: str) -> None:
     home = {"metadata": {"name": name, "namespace": namespace, "uid": uid}}
     remote = {"metadata": remote_metadata(home, _identity)}
 
@@ -251,7 +251,7 @@ def test_the_origin_is_read_back(namespace: str, name: str, uid: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["home-namespace", "home-name", "home-uid"])
-def test_an_incomplete_origin_is_none(missing: str) -> None:
+def test_incomplete_origin_is_none(missing: str) -> None:
     home = {"metadata": {"name": "a", "namespace": "b", "uid": "c"}}
     meta = remote_metadata(home, _identity)
     del meta["annotations"][f"cluster-bridge.io/{missing}"]
@@ -259,7 +259,7 @@ def test_an_incomplete_origin_is_none(missing: str) -> None:
     assert origin_of({"metadata": meta}) is None
 
 
-def test_labels_and_annotations_are_carried_but_for_those_of_our_domain() -> None:
+def test_labels_and_annotations_are_copied_except_the_bridges() -> None:
     found = {"app": "web", "cluster-bridge.io/home": "x", "sub.cluster-bridge.io/y": "z"}
     kept = {"notcluster-bridge.io/a": "b"}
     applied = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
@@ -269,7 +269,7 @@ def test_labels_and_annotations_are_carried_but_for_those_of_our_domain() -> Non
     assert copied_annotations(home) == {"app": "web", **kept}
 
 
-def test_the_selector_and_the_labels_agree() -> None:
+def test_selectors_match_the_labels() -> None:
     key, _, value = _identity.home_selector.partition("=")
 
     assert owner_labels(_identity)[key] == value

@@ -1,4 +1,4 @@
-"""Patches: applied they give what was wanted, and nothing is patched twice."""
+"""Patches have the desired result, and are empty afterwards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _statuses() -> st.SearchStrategy[Object]:
 
 
 @given(json_maps, json_maps)
-def test_merge_patch_applied_has_all_that_is_desired(current: Object, desired: Object) -> None:
+def test_applied_merge_patch_has_the_desired_fields(current: Object, desired: Object) -> None:
     before = copy.deepcopy((current, desired))
     patch = merge_patch(current, desired)
     patched = apply_merge_patch(current, patch)
@@ -60,7 +60,7 @@ def test_merge_patch_applied_has_all_that_is_desired(current: Object, desired: O
 
 
 @given(json_maps)
-def test_an_object_does_not_differ_from_itself(current: Object) -> None:
+def test_patch_to_itself_is_empty(current: Object) -> None:
     assert merge_patch(current, copy.deepcopy(current), exact=frozenset("abcd")) == {}
     assert status_patch(current, copy.deepcopy(current)) == {}
 
@@ -75,11 +75,11 @@ def test_maps_under_an_exact_key_become_equal(current: Object, desired: Object) 
     assert patched == {"labels": desired, "kept": 1}
 
 
-def test_none_is_removed_and_not_asked_for_again() -> None:
+def test_none_removes_a_key_once() -> None:
     assert merge_patch({"a": 1}, {"a": None, "b": None}) == {"a": None}
 
 
-def test_an_exact_map_that_is_no_more_is_removed() -> None:
+def test_missing_exact_map_is_removed() -> None:
     copied = {"data": {"a": "1"}, "immutable": False}
 
     assert merge_patch(copied, {"binaryData": {"b": "AA=="}}, exact=frozenset({"data"})) == {
@@ -88,12 +88,12 @@ def test_an_exact_map_that_is_no_more_is_removed() -> None:
     }
 
 
-def test_a_list_is_replaced_whole() -> None:
+def test_list_is_replaced() -> None:
     assert merge_patch({"ports": [1, 2]}, {"ports": [2]}) == {"ports": [2]}
 
 
 @given(_statuses(), _statuses())
-def test_status_patch_applied_leaves_nothing_to_patch(current: Object, desired: Object) -> None:
+def test_applied_status_patch_is_complete(current: Object, desired: Object) -> None:
     before = copy.deepcopy((current, desired))
     patched = strategic(current, status_patch(current, desired))
 
@@ -106,7 +106,7 @@ def test_status_patch_applied_leaves_nothing_to_patch(current: Object, desired: 
     assert (current, desired) == before
 
 
-def test_only_conditions_that_differ_are_sent() -> None:
+def test_only_differing_conditions_are_sent() -> None:
     same = {"type": "Initialized", "status": "True"}
     current = {"conditions": [same, {"type": "Ready", "status": "False"}]}
 
@@ -115,7 +115,7 @@ def test_only_conditions_that_differ_are_sent() -> None:
     }
 
 
-def test_what_a_condition_has_no_more_is_null() -> None:
+def test_removed_condition_field_is_null() -> None:
     current = {"conditions": [{"type": "Ready", "status": "False", "reason": "X", "message": "y"}]}
 
     assert status_patch(current, {"conditions": [{"type": "Ready", "status": "True"}]}) == {
@@ -123,7 +123,7 @@ def test_what_a_condition_has_no_more_is_null() -> None:
     }
 
 
-def test_a_null_time_is_the_same_as_none() -> None:
+def test_null_equals_a_missing_field() -> None:
     current = {"conditions": [{"type": "Ready", "status": "True", "lastProbeTime": None}]}
 
     assert status_patch(current, {"conditions": [{"type": "Ready", "status": "True"}]}) == {}
@@ -138,13 +138,13 @@ def test_a_null_time_is_the_same_as_none() -> None:
     ],
     ids=["one that is there is deleted", "one that is not there is not", "nor where none is"],
 )
-def test_an_absent_condition(current: list[Object] | None, patch: Object) -> None:
+def test_deleted_condition(current: list[Object] | None, patch: Object) -> None:
     status: Object = {} if current is None else {"conditions": current}
 
     assert status_patch(status, {"conditions": [delete_condition("Ready")]}) == patch
 
 
-def test_addresses_are_replaced_not_merged() -> None:
+def test_addresses_are_replaced() -> None:
     current = {"podIPs": [{"ip": "10.0.0.1"}]}
 
     assert status_patch(current, {"podIPs": [{"ip": "10.0.0.2"}]}) == {
@@ -152,7 +152,7 @@ def test_addresses_are_replaced_not_merged() -> None:
     }
 
 
-def test_a_resource_that_is_no_more_goes_from_a_map() -> None:
+def test_removed_resource_is_null() -> None:
     current = {"allocatedResources": {"cpu": "1", "memory": "1Gi"}}
 
     assert status_patch(current, {"allocatedResources": {"cpu": "2"}}) == {

@@ -1,4 +1,4 @@
-"""What admission does to pods of offloaded namespaces."""
+"""Admission patches for pods of offloaded namespaces."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ SPECS: list[Object] = [
 ]
 
 
-def test_burst_prefers_other_nodes_and_may_go() -> None:
+def test_burst_prefers_other_nodes() -> None:
     assert offloaded({}, "burst") == {
         "tolerations": [EXISTS],
         "affinity": {
@@ -88,14 +88,14 @@ def test_burst_prefers_other_nodes_and_may_go() -> None:
     }
 
 
-def test_burst_with_a_selector_may_go_to_such_nodes_alone() -> None:
+def test_burst_with_a_selector_allows_only_these_virtual_nodes() -> None:
     own = {"key": "a", "operator": "Exists"}
     spec = offloaded({"affinity": {"nodeAffinity": required([own])}}, "burst", SELECTOR)
     terms = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [it["matchExpressions"] for it in terms] == [[own, ABSENT], [own, *CHOSEN]]
 
 
-def test_remote_only_requires_a_virtual_node_of_every_alternative() -> None:
+def test_remote_only_requires_a_virtual_node_in_every_term() -> None:
     own = {"key": "a", "operator": "Exists"}
     spec = offloaded({"affinity": {"nodeAffinity": required([own], [ABSENT])}}, "remote-only")
     assert spec["affinity"]["nodeAffinity"] == required([own, EXISTS], [EXISTS])
@@ -104,7 +104,7 @@ def test_remote_only_requires_a_virtual_node_of_every_alternative() -> None:
     assert narrowed["affinity"]["nodeAffinity"] == required([EXISTS, *CHOSEN])
 
 
-def test_local_only_undoes_what_the_pod_asks_for() -> None:
+def test_local_only_removes_selectors_of_virtual_nodes() -> None:
     spec = {
         "nodeSelector": {VIRTUAL: "true", "a": "b"},
         "tolerations": [EXISTS, {"key": "a", "operator": "Exists"}],
@@ -120,16 +120,14 @@ def test_local_only_undoes_what_the_pod_asks_for() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("selector", [{}, SELECTOR], ids=["all", "some"])
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
-def test_what_is_changed_is_not_changed_again(
-    policy: OffloadPolicy, selector: dict[str, str], spec: Object
-) -> None:
+def test_patch_is_idempotent(policy: OffloadPolicy, selector: dict[str, str], spec: Object) -> None:
     changed = offloaded(spec, policy, selector)
     assert admission_patch({"spec": changed}, policy, selector) == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
-def test_nothing_else_of_the_pod_is_touched(policy: OffloadPolicy, spec: Object) -> None:
+def test_other_fields_are_unchanged(policy: OffloadPolicy, spec: Object) -> None:
     given = {**copy.deepcopy(spec), "containers": [{"name": "a"}], "new": {"field": 1}}
     before = copy.deepcopy(given)
     changed = offloaded(given, policy, SELECTOR)
@@ -141,7 +139,7 @@ def test_nothing_else_of_the_pod_is_touched(policy: OffloadPolicy, spec: Object)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_pods_for_one_node_are_left_alone(policy: OffloadPolicy) -> None:
+def test_exempt_pods_are_unchanged(policy: OffloadPolicy) -> None:
     owner = {"kind": "DaemonSet", "name": "log", "controller": True}
     assert admission_patch({"metadata": {"ownerReferences": [owner]}, "spec": {}}, policy, {}) == []
     assert admission_patch({"spec": {"nodeName": "a"}}, policy, {}) == []
@@ -149,7 +147,7 @@ def test_pods_for_one_node_are_left_alone(policy: OffloadPolicy) -> None:
     assert admission_patch({"metadata": {"ownerReferences": [other]}, "spec": {}}, policy, {})
 
 
-def test_a_namespace_says_its_policy() -> None:
+def test_policy_of_a_namespace() -> None:
     def namespace(label: str, text: str = "") -> Object:
         annotations = {"cluster-bridge.io/offload-node-selector": text}
         labels = {"cluster-bridge.io/offload": label}

@@ -1,4 +1,4 @@
-"""Quantities: read as Kubernetes reads them, summed exactly, printed canonically."""
+"""Quantities are parsed as by Kubernetes, exact, and formatted canonically."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _small = _quantities.filter(lambda text: abs(_oracle(text)) < 2**63)
 
 
 @given(_kept)
-def test_a_quantity_is_read_as_the_python_client_reads_it(text: str) -> None:
+def test_quantity_is_parsed_as_by_the_python_client(text: str) -> None:
     assert parse_quantity(text) == _oracle(text)
 
 
 @given(st.from_regex(r"[0-9]{1,3}[eE][+-]?[0-9]{1,2}", fullmatch=True).filter(_is_kept))
-def test_an_exponent_is_read_as_the_python_client_reads_it(text: str) -> None:
+def test_exponent_is_parsed_as_by_the_python_client(text: str) -> None:
     assert parse_quantity(text) == _oracle(text)
 
 
 @given(_small.filter(_is_kept), st.booleans())
-def test_what_is_printed_reads_the_same(text: str, binary: bool) -> None:
+def test_formatted_quantity_is_parsed_to_the_same_value(text: str, binary: bool) -> None:
     assert parse_quantity(format_quantity(parse_quantity(text), binary=binary)) == parse_quantity(
         text
     )
 
 
 @given(_small, st.booleans())
-def test_printing_is_canonical(text: str, binary: bool) -> None:
+def test_format_is_canonical(text: str, binary: bool) -> None:
     printed = format_quantity(parse_quantity(text), binary=binary)
 
     assert format_quantity(parse_quantity(printed), binary=binary) == printed
@@ -60,7 +60,7 @@ def test_printing_is_canonical(text: str, binary: bool) -> None:
 
 
 @given(st.fractions(max_denominator=10**12))
-def test_what_is_finer_than_a_nano_is_rounded_away_from_zero(value: Fraction) -> None:
+def test_value_finer_than_a_nano_is_rounded_away_from_zero(value: Fraction) -> None:
     printed = parse_quantity(format_quantity(value))
 
     assert abs(value) <= abs(printed) < abs(value) + Fraction(1, 10**9)
@@ -78,9 +78,7 @@ def test_what_is_finer_than_a_nano_is_rounded_away_from_zero(value: Fraction) ->
         ("10E", Fraction(10**19)),
     ],
 )
-def test_what_kubernetes_cannot_keep_becomes_the_next_that_it_can(
-    text: str, value: Fraction
-) -> None:
+def test_unrepresentable_value_is_rounded(text: str, value: Fraction) -> None:
     assert parse_quantity(text) == value
 
 
@@ -99,17 +97,17 @@ def test_what_kubernetes_cannot_keep_becomes_the_next_that_it_can(
     ],
     ids=str,
 )
-def test_printed_form(value: Fraction, binary: bool, printed: str) -> None:
+def test_formatted_text(value: Fraction, binary: bool, printed: str) -> None:
     assert format_quantity(value, binary=binary) == printed
 
 
 @pytest.mark.parametrize(
     "text", ["", "1K", "1ki", "1mi", "1 Gi", "Gi", "1e", "0x1", "1_000", "٣", "NaN", "1Gi\n"]
 )
-def test_what_is_not_a_quantity_is_refused(text: str) -> None:
+def test_invalid_quantity_is_rejected(text: str) -> None:
     with pytest.raises(QuantityError, match="not a quantity"):
         parse_quantity(text)
 
 
-def test_numbers_are_taken_as_they_print() -> None:
+def test_numbers_are_parsed_as_text() -> None:
     assert [parse_quantity(2), parse_quantity(0.5)] == [Fraction(2), Fraction(1, 2)]

@@ -1,4 +1,4 @@
-"""A pod explained: what was found in two clusters, and what the answer says of it."""
+"""`bridge explain` with two fake clusters: the facts and the report."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _named(answer: Object, kind: str) -> Object:
 # -- what is found -------------------------------------------------------------------------
 
 
-async def test_a_pod_that_can_run_is_said_to(looked: Looked) -> None:
+async def test_pod_that_can_run(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
     looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
@@ -142,7 +142,7 @@ async def test_a_pod_that_can_run_is_said_to(looked: Looked) -> None:
     assert looked.two.writes() == []
 
 
-async def test_a_secrets_value_is_in_no_answer(looked: Looked) -> None:
+async def test_secret_values_are_not_in_the_report(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
     facts = await looked.look()
@@ -154,7 +154,7 @@ async def test_a_secrets_value_is_in_no_answer(looked: Looked) -> None:
         assert "correct-horse" not in said
 
 
-async def test_what_is_missing_is_named_with_its_keys(looked: Looked) -> None:
+async def test_missing_dependencies_are_reported_with_keys(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.config_map("conf", data={"two": "2"}))
     answer = await looked.answer()
@@ -165,7 +165,7 @@ async def test_what_is_missing_is_named_with_its_keys(looked: Looked) -> None:
     ]
 
 
-async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> None:
+async def test_summary_names_the_obstacle(looked: Looked) -> None:
     looked.two.home.put(_using(nodeSelector={"tier": "other"}))
     answer = await looked.answer()
     assert answer["state"] == "NotPlaced"
@@ -175,7 +175,7 @@ async def test_what_keeps_a_pod_off_the_node_is_said_first(looked: Looked) -> No
     assert text_report.render_report(answer).startswith(answer["summary"])
 
 
-async def test_what_the_bridge_refuses_is_said(looked: Looked) -> None:
+async def test_rejection_by_the_bridge_is_reported(looked: Looked) -> None:
     looked.two.home.put(_using(hostNetwork=True))
     answer = await looked.answer()
     assert answer["state"] == "Refused"
@@ -184,7 +184,7 @@ async def test_what_the_bridge_refuses_is_said(looked: Looked) -> None:
     ]
 
 
-async def test_a_namespace_of_somebody_elses_is_a_refusal(looked: Looked) -> None:
+async def test_unmanaged_namespace_is_a_rejection(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.namespace(owned=False)
     answer = await looked.answer()
@@ -192,7 +192,7 @@ async def test_a_namespace_of_somebody_elses_is_a_refusal(looked: Looked) -> Non
     assert "kubectl annotate namespace default-h" in answer["refusals"][0]["why"]
 
 
-async def test_what_the_remote_refuses_is_asked_without_making_it(looked: Looked) -> None:
+async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.namespace()
     said = "violates PodSecurity restricted"
@@ -203,7 +203,7 @@ async def test_what_the_remote_refuses_is_asked_without_making_it(looked: Looked
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
-async def test_the_nodes_policy_decides_what_a_pod_becomes(looked: Looked) -> None:
+async def test_join_options_of_the_node_decide_the_translation(looked: Looked) -> None:
     looked.two.home.put(_using())
     made = json_report.translated_pod(await looked.look())
     assert made is not None
@@ -211,7 +211,7 @@ async def test_the_nodes_policy_decides_what_a_pod_becomes(looked: Looked) -> No
     assert made.pod["metadata"]["namespace"] == THERE
 
 
-async def test_a_node_of_an_older_bridge_is_said_to_tell_nothing(two: Clusters) -> None:
+async def test_missing_join_options_are_noted(two: Clusters) -> None:
     looked = Looked(two)
     looked.node(**{join_record.ANNOTATION_OPTIONS: "nonsense"})
     two.home.put(_using())
@@ -220,7 +220,7 @@ async def test_a_node_of_an_older_bridge_is_said_to_tell_nothing(two: Clusters) 
     assert any("older bridge" in note for note in answer["notLookedAt"])
 
 
-async def test_it_works_without_the_remote_and_says_so(two: Clusters, tmp_path: Path) -> None:
+async def test_report_without_the_remote_notes_it(two: Clusters, tmp_path: Path) -> None:
     looked = Looked(two)
     looked.node(**{node_object.ANNOTATION_KUBECONFIG: str(tmp_path / "elsewhere.yaml")})
     two.home.put(_using(priorityClassName="high"))
@@ -232,13 +232,13 @@ async def test_it_works_without_the_remote_and_says_so(two: Clusters, tmp_path: 
     assert _named(answer, "Secret")["remote"] == "-"
 
 
-async def test_another_cluster_than_the_nodes_is_refused(looked: Looked) -> None:
+async def test_wrong_remote_cluster_is_rejected(looked: Looked) -> None:
     looked.two.home.put(_using())
     with pytest.raises(PreflightError, match="is not the cluster of node"):
         await looked.look(remote=looked.two.settings.home)
 
 
-async def test_an_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looked) -> None:
+async def test_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looked) -> None:
     with pytest.raises(PreflightError, match="kubectl get pods"):
         await looked.look("nobody")
     looked.two.home.put(_using())
@@ -246,7 +246,7 @@ async def test_an_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looke
         await looked.look(node="other")
 
 
-async def test_a_home_without_a_virtual_node_is_said(two: Clusters) -> None:
+async def test_home_without_a_virtual_node(two: Clusters) -> None:
     looked = Looked(two)
     two.home.put(_using())
     facts = await looked.look()
@@ -255,13 +255,13 @@ async def test_a_home_without_a_virtual_node_is_said(two: Clusters) -> None:
     assert "bridge join" in text_report.render_report(json_report.build_report(facts))
 
 
-async def test_a_pod_on_a_node_of_homes_is_elsewhere(looked: Looked) -> None:
+async def test_pod_on_a_node_of_home_is_elsewhere(looked: Looked) -> None:
     looked.two.home.put(objects.pod("web", node="worker"))
     answer = await looked.answer()
     assert (answer["state"], answer["pod"]["node"]) == ("Elsewhere", "worker")
 
 
-async def test_a_template_of_a_file_is_admitted_without_being_made(looked: Looked) -> None:
+async def test_pod_template_is_admitted_by_a_dry_run(looked: Looked) -> None:
     template = pod_of_manifest(
         {
             "kind": "CronJob",
@@ -276,7 +276,7 @@ async def test_a_template_of_a_file_is_admitted_without_being_made(looked: Looke
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
-async def test_a_daemonsets_template_is_refused_as_the_bridge_does(looked: Looked) -> None:
+async def test_daemonset_template_is_rejected(looked: Looked) -> None:
     template = pod_of_manifest(
         {
             "kind": "DaemonSet",
@@ -314,7 +314,7 @@ def _storing() -> Object:
     [(None, "data is missing at home"), (_claim(), "data is not bound at home")],
     ids=["missing", "unbound"],
 )
-async def test_a_claim_that_is_missing_or_unbound_at_home_is_an_obstacle_that_names_it(
+async def test_missing_or_unbound_claim_is_an_obstacle(
     looked: Looked, claim: Object | None, why: str
 ) -> None:
     if claim is not None:
@@ -330,7 +330,7 @@ async def test_a_claim_that_is_missing_or_unbound_at_home_is_an_obstacle_that_na
             looked.two.home.put(_storing())
 
 
-async def test_a_claim_of_a_class_that_waits_for_a_node_is_waited_for(looked: Looked) -> None:
+async def test_unbound_claim_of_a_waiting_class_is_no_obstacle(looked: Looked) -> None:
     looked.two.home.put(_storing())
     looked.two.home.put(_claim(storageClassName="later"))
     looked.two.home.put(
@@ -347,7 +347,7 @@ async def test_a_claim_of_a_class_that_waits_for_a_node_is_waited_for(looked: Lo
     assert any("PersistentVolumeClaim data is not bound" in it["why"] for it in answer["waiting"])
 
 
-async def test_a_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Looked) -> None:
+async def test_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Looked) -> None:
     looked.two.home.put(_storing())
     looked.two.home.put(_claim("Bound", volumeName="disk"))
     term = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["home"]}]}
@@ -368,8 +368,8 @@ async def test_a_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: L
 # -- which of several virtual nodes ----------------------------------------------------------
 
 
-async def test_of_several_virtual_nodes_the_one_that_fits_is_explained(looked: Looked) -> None:
-    """The first by name is too small."""
+async def test_node_that_fits_is_chosen(looked: Looked) -> None:
+    """The first node by name is too small."""
     looked.node("also", cpu="100m")
     looked.two.home.put(_asking("1"))
     answer = await looked.answer()
@@ -381,10 +381,10 @@ async def test_of_several_virtual_nodes_the_one_that_fits_is_explained(looked: L
     assert "also: resources.requests[cpu]" in text_report.render_report(answer)
 
 
-async def test_the_virtual_node_that_the_selector_names_is_explained_before_others(
+async def test_selected_node_is_chosen_before_others(
     looked: Looked,
 ) -> None:
-    """More keeps the pod off the named node than off the other."""
+    """The selected node has more obstacles than the other."""
     looked.node("also", cpu="0", tier="named")
     looked.two.home.update(NODES, "also", {"spec": {"unschedulable": True}})
     looked.two.home.put(_asking("1", nodeSelector={"tier": "named"}))
@@ -413,7 +413,7 @@ async def test_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
 # -- what is shown -----------------------------------------------------------------------------
 
 
-async def test_copies_that_exist_in_the_remote_are_shown_as_found(looked: Looked) -> None:
+async def test_existing_copies_are_found(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.two.home.put(objects.config_map("conf", data={"one": "1"}))
     looked.two.home.put(objects.secret("key", data={"k": HIDDEN}))
@@ -436,12 +436,12 @@ async def test_copies_that_exist_in_the_remote_are_shown_as_found(looked: Looked
     assert [(it["name"], it["remote"]) for it in answer["services"]] == [("front", "found")]
 
 
-async def test_the_headline_of_a_refusal_names_the_field(looked: Looked) -> None:
+async def test_summary_of_a_rejection_names_the_field(looked: Looked) -> None:
     looked.two.home.put(_using(hostNetwork=True))
     assert "spec.hostNetwork: " in (await looked.answer())["summary"]
 
 
-async def test_a_pod_that_no_scheduler_bound_is_not_rejected_for_its_size(looked: Looked) -> None:
+async def test_unbound_pod_is_not_rejected_for_its_size(looked: Looked) -> None:
     looked.two.home.put(_asking("4k"))
     looked.two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
     answer = await looked.answer()
@@ -452,7 +452,7 @@ async def test_a_pod_that_no_scheduler_bound_is_not_rejected_for_its_size(looked
     assert (await looked.answer())["state"] == "Refused"
 
 
-async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looked) -> None:
+async def test_namespace_defaults_to_that_of_homes_context(looked: Looked) -> None:
     path = looked.two.settings.home.path
     assert path is not None
     write(path, kubeconfig(looked.two.home.url, namespace="shop", context="home-context"))
@@ -463,7 +463,7 @@ async def test_the_namespace_is_that_of_homes_context_unless_given(looked: Looke
         await looked.answer(namespace="default")
 
 
-def test_objects_without_a_pod_have_no_template() -> None:
+def test_objects_without_a_pod_template() -> None:
     assert pod_of_manifest({"kind": "Service", "spec": {}}) is None
     assert pod_of_manifest({"kind": "Deployment", "spec": {"template": {}}}) is None
 
@@ -471,8 +471,8 @@ def test_objects_without_a_pod_have_no_template() -> None:
 # -- with a bridge that runs ---------------------------------------------------------------
 
 
-async def test_what_is_said_beforehand_is_what_the_bridge_makes(two: Clusters) -> None:
-    """The pod that the bridge makes is the one that was told, field by field."""
+async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
+    """Field by field, the bridge creates the pod that was explained."""
     two.home.put(objects.config_map("conf", data={"one": "1"}))
     two.home.put(objects.secret("key", data={"k": HIDDEN}))
     settings = ExplainSettings(two.settings.home, None, "default", "web")
@@ -496,7 +496,7 @@ async def test_what_is_said_beforehand_is_what_the_bridge_makes(two: Clusters) -
 # -- the Node's own words ------------------------------------------------------------------
 
 
-def test_the_policy_is_read_back_as_it_was_told() -> None:
+def test_recorded_join_options_round_trip() -> None:
     identity = Identity(
         home_id="0" * 16, home_name="h", node="burst", namespace_template="{namespace}"
     )
@@ -524,7 +524,7 @@ def test_the_policy_is_read_back_as_it_was_told() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
-def test_what_is_no_policy_is_the_defaults(text: str) -> None:
+def test_invalid_join_options_are_defaults(text: str) -> None:
     node: Object = {
         "metadata": {"name": "burst", "annotations": {join_record.ANNOTATION_OPTIONS: text}}
     }

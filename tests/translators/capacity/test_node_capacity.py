@@ -1,4 +1,4 @@
-"""Capacity: which nodes count, and how much of what they have is offered."""
+"""The capacity of the virtual node: counted nodes, and the offered amounts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _node(
         "nor one without status",
     ],
 )
-def test_which_nodes_count(node: Object, expected: bool) -> None:
+def test_schedulable_ready_nodes_are_counted(node: Object, expected: bool) -> None:
     assert is_counted(node) is expected
 
 
@@ -90,7 +90,7 @@ _limits = st.builds(
 
 
 @given(_amounts, _amounts, _limits, _amounts)
-def test_what_is_offered_is_never_negative_nor_more_than_any_bound(
+def test_offered_amounts_are_within_all_limits(
     has: Amounts, left: Amounts, limits: OfferLimits, quota: Amounts
 ) -> None:
     found = offered_capacity(has=has, free=left, nodes=1, limits=limits, quota=quota)
@@ -110,7 +110,7 @@ def test_what_is_offered_is_never_negative_nor_more_than_any_bound(
 
 
 @given(_amounts, st.lists(_amounts, max_size=2))
-def test_what_is_free_is_never_negative(has: Amounts, used: list[Amounts]) -> None:
+def test_free_resources_are_never_negative(has: Amounts, used: list[Amounts]) -> None:
     left = free_resources(has, *used)
 
     assert left.keys() == has.keys()
@@ -118,7 +118,7 @@ def test_what_is_free_is_never_negative(has: Amounts, used: list[Amounts]) -> No
     assert all(left[name] + sum(it.get(name, 0) for it in used) >= has[name] for name in has)
 
 
-def test_the_steps_go_in_their_order() -> None:
+def test_reserve_share_and_caps_are_applied_in_order() -> None:
     """Ten CPUs of which three are used: less one reserved, half of the rest, and the caps last."""
     found = offered_capacity(
         has={"cpu": 10_000, "memory": 2**35},
@@ -132,7 +132,7 @@ def test_the_steps_go_in_their_order() -> None:
     )
 
 
-def test_no_node_offers_nothing() -> None:
+def test_no_counted_node_offers_nothing() -> None:
     assert offered_capacity(
         has={}, free={}, nodes=0, limits=NO_LIMITS, quota={"cpu": 1}
     ) == NodeCapacity({}, {}, nodes=0)
@@ -157,5 +157,7 @@ def test_no_node_offers_nothing() -> None:
         "next to nothing",
     ],
 )
-def test_the_largest_pod(nodes: list[Amounts], offer: dict[str, str], said: str) -> None:
+def test_largest_pod_is_that_of_the_node_with_most_cpu(
+    nodes: list[Amounts], offer: dict[str, str], said: str
+) -> None:
     assert largest_pod(nodes, offer) == said

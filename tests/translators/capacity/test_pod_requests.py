@@ -1,4 +1,4 @@
-"""What a pod requests, by the rules of the scheduler. `e2e/test_quantity.py` asks its own code."""
+"""Requests of pods by the rules of the scheduler; `e2e/test_quantity.py` compares with its code."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _resized(granted: str, has: str, *, reason: str = "", asks: str = "2") -> Ob
         "one that waits",
     ],
 )
-def test_cpu_of_a_pod(pod: Object, cpu: int | None) -> None:
+def test_cpu_requests_of_a_pod(pod: Object, cpu: int | None) -> None:
     found = pod_requests.requests_of(pod)
 
     assert found.get("cpu") == cpu
     assert found["pods"] == 1
 
 
-def test_every_resource_counts_in_whole_units() -> None:
+def test_resources_are_rounded_up_to_whole_units() -> None:
     asked = {"memory": "100m", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
     pod = _pod(_container(**asked), _container(**asked), resources={"requests": {"x/y": "1"}})
 
@@ -88,7 +88,7 @@ def test_every_resource_counts_in_whole_units() -> None:
     }
 
 
-def test_a_list_names_what_it_names() -> None:
+def test_resource_list_is_parsed() -> None:
     assert pod_requests.parse_resource_list(
         {"cpu": "3920m", "hugepages-1Gi": "0", "pods": "110"}
     ) == {
@@ -113,6 +113,6 @@ def test_a_list_names_what_it_names() -> None:
         ("example.com/gpu", 3000, "3k"),
     ],
 )
-def test_amounts_are_printed_as_people_know_them(resource: str, amount: int, text: str) -> None:
+def test_amounts_are_formatted_with_the_usual_suffix(resource: str, amount: int, text: str) -> None:
     assert pod_requests.format_amount(resource, amount) == text
     assert pod_requests.parse_amount(resource, text) == amount

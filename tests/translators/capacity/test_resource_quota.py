@@ -1,4 +1,4 @@
-"""Quotas: when they bound the node, by how much, and what is said of those that are used up."""
+"""ResourceQuotas: when they limit the node, by how much, and which are exhausted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _quota(namespace: str = "a", *, used: dict[str, str] | None = None, **hard: 
         ({"gold.storageclass.storage.k8s.io/requests.storage": "1Gi"}, {}),
     ],
 )
-def test_what_a_quota_bounds(hard: dict[str, str], expected: Amounts) -> None:
+def test_quota_limits_by_key(hard: dict[str, str], expected: Amounts) -> None:
     assert resource_quota.quota_limits(_quota() | {"spec": {"hard": hard}}) == expected
 
 
@@ -39,7 +39,7 @@ def test_what_a_quota_bounds(hard: dict[str, str], expected: Amounts) -> None:
     "scope",
     [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": [{"operator": "In"}]}}],
 )
-def test_a_quota_of_some_pods_bounds_nothing(scope: Object) -> None:
+def test_scoped_quota_limits_nothing(scope: Object) -> None:
     scoped = _quota(pods="0")
     scoped["spec"] |= scope
 
@@ -68,13 +68,13 @@ def test_a_quota_of_some_pods_bounds_nothing(scope: Object) -> None:
         "the least of two in one namespace",
     ],
 )
-def test_what_quotas_leave(
+def test_remaining_is_limited_only_if_all_used_namespaces_have_a_quota(
     quotas: dict[str, list[Object]], busy: set[str], expected: Amounts
 ) -> None:
     assert resource_quota.remaining(quotas, unmanaged={}, namespaces_with_pods=busy) == expected
 
 
-def test_what_others_use_of_a_quota_is_not_left() -> None:
+def test_unmanaged_usage_is_subtracted() -> None:
     quotas = {"a": [_quota(cpu="2", memory="1Gi")], "b": [_quota(cpu="1")]}
     foreign = {"a": {"cpu": 5000, "memory": 2**29}, "c": {"cpu": 1}}
 
@@ -105,7 +105,7 @@ def test_what_others_use_of_a_quota_is_not_left() -> None:
         "not of pods",
     ],
 )
-def test_which_bounds_are_reached(hard: dict[str, str], used: dict[str, str], said: str) -> None:
+def test_exhausted_keys_are_listed(hard: dict[str, str], used: dict[str, str], said: str) -> None:
     counted = _quota(used=used) | {"spec": {"hard": hard}}
     expected = f"namespace a, quota q: {said}" if said else ""
 

@@ -1,4 +1,4 @@
-"""The objects that a pod names, and whether it waits for them."""
+"""The dependencies of a pod, and whether they are required."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from translators.objects import Object
 from translators.pods.references import references
 
 
-def test_what_is_optional_and_which_keys_are_named() -> None:
+def test_optional_dependencies_and_keys() -> None:
     pod: Object = {
         "spec": {
             "serviceAccountName": "robot",
@@ -54,7 +54,7 @@ def test_what_is_optional_and_which_keys_are_named() -> None:
     ]
 
 
-def test_all_that_is_copied_is_named() -> None:
+def test_all_copied_objects_are_dependencies() -> None:
     for pod in homes("pod"):
         named = {
             (it.kind, it.name) for it in dependencies_of(pod) if it.kind in ("ConfigMap", "Secret")

@@ -1,4 +1,4 @@
-"""Every difference between a home pod and its remote pod has a rule, and nothing else has."""
+"""Every difference between a home pod and its remote pod has a rule."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def _found(home: Object, policy: Policy = POLICY) -> list[Difference]:
 
 @pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
 @pytest.mark.parametrize("policy", _POLICIES, ids=lambda it: f"{it.service_accounts}")
-def test_every_recorded_difference_has_a_rule_and_words(case: Case, policy: Policy) -> None:
+def test_every_difference_of_the_golden_files_has_a_rule_and_reason(
+    case: Case, policy: Policy
+) -> None:
     found = _found(case.content["home"], policy)
     assert found
     assert [it.location for it in found if not it.rule or not it.reason] == []
 
 
 @pytest.mark.parametrize("case", _PODS, ids=[case.path.stem for case in _PODS])
-def test_the_differences_are_all_there_are(case: Case) -> None:
-    """What is told to be removed or added is; a pod compared with itself has none."""
+def test_differences_are_complete(case: Case) -> None:
+    """Reported additions and removals are applied; a pod does not differ from itself."""
     home = case.content["home"]
     assert list(find_differences(home, copy.deepcopy(home))) == []
     for it in _found(home):
@@ -62,8 +64,8 @@ def test_the_differences_are_all_there_are(case: Case) -> None:
         ("spec.tolerations", [{"operator": "Exists"}]),
     ],
 )
-def test_what_no_rule_allows_is_told_as_such(place: str, value: Any) -> None:
-    """A translation that changed something else would be seen."""
+def test_unexplained_difference_has_no_rule(place: str, value: Any) -> None:
+    """An unintended change of the translation is reported."""
     home: Object = {
         "metadata": {"name": "a", "namespace": "shop", "uid": "1"},
         "spec": {"containers": [{"name": "main", "image": "busybox:1"}]},
@@ -79,14 +81,14 @@ def test_what_no_rule_allows_is_told_as_such(place: str, value: Any) -> None:
     assert all(it.startswith(place.replace(".0", "[]")) for it in wrong)
 
 
-def test_what_its_owner_does_not_get_is_marked_with_the_better_words() -> None:
+def test_dropped_field_has_the_message_of_the_translation() -> None:
     home = next(case for case in _PODS if case.path.stem == "pod-deployment").content["home"]
     lost = [it for it in _found(home) if it.unsupported]
     assert [it.location for it in lost] == ["spec.priorityClassName"]
     assert "is not a PriorityClass of the remote cluster" in lost[0].reason
 
 
-def test_items_without_names_are_told_apart_by_what_went() -> None:
+def test_items_without_names_are_aligned() -> None:
     def terms(*zones: str) -> Object:
         return {"spec": {"tolerations": [{"key": zone} for zone in zones]}}
 

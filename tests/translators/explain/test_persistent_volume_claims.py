@@ -1,4 +1,4 @@
-"""What of a pod's claims keeps it off a node, and what it waits for."""
+"""The PersistentVolumeClaims of a pod that prevent scheduling, or that are unbound."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ _DELETED = {**_claim("Bound"), "metadata": {"deletionTimestamp": "2026-01-01T00:
         (_storage(_claim("Bound", volumeName="v"), volumes={"v": _volume("home")}), "other nodes"),
     ],
 )
-def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(
-    storage: PodStorage, why: str
-) -> None:
+def test_unusable_claim_prevents_scheduling(storage: PodStorage, why: str) -> None:
     [found] = volume_binding_failures(_POD, _NODE, storage)
     assert found.field == "spec.volumes[files]"
     assert found.message.startswith("PersistentVolumeClaim data ")
@@ -85,11 +83,13 @@ def test_a_claim_that_the_scheduler_cannot_use_is_an_obstacle(
     ],
     ids=["unreadable", "bound", "bound anywhere", "bound here", "provisioned later", "no class"],
 )
-def test_a_claim_that_may_yet_serve_is_no_obstacle(storage: PodStorage, waits: str) -> None:
+def test_claim_that_can_still_be_bound_does_not_prevent_scheduling(
+    storage: PodStorage, waits: str
+) -> None:
     assert list(volume_binding_failures(_POD, _NODE, storage)) == []
     assert bool(list(unbound_claims(_POD, storage))) is bool(waits)
     assert waits in "".join(unbound_claims(_POD, storage))
 
 
-def test_a_pod_without_claims_needs_none() -> None:
+def test_pod_without_claims_has_no_failures() -> None:
     assert list(volume_binding_failures({"spec": {}}, _NODE, _storage(None))) == []

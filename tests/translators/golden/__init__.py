@@ -1,8 +1,8 @@
-"""Pairs of what goes into a translation and what comes out, one YAML file each.
+"""Golden files: inputs and expected results of translations, one YAML file each.
 
-The home objects are as a v1.34 API server stored them. What a file says the result is was read by
-a person, field by field; `python -m tests.translators.golden` writes the results anew after a
-change of the rules, for a person to read the difference.
+The home objects are as stored by a v1.34 API server. The results were reviewed field by field;
+after a change of the rules, `python -m tests.translators.golden` writes the results again, for
+review.
 """
 
 from __future__ import annotations

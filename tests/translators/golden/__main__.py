@@ -1,4 +1,4 @@
-"""Writes the results into the files anew, for a person to read what changed."""
+"""Writes the results of all golden files again, for review."""
 
 from __future__ import annotations
 

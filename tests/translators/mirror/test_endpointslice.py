@@ -1,4 +1,4 @@
-"""Home's endpoints in the remote: addresses are carried, what speaks of home's nodes is not."""
+"""Home's endpoints in the remote, without fields that refer to home."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _slice(*endpoints: Object, **labels: str) -> Object:
 
 
 @given(st.lists(st.sampled_from([IDENTITY.node, "home-1", "other-virtual", None])))
-def test_pods_of_the_virtual_node_are_left_out_and_all_others_stay(nodes: list[str | None]) -> None:
+def test_endpoints_of_the_virtual_node_are_excluded(nodes: list[str | None]) -> None:
     endpoints: list[Object] = [
         {"addresses": [f"10.0.0.{number}"], **({"nodeName": node} if node else {})}
         for number, node in enumerate(nodes)
@@ -48,7 +48,7 @@ def test_pods_of_the_virtual_node_are_left_out_and_all_others_stay(nodes: list[s
 
 
 @given(json_values)
-def test_fields_of_the_future_are_carried(value: Any) -> None:
+def test_unknown_fields_are_kept(value: Any) -> None:
     new = {"future": value}
     endpoint = {"addresses": ["10.0.0.1"], "conditions": {"ready": True, **new}, **new}
     remote = translate_endpoint_slice(
@@ -60,7 +60,7 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
     assert remote["future"] == value
 
 
-def test_no_controller_of_the_remote_takes_it_for_its_own() -> None:
+def test_slice_is_not_managed_by_the_remotes_controller() -> None:
     home = _slice(**{LABEL_MANAGED_BY: "endpointslice-controller.k8s.io"})
     remote = translate_endpoint_slice(home, IDENTITY)
 
@@ -69,7 +69,7 @@ def test_no_controller_of_the_remote_takes_it_for_its_own() -> None:
 
 
 @given(st.lists(dns_labels, min_size=2, max_size=2, unique=True))
-def test_two_slices_stay_two_and_two_nodes_have_their_own(names: list[str]) -> None:
+def test_names_differ_by_slice_and_by_node(names: list[str]) -> None:
     other = replace(IDENTITY, node="other")
     made = [remote_name(name, who) for name in names for who in (IDENTITY, other)]
 
@@ -77,16 +77,16 @@ def test_two_slices_stay_two_and_two_nodes_have_their_own(names: list[str]) -> N
     assert all(made_name.startswith(names[0]) for made_name in made[:2])
 
 
-def test_a_long_name_fits() -> None:
+def test_long_name_is_truncated() -> None:
     first, second = (remote_name("a" * 250 + end, IDENTITY) for end in ("xyz", "xyy"))
     assert len(first) == 253
     assert first != second
 
 
 @pytest.mark.parametrize("home", homes("endpointslice"), ids=lambda home: home["metadata"]["name"])
-def test_it_belongs_to_the_service_that_it_belonged_to(home: Object) -> None:
+def test_slice_keeps_its_service(home: Object) -> None:
     assert service_name(home) == service_name(translate_endpoint_slice(home, IDENTITY)) != ""
 
 
-def test_a_slice_of_no_service_is_none() -> None:
+def test_slice_without_service_has_no_service_name() -> None:
     assert service_name(_slice()) == ""

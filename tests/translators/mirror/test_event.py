@@ -1,4 +1,4 @@
-"""What the golden files do not show of Events: names, messages, and how far one has gone."""
+"""Translation of Events beyond the golden files: names, messages and progress."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def told(message: str = "", **fields: object) -> Object:
         ("a longer one: my-shop-berlin/web", "a longer one: my-shop-berlin/web"),
     ],
 )
-def test_a_message_names_the_home_pod_where_it_named_its_remote_pod(said: str, retold: str) -> None:
+def test_pod_name_in_message_is_translated(said: str, retold: str) -> None:
     assert event.translate_event(told(said), ORIGIN, IDENTITY)["message"] == retold
 
 
-def test_a_related_pod_is_the_home_pod_where_it_is_the_same_and_else_named() -> None:
+def test_related_pod_is_translated() -> None:
     remote = told(related={"namespace": "shop-berlin", "name": "web", "uid": "there"})
     related = event.translate_event(remote, ORIGIN, IDENTITY)["related"]
     assert related == {"namespace": "shop", "name": "web", "uid": "home-uid"}
@@ -54,14 +54,14 @@ def test_a_related_pod_is_the_home_pod_where_it_is_the_same_and_else_named() -> 
     assert event.translate_event(told(related=foreign), ORIGIN, IDENTITY)["related"] == foreign
 
 
-def test_fields_of_the_future_are_carried_and_what_went_in_stays() -> None:
+def test_unknown_fields_are_kept_and_the_input_is_not_modified() -> None:
     remote = told("shop-berlin/web", note={"a": 1})
     before = copy.deepcopy(remote)
     assert event.translate_event(event.compact(remote), ORIGIN, IDENTITY)["note"] == {"a": 1}
     assert remote == before
 
 
-def test_a_message_that_grows_stays_within_the_limit_where_there_is_one() -> None:
+def test_translated_message_is_truncated_to_the_limit() -> None:
     long = Origin(HomeNamespace("a-longer-namespace"), "web", HomeUid("u"))
     said = "shop-berlin/web " + "x" * 1008
     new = event.translate_event(told(said, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY)
@@ -69,7 +69,7 @@ def test_a_message_that_grows_stays_within_the_limit_where_there_is_one() -> Non
     assert len(event.translate_event(told(said), long, IDENTITY)["message"]) > event.MESSAGE_MAX
 
 
-def test_progress_is_what_goes_on_and_null_is_nothing() -> None:
+def test_progress_fields_ignore_null() -> None:
     stored = {"count": 1, "message": "m", "series": None, "lastTimestamp": None, "reason": "R"}
     later = {"count": 2, "message": "m", "reason": "R"}
     assert merge_patch(event.progress_fields(stored), event.progress_fields(later)) == {"count": 2}
@@ -77,7 +77,7 @@ def test_progress_is_what_goes_on_and_null_is_nothing() -> None:
 
 
 @given(dns_labels, dns_labels)
-def test_names_follow_from_the_remote_event_alone(one: str, other: str) -> None:
+def test_name_depends_only_on_the_remote_event(one: str, other: str) -> None:
     def name(uid: str) -> str:
         remote = {"metadata": {"uid": uid}, "involvedObject": {"name": "web"}}
         return event.home_event_name(remote)

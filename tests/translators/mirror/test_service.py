@@ -1,4 +1,4 @@
-"""A home Service in the remote: its name resolves there, and nothing is opened or paid for."""
+"""Translation of Services."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _service(spec: Object, name: str = "web", namespace: str = "shop") -> Object
     return {"metadata": {"name": name, "namespace": namespace, "uid": "home-1"}, "spec": spec}
 
 
-def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
+def test_only_documented_spec_fields_are_dropped() -> None:
     spec: Object = {name: f"any-{name}" for name in V1ServiceSpec.attribute_map.values()}
     spec["ports"] = [{"port": 80}]
 
@@ -51,7 +51,7 @@ def test_what_is_left_out_of_the_spec_is_just_what_is_documented() -> None:
 
 
 @given(json_values)
-def test_fields_of_the_future_are_carried(value: Any) -> None:
+def test_unknown_fields_are_kept(value: Any) -> None:
     new = {"future": value}
     home = {**_service({"ports": [{"port": 80, "nodePort": 30000, **new}], **new}), **new}
     before = copy.deepcopy(home)
@@ -66,7 +66,7 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
 
 
 @pytest.mark.parametrize("home", homes("service"), ids=lambda home: str(home["metadata"]["name"]))
-def test_a_remote_can_be_a_home(home: Object) -> None:
+def test_translated_service_can_be_translated_again(home: Object) -> None:
     first = translate_service(home, IDENTITY)
     again = translate_service({**first, "metadata": {**first["metadata"], "uid": "x"}}, IDENTITY)
 
@@ -82,7 +82,7 @@ def test_a_remote_can_be_a_home(home: Object) -> None:
     ],
     ids=["one family stays one", "a wish stays a wish", "a demand becomes a wish"],
 )
-def test_families_of_addresses(policy: str, carried: str) -> None:
+def test_ip_family_policy(policy: str, carried: str) -> None:
     home = _service({"ipFamilyPolicy": policy, "ipFamilies": ["IPv6", "IPv4"]})
 
     assert translate_service(home, IDENTITY)["spec"] == {"ipFamilyPolicy": carried}
@@ -93,14 +93,14 @@ def test_families_of_addresses(policy: str, carried: str) -> None:
     [(None, True), ("true", True), ("", True), ("false", False)],
     ids=["unless told otherwise", "told so", "not told anything", "told not to"],
 )
-def test_an_annotation_keeps_a_service_at_home(value: str | None, expected: bool) -> None:
+def test_annotation_prevents_the_copy(value: str | None, expected: bool) -> None:
     home = _service({})
     home["metadata"]["annotations"] = {} if value is None else {ANNOTATION_MIRROR: value}
 
     assert is_copied(home) is expected
 
 
-def test_only_the_api_servers_own_service_is_not_copied() -> None:
+def test_only_the_service_of_the_api_server_is_not_copied() -> None:
     assert is_api_server(_service({}, "kubernetes", "default"))
     assert not is_copied(_service({}, "kubernetes", "default"))
     assert not is_api_server(_service({}, "kubernetes", "shop"))
@@ -112,11 +112,11 @@ def test_only_the_api_servers_own_service_is_not_copied() -> None:
     [({"clusterIP": "None"}, True), ({"clusterIP": "10.96.0.7"}, False), ({}, False)],
     ids=["None is a choice", "an address is none", "no address yet is no choice"],
 )
-def test_headless(spec: Object, expected: bool) -> None:
+def test_headless_service_stays_headless(spec: Object, expected: bool) -> None:
     assert is_headless(_service(spec)) is expected
 
 
-def test_optional_fields_can_be_taken_back() -> None:
+def test_removable_fields_are_documented_spec_fields() -> None:
     spec: Object = {
         "type": "ClusterIP",
         **dict.fromkeys(REMOVABLE_FIELDS, "x"),

@@ -1,5 +1,4 @@
-"""Prometheus' text: which samples are ours, and what is changed about them. What is written is read
-again by Prometheus' own client, which knows the format better than we do."""
+"""Translation of metrics in Prometheus' text format; Prometheus' own client parses the results."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ def told(text: str) -> str:
     return exposition.render_families(exposition.relabel_metrics(text, OURS))
 
 
-def test_samples_of_our_pods_are_kept_in_homes_names_and_no_others() -> None:
+def test_only_samples_of_managed_pods_are_kept_with_home_names() -> None:
     assert told(RESOURCE) == (
         "# HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the "
         "container\n"
@@ -53,11 +52,11 @@ def test_samples_of_our_pods_are_kept_in_homes_names_and_no_others() -> None:
     )
 
 
-def test_no_pods_give_no_text() -> None:
+def test_no_pods_result_in_empty_text() -> None:
     assert exposition.render_families(exposition.relabel_metrics(RESOURCE, {})) == ""
 
 
-def test_the_uid_of_a_probe_is_homes_and_other_labels_are_as_they_came() -> None:
+def test_pod_uid_label_is_translated() -> None:
     text = (
         'prober_probe_total{container="c",namespace="shop-h",pod="db",pod_uid="remote-2",'
         'probe_type="Liveness"} 3\n'
@@ -68,7 +67,7 @@ def test_the_uid_of_a_probe_is_homes_and_other_labels_are_as_they_came() -> None
     )
 
 
-def test_a_histogram_stays_together() -> None:
+def test_histogram_samples_stay_in_one_family() -> None:
     labels = 'namespace="shop-h",pod="web"'
     text = (
         "# TYPE duration histogram\n"
@@ -80,7 +79,7 @@ def test_a_histogram_stays_together() -> None:
     assert told(text).splitlines()[0] == "# TYPE duration histogram"
 
 
-def test_the_same_family_of_two_kubelets_is_one() -> None:
+def test_families_of_two_kubelets_are_merged() -> None:
     second = RESOURCE.replace('pod="web"', 'pod="db"')
     parts = [exposition.relabel_metrics(text, OURS) for text in (RESOURCE, second)]
     whole = exposition.render_families(exposition.merge_families(parts))
@@ -92,7 +91,7 @@ def test_the_same_family_of_two_kubelets_is_one() -> None:
     )
 
 
-def test_a_value_that_looks_like_a_label_names_no_pod() -> None:
+def test_label_value_that_looks_like_a_label_is_ignored() -> None:
     for text in (
         'x{image="a,namespace=",pod="web"} 1',
         'x{image="\\",namespace=\\"shop-h",pod="web"} 1',
@@ -101,7 +100,7 @@ def test_a_value_that_looks_like_a_label_names_no_pod() -> None:
         assert told(text) == ""
 
 
-def test_lines_that_are_not_of_the_format_are_left_out() -> None:
+def test_invalid_lines_are_dropped() -> None:
     for text in (
         'x{namespace="shop-h",pod="web" 1',
         'x{namespace="shop-h",pod=web} 1',
@@ -115,7 +114,7 @@ def test_lines_that_are_not_of_the_format_are_left_out() -> None:
         assert told(text) == ""
 
 
-def test_samples_are_read_with_their_times() -> None:
+def test_samples_are_parsed_with_timestamps() -> None:
     families = exposition.relabel_metrics(RESOURCE, OURS)
     (sample,) = exposition.parse_samples(families["pod_cpu_usage_seconds_total"])
     assert sample == ({"namespace": "shop", "pod": "web"}, 1.5, 1700000000123)
@@ -135,7 +134,7 @@ names = st.sampled_from(["container", "image", "id", "name", "le"])
     at=st.none() | st.integers(0, 2**41),
     first=st.booleans(),
 )
-def test_what_is_written_is_what_prometheus_reads(
+def test_formatted_samples_are_parsed_by_prometheus(
     labels: dict[str, str], pod: RemotePodName, value: float, at: int | None, first: bool
 ) -> None:
     named = {"namespace": pod.namespace, "pod": pod.name}
@@ -157,6 +156,6 @@ def test_what_is_written_is_what_prometheus_reads(
 
 
 @given(st.text(max_size=60), dns_labels)
-def test_no_text_makes_it_fail_or_names_a_pod_that_is_not_ours(text: str, name: str) -> None:
+def test_arbitrary_text_neither_fails_nor_leaks_unmanaged_pods(text: str, name: str) -> None:
     families = exposition.relabel_metrics(f'{text}\nx{{namespace="{name}",pod="{name}"}} 1', OURS)
     assert families == {}

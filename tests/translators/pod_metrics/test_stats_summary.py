@@ -1,4 +1,4 @@
-"""``/stats/summary``: whose statistics pass, and that nothing about them is lost."""
+"""Translation of ``/stats/summary``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def entry(namespace: str, name: str, **stats: Any) -> Object:
     return {"podRef": ref, **stats}
 
 
-def test_pods_are_named_as_home_does_and_foreign_ones_left_out() -> None:
+def test_pods_have_home_names_and_unmanaged_pods_are_dropped() -> None:
     pods = [entry("shop-h", "web", cpu={"usageNanoCores": 5}), entry("kube-system", "dns")]
     node = {"nodeName": "secret"}
     assert relabel_stats({"node": node, "pods": pods}, OURS) == [
@@ -28,7 +28,7 @@ def test_pods_are_named_as_home_does_and_foreign_ones_left_out() -> None:
     ]
 
 
-def test_claims_of_volumes_are_in_homes_namespace() -> None:
+def test_pvc_references_have_homes_namespace() -> None:
     volumes = [
         {"name": "data", "usedBytes": 3, "pvcRef": {"name": "data", "namespace": "shop-h"}},
         {"name": "scratch", "usedBytes": 4},
@@ -42,12 +42,12 @@ def test_claims_of_volumes_are_in_homes_namespace() -> None:
 
 
 @given(json_maps)
-def test_what_is_not_known_here_is_passed_on(stats: Object) -> None:
+def test_unknown_fields_are_kept(stats: Object) -> None:
     (pod,) = relabel_stats({"pods": [entry("shop-h", "web", **stats)]}, OURS)
     assert {key: pod[key] for key in stats} == stats
 
 
-def test_a_summary_without_pods_has_none() -> None:
+def test_summary_without_pods_is_empty() -> None:
     assert relabel_stats({}, OURS) == []
     assert relabel_stats({"pods": None}, OURS) == []
     assert relabel_stats({"pods": [{}]}, OURS) == []

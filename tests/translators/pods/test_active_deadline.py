@@ -1,4 +1,4 @@
-"""A pod's deadline while no kubelet has the pod."""
+"""The deadline of a pod that no kubelet has yet."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def _pod(allowed: int | None, **since: tuple[str, str]) -> Object:
         (_pod(100, accepted=("False", "2025-11-03T11:00:00Z")), 100),
     ],
 )
-def test_wait_counts_from_when_it_was_first_written(pod: Object, left: float | None) -> None:
+def test_wait_counts_from_the_first_report(pod: Object, left: float | None) -> None:
     assert active_deadline.deadline_remaining(pod, now=_NOW) == left

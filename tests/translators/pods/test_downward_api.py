@@ -1,4 +1,4 @@
-"""Files of all labels or annotations: home's, as a kubelet writes them, and what keeps them so."""
+"""Downward API files with all labels or annotations."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def _path(remote: Object) -> str:
     ],
     ids=["none", "sorted", "quotes", "control", "print", "what does not print"],
 )
-def test_a_map_is_written_as_by_a_kubelet(value: dict[str, str], text: str) -> None:
-    """The expected texts are what Go's strconv.Quote gives."""
+def test_map_has_the_kubelets_format(value: dict[str, str], text: str) -> None:
+    """The expected texts are those of Go's strconv.Quote."""
     assert format_map(value) == text
 
 
 @given(
     st.dictionaries(st.text(st.characters(codec="ascii", categories=["L"]), min_size=1), st.text())
 )
-def test_each_key_has_one_line(value: dict[str, str]) -> None:
+def test_map_has_one_line_per_key(value: dict[str, str]) -> None:
     lines = format_map(value).splitlines() if value else []
 
     assert [line.partition("=")[0] for line in lines] == sorted(value)
@@ -57,7 +57,7 @@ def test_each_key_has_one_line(value: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("projected", [False, True], ids=["volume", "projected"])
 @pytest.mark.parametrize("field", ["labels", "annotations"])
-def test_the_file_has_homes_alone(field: str, projected: bool) -> None:
+def test_file_contains_only_keys_of_the_home_pod(field: str, projected: bool) -> None:
     last = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
     home = _home(field, {"a": "1", "cluster-bridge.io/x": "1", **last}, projected=projected)
     remote = remote_pod.translate_pod(home, POLICY).pod
@@ -74,7 +74,7 @@ def test_the_file_has_homes_alone(field: str, projected: bool) -> None:
     assert update.pod_patches(changed, patched, POLICY) == []
 
 
-def test_a_pod_without_such_a_file_has_no_text() -> None:
+def test_pod_without_map_files_has_no_text() -> None:
     home = _home("labels", {})
     home["spec"]["volumes"][0]["downwardAPI"]["items"][0]["fieldRef"] = {
         "fieldPath": "metadata.name"
@@ -85,7 +85,7 @@ def test_a_pod_without_such_a_file_has_no_text() -> None:
     assert not [key for key in remote["metadata"]["annotations"] if key.endswith("-file")]
 
 
-def test_a_text_without_room_is_left_to_the_remote_and_told() -> None:
+def test_oversized_text_is_dropped_with_a_message() -> None:
     large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
     translated = remote_pod.translate_pod(_home("annotations", large), POLICY)
 
@@ -96,7 +96,7 @@ def test_a_text_without_room_is_left_to_the_remote_and_told() -> None:
     assert update.pod_patches(_home("annotations", large), translated.pod, POLICY) == []
 
 
-def test_a_text_that_has_no_room_any_more_stays_as_it_was() -> None:
+def test_text_that_becomes_oversized_is_not_updated() -> None:
     remote = remote_pod.translate_pod(_home("annotations", {"a": "1"}), POLICY).pod
     large = {"a": "x" * (ANNOTATIONS_MAX // 2)}
     [change] = update.pod_patches(_home("annotations", large), remote, POLICY)

@@ -1,4 +1,4 @@
-"""Every field of a pod is decided, and what is decided is what is done."""
+"""Every field of a pod has a rule, and the translation applies it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _leaves(model: str, path: str = "") -> Iterator[str]:
 _FIELDS = tuple(_leaves("V1Pod"))
 
 
-def test_every_field_of_the_api_is_decided() -> None:
+def test_every_field_of_the_api_has_a_rule() -> None:
     undecided = [path for path in _FIELDS if rule_for(path) is None]
 
     assert undecided == [], "add them to translators.pods.field_rules"
 
 
-def test_no_rule_is_for_a_field_that_the_api_does_not_have() -> None:
+def test_every_rule_is_for_a_field_of_the_api() -> None:
     newer = {"spec.workloadRef.**"}  # of 1.35 alone
     fields = [path.replace("ephemeralContainers", "containers") for path in _FIELDS]
     unused = {
@@ -52,12 +52,12 @@ def test_no_rule_is_for_a_field_that_the_api_does_not_have() -> None:
     assert unused <= newer
 
 
-def test_what_no_rule_names_is_not_decided() -> None:
+def test_unknown_field_has_no_rule() -> None:
     for path in ("spec.new", "spec.containers[].new", "spec.volumes[].new.path", "new", ""):
         assert rule_for(path) is None
 
 
-def test_all_kinds_of_containers_and_of_affinity_are_decided_alike() -> None:
+def test_all_container_and_affinity_kinds_share_rules() -> None:
     image, term = (
         TABLE["spec.containers[].image"],
         "requiredDuringSchedulingIgnoredDuringExecution[]",
@@ -90,7 +90,7 @@ def _with(path: str) -> Object:
 
 
 @pytest.mark.parametrize("decision", ["kept", "dropped", "rejected"])
-def test_the_translation_does_what_the_table_says(decision: str) -> None:
+def test_translation_applies_the_table(decision: str) -> None:
     for path in _FIELDS:
         rule = rule_for(path)
         assert rule
@@ -118,7 +118,7 @@ def test_the_translation_does_what_the_table_says(decision: str) -> None:
 # -- what is refused and dropped -----------------------------------------------------------
 
 
-def test_a_refusal_names_each_field_and_says_what_to_do() -> None:
+def test_rejection_names_each_field_and_the_next_step() -> None:
     claims = {"resources": {"claims": [{"name": "gpu"}]}}
     home: Object = {
         "spec": {
@@ -140,7 +140,7 @@ def test_a_refusal_names_each_field_and_says_what_to_do() -> None:
     assert "spec.hostNetwork: the nodes of the remote are not nodes of home: remove it" in said
 
 
-def test_what_home_set_by_itself_is_dropped_without_a_word() -> None:
+def test_fields_that_home_set_are_dropped_silently() -> None:
     spec = {
         "containers": [{"name": "main"}],
         "nodeName": "burst",
@@ -156,7 +156,7 @@ def test_what_home_set_by_itself_is_dropped_without_a_word() -> None:
     assert translated.pod["spec"].keys() == {"containers", "automountServiceAccountToken"}
 
 
-def test_what_the_owner_asked_for_is_told() -> None:
+def test_fields_that_the_owner_set_are_reported() -> None:
     sources = [{"podCertificate": {"keyType": "ED25519"}}, {"secret": {"name": "kept"}}]
     spec = {
         "containers": [{"name": "main"}],
@@ -180,7 +180,7 @@ def _found(value: Object, path: str) -> list[tuple[str, Any]]:
     return [(it.location, it.value) for it in find_fields(value, FieldPaths(path))]
 
 
-def test_a_path_leads_nowhere_where_the_object_has_another_shape() -> None:
+def test_path_does_not_match_an_object_of_another_shape() -> None:
     shapes: list[Object] = [{}, {"a": None}, {"a": []}, {"a": [{}]}, {"a": ["b"]}]
     assert [_found(shape, "a[].b") for shape in shapes] == [[]] * len(shapes)
     assert _found({"a": "b"}, "a.b") == []

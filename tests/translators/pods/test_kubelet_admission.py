@@ -1,4 +1,4 @@
-"""A pod that could never fit is refused in a kubelet's words; one that may is not."""
+"""Pods that never fit are rejected with a kubelet's message; others are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _pod(*requests: dict[str, str], **spec: Any) -> Object:
         _pod({"cpu": "many"}),
     ],
 )
-def test_what_may_fit_is_taken(pod: Object) -> None:
+def test_pod_that_may_fit_is_admitted(pod: Object) -> None:
     assert kubelet_admission.admission_rejection(pod, _HAS) is None
 
 
@@ -53,7 +53,7 @@ def test_what_may_fit_is_taken(pod: Object) -> None:
         (_pod({}, resources={"requests": {"cpu": "99"}}), "OutOfcpu", "requested: 99000"),
     ],
 )
-def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> None:
+def test_pod_that_never_fits_is_rejected(pod: Object, reason: str, numbers: str) -> None:
     found = kubelet_admission.admission_rejection(pod, _HAS)
     assert found is not None
     assert found[0] == reason
@@ -61,7 +61,7 @@ def test_what_never_fits_is_refused(pod: Object, reason: str, numbers: str) -> N
     assert found[1].startswith("Pod was rejected: Node didn't have enough resource: ")
 
 
-def test_nothing_is_refused_where_no_node_is_known() -> None:
+def test_nothing_is_rejected_without_known_nodes() -> None:
     assert (
         kubelet_admission.admission_rejection(
             _pod({"cpu": "99"}), kubelet_admission.total_allocatable([])

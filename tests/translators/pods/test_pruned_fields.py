@@ -1,4 +1,4 @@
-"""Which fields count as lost when the remote's API server has made a pod."""
+"""Detection of fields that the remote's API server did not keep."""
 
 from __future__ import annotations
 
@@ -83,9 +83,7 @@ def _main(spec: Object) -> Object:
         ),
     ],
 )
-def test_a_lost_field_that_restricts_the_pod_is_named(
-    change: Callable[[Object], Any], at: str
-) -> None:
+def test_pruned_restricting_field_is_reported(change: Callable[[Object], Any], at: str) -> None:
     assert _lost(change) == {at: True}
 
 
@@ -103,9 +101,7 @@ def test_a_lost_field_that_restricts_the_pod_is_named(
         ),
     ],
 )
-def test_any_other_lost_field_is_named_and_does_not_restrict(
-    change: Callable[[Object], Any], at: str
-) -> None:
+def test_other_pruned_field_does_not_restrict(change: Callable[[Object], Any], at: str) -> None:
     assert _lost(change) == {at: False}
 
 
@@ -121,11 +117,11 @@ def _admitted(spec: Object) -> None:
     del main["env"][1]["value"]
 
 
-def test_what_admission_adds_and_changes_is_not_lost() -> None:
+def test_changes_of_admission_are_not_pruned_fields() -> None:
     assert _lost(_admitted) == {}
 
 
-def test_defaults_of_the_api_server_are_not_lost_fields() -> None:
+def test_defaults_are_not_pruned_fields() -> None:
     sent: Object = {"kind": "Pod", "spec": copy.deepcopy(_HARDENED)}
     made = copy.deepcopy(sent)
     made["metadata"] = {"name": "a"}
@@ -156,7 +152,5 @@ def test_defaults_of_the_api_server_are_not_lost_fields() -> None:
         ),
     ],
 )
-def test_a_dry_run_is_asked_for_where_a_supported_server_may_drop_a_restriction(
-    spec: Object, needed: bool
-) -> None:
+def test_dry_run_is_needed_if_a_server_may_prune_a_restriction(spec: Object, needed: bool) -> None:
     assert pruned_fields.needs_dry_run({"spec": spec}) == needed

@@ -1,4 +1,4 @@
-"""References are found at every place of the pod's schema, and nowhere else."""
+"""References to ConfigMaps and Secrets in all fields of a pod."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _MAPS: dict[str, Object] = {
 }
 
 
-def test_every_place_is_looked_at() -> None:
+def test_references_in_all_fields_are_found() -> None:
     volumes = [{"name": "v", **source} for source in (*_PLACES.values(), *_MAPS.values())]
     spec: Object = {
         "containers": [_container("main")],
@@ -76,7 +76,7 @@ def test_every_place_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("name", "source"), _PLACES.items(), ids=_PLACES.keys())
-def test_a_secret_of_a_volume_is_found(name: str, source: Object) -> None:
+def test_secret_of_a_volume_is_found(name: str, source: Object) -> None:
     assert references({"spec": {"volumes": [{"name": "v", **source}]}}) == {
         Reference("Secret", name)
     }
@@ -93,25 +93,25 @@ def test_a_secret_of_a_volume_is_found(name: str, source: Object) -> None:
     ],
     ids=["no spec", "no containers", "null", "a driver without a secret", "an empty name"],
 )
-def test_nothing_is_found_where_nothing_is_named(pod: Object) -> None:
+def test_pod_without_references(pod: Object) -> None:
     assert references(pod) == frozenset()
 
 
-def test_what_is_referred_to_twice_is_listed_once() -> None:
+def test_repeated_reference_is_listed_once() -> None:
     volumes = [{"name": name, "configMap": {"name": "same"}} for name in "ab"]
 
     assert references({"spec": {"volumes": volumes}}) == {Reference("ConfigMap", "same")}
 
 
-def test_all_kinds_of_containers_are_listed() -> None:
+def test_all_container_kinds_are_listed() -> None:
     kinds = ("initContainers", "containers", "ephemeralContainers")
     spec = {kind: [{"name": kind}] for kind in kinds}
 
     assert [container["name"] for container in all_containers(spec)] == list(kinds)
 
 
-def test_the_parts_that_are_read_are_those_that_are_named() -> None:
-    """Where none of them changed, nobody looks for references again."""
+def test_reference_fields_are_complete() -> None:
+    """If none of these fields changes, references are not read again."""
     read: set[str] = set()
 
     class Noted(dict[str, object]):

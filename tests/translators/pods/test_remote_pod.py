@@ -1,4 +1,4 @@
-"""A home pod in the remote: what is carried, what is not, and what follows later."""
+"""Translation of pods, and updates of running ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _spec(spec: Object) -> Object:
 
 
 @given(json_values)
-def test_fields_of_the_future_are_carried(value: Any) -> None:
+def test_unknown_fields_are_kept(value: Any) -> None:
     new = {"future": value}
     when = "requiredDuringSchedulingIgnoredDuringExecution"
     spec = {
@@ -90,8 +90,8 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
 
 
 @pytest.mark.parametrize("name", _HOMES)
-def test_a_remote_can_be_a_home(name: str) -> None:
-    """What was translated and is translated once more stays the same but for whose it is."""
+def test_translated_pod_can_be_translated_again(name: str) -> None:
+    """A second translation only changes the ownership."""
     first = _remote(_HOMES[name], _SAME)
     stored = {**first, "metadata": {**first["metadata"], "uid": "remote-1", "namespace": "shop"}}
     again = _remote(stored, _SAME)
@@ -107,7 +107,7 @@ def test_a_remote_can_be_a_home(name: str) -> None:
 # -- placement -----------------------------------------------------------------------------
 
 
-def test_node_terms_are_dropped_where_one_of_them_allows_any_node() -> None:
+def test_node_terms_are_dropped_if_one_matches_every_node() -> None:
     arch = {"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}
     zone = {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a"]}
     terms = [{"matchExpressions": [arch, zone]}, {"matchExpressions": [zone]}]
@@ -116,7 +116,7 @@ def test_node_terms_are_dropped_where_one_of_them_allows_any_node() -> None:
     assert "affinity" not in _spec({"affinity": {"nodeAffinity": required}})
 
 
-def test_match_label_keys_that_home_has_not_merged_are_left_to_the_remote() -> None:
+def test_unmerged_match_label_keys_are_kept() -> None:
     constraint = {"labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["hash"]}
 
     assert _spec({"topologySpreadConstraints": [constraint]})["topologySpreadConstraints"] == [
@@ -124,7 +124,7 @@ def test_match_label_keys_that_home_has_not_merged_are_left_to_the_remote() -> N
     ]
 
 
-def test_only_merged_keys_are_dropped() -> None:
+def test_only_merged_match_label_keys_are_dropped() -> None:
     expressions = [{"key": "hash", "operator": "In", "values": ["1"]}]
     constraint = {
         "labelSelector": {"matchExpressions": expressions},
@@ -136,7 +136,7 @@ def test_only_merged_keys_are_dropped() -> None:
     ]
 
 
-def test_tolerations_of_our_own_taints_are_left_out() -> None:
+def test_tolerations_of_the_bridges_taints_are_dropped() -> None:
     wide, ours = {"operator": "Exists"}, {"key": "cluster-bridge.io/virtual-node"}
     other = {"key": "cluster-bridge.io.example.com/x"}
 
@@ -187,15 +187,13 @@ _HOME = {"cluster-bridge.io/home": IDENTITY.home_id}
     ],
     ids=["all", "one by name", "some by name", "all but one", "all that have a name"],
 )
-def test_namespaces_that_are_selected_are_those_of_this_home(
-    selector: Object, there: Object
-) -> None:
+def test_namespace_selector_is_restricted_to_this_home(selector: Object, there: Object) -> None:
     term = {"topologyKey": "zone", "namespaceSelector": selector}
 
     assert _anti_affinity(term) == ({"topologyKey": "zone", "namespaceSelector": there}, [])
 
 
-def test_a_term_that_selects_namespaces_by_labels_is_left_out_and_told() -> None:
+def test_term_with_namespace_labels_is_dropped_with_a_message() -> None:
     selector = {"matchLabels": {"team": "orders", _NAME: "shop"}}
     term = {"topologyKey": "zone", "namespaceSelector": selector}
     at = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]"
@@ -203,7 +201,7 @@ def test_a_term_that_selects_namespaces_by_labels_is_left_out_and_told() -> None
     assert _anti_affinity(term) == ({}, [f"{at}.namespaceSelector"])
 
 
-def test_but_not_where_it_lists_namespaces_too() -> None:
+def test_term_with_listed_namespaces_is_kept_without_selector() -> None:
     selector = {"matchExpressions": [{"key": "team", "operator": "Exists"}]}
     term = {"topologyKey": "zone", "namespaces": ["a"], "namespaceSelector": selector}
 
@@ -215,9 +213,7 @@ def test_but_not_where_it_lists_namespaces_too() -> None:
     [({"urgent"}, True), (set(), False), ({"system-urgent"}, False)],
     ids=["the remote has it", "the remote lacks it", "it is another's"],
 )
-def test_a_priority_class_is_carried_where_the_remote_has_it(
-    known: set[str], carried: bool
-) -> None:
+def test_priority_class_is_kept_if_the_remote_has_it(known: set[str], carried: bool) -> None:
     home = _home({"priorityClassName": "urgent", "priority": 7, "preemptionPolicy": "Never"})
     translated = remote_pod.translate_pod(home, POLICY, priority_classes=frozenset(known))
 
@@ -228,7 +224,7 @@ def test_a_priority_class_is_carried_where_the_remote_has_it(
     )
 
 
-def test_a_class_of_system_components_is_never_carried() -> None:
+def test_system_priority_class_is_always_dropped() -> None:
     name = "system-node-critical"
     home = _home({"priorityClassName": name})
     translated = remote_pod.translate_pod(home, POLICY, priority_classes=frozenset({name}))
@@ -240,7 +236,7 @@ def test_a_class_of_system_components_is_never_carried() -> None:
 # -- identity ------------------------------------------------------------------------------
 
 
-def test_the_account_is_default_where_none_is_named() -> None:
+def test_default_service_account() -> None:
     reference = {"fieldRef": {"fieldPath": "spec.serviceAccountName"}}
     container = {"name": "main", "env": [{"name": "ACCOUNT", "valueFrom": reference}]}
 
@@ -249,7 +245,7 @@ def test_the_account_is_default_where_none_is_named() -> None:
     ]
 
 
-def test_a_token_volume_of_any_name_goes_from_every_container() -> None:
+def test_token_volume_is_removed_from_every_container() -> None:
     sources = [{"serviceAccountToken": {"path": "token"}}]
     mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     kept = {"name": "data", "mountPath": "/data"}
@@ -268,7 +264,7 @@ def test_a_token_volume_of_any_name_goes_from_every_container() -> None:
     assert spec["initContainers"] == [{"name": "first"}]
 
 
-def test_another_volume_at_the_place_of_the_token_stays() -> None:
+def test_other_volume_at_the_token_path_is_kept() -> None:
     mount = {"name": "mine", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     volume = {"name": "mine", "secret": {"secretName": "mine"}}
     spec = _spec({"volumes": [volume], "containers": [{"name": "main", "volumeMounts": [mount]}]})
@@ -277,7 +273,7 @@ def test_another_volume_at_the_place_of_the_token_stays() -> None:
     assert spec["containers"][0]["volumeMounts"] == [mount]
 
 
-def test_a_dropped_field_is_a_sentence() -> None:
+def test_field_message_text() -> None:
     volume = {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {}}]}}
     policy = Policy(IDENTITY, ADDRESS, service_accounts="none")
     translated = remote_pod.translate_pod(_home({"volumes": [volume]}), policy)
@@ -316,7 +312,7 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
 
 
 @pytest.mark.parametrize("name", _HOMES)
-def test_a_pod_that_was_just_made_needs_no_update_but_its_ephemeral_containers(name: str) -> None:
+def test_new_pod_needs_only_its_ephemeral_containers(name: str) -> None:
     wanted = "ephemeralContainers" in _HOMES[name]["spec"]
 
     assert _updates(_HOMES[name], _remote(_HOMES[name])).keys() == (
@@ -324,7 +320,7 @@ def test_a_pod_that_was_just_made_needs_no_update_but_its_ephemeral_containers(n
     )
 
 
-def test_images_follow_in_both_kinds_of_containers() -> None:
+def test_images_are_updated_in_containers_and_init_containers() -> None:
     old = {"containers": [{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]}
     new = {"containers": [{"name": "a", "image": "2"}, {"name": "b", "image": "1"}]}
     remote = _remote(_home({**old, "initContainers": [{"name": "c", "image": "1"}]}))
@@ -336,7 +332,7 @@ def test_images_follow_in_both_kinds_of_containers() -> None:
     }
 
 
-def test_containers_that_the_remote_added_stay() -> None:
+def test_containers_added_by_the_remote_are_kept() -> None:
     added = {"name": "mesh", "image": "mesh:1"}
     remote = _remote(_home({"containers": [{"name": "a", "image": "1"}]}))
     remote["spec"]["containers"].append(added)
@@ -347,7 +343,7 @@ def test_containers_that_the_remote_added_stay() -> None:
     assert strategic(remote, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, added]
 
 
-def test_an_image_that_the_remote_put_in_the_place_of_homes_stays_until_home_changes_it() -> None:
+def test_image_changed_by_the_remote_is_kept_until_home_changes_it() -> None:
     home = _home({"containers": [{"name": "a", "image": "1"}]})
     remote = copy.deepcopy(_remote(home))
     remote["spec"]["containers"][0]["image"] = "mirror/1"
@@ -383,7 +379,7 @@ def test_an_image_that_the_remote_put_in_the_place_of_homes_stays_until_home_cha
         "that of our taint is not added",
     ],
 )
-def test_tolerations_follow(
+def test_tolerations_are_updated(
     has: list[Object], wanted: list[Object], patched: list[Object] | None
 ) -> None:
     patch = _update(_home({"tolerations": wanted}), _remote(_home({"tolerations": has})))
@@ -406,11 +402,11 @@ def test_tolerations_follow(
         "the API takes no longer one",
     ],
 )
-def test_the_deadline_follows(has: Object, wanted: Object, patch: Object | None) -> None:
+def test_shorter_deadline_is_updated(has: Object, wanted: Object, patch: Object | None) -> None:
     assert _update(_home(wanted), _remote(_home(has))).get("spec") == patch
 
 
-def test_tolerations_and_a_deadline_that_the_remotes_admission_changed_stay() -> None:
+def test_tolerations_and_deadline_changed_by_admission_are_kept() -> None:
     home = _home({"tolerations": [{"key": "a"}, {"key": "b"}], "activeDeadlineSeconds": 60})
     remote = copy.deepcopy(_remote(home))
     remote["spec"] |= {"tolerations": [{"key": "a"}], "activeDeadlineSeconds": 90}
@@ -423,7 +419,7 @@ def test_tolerations_and_a_deadline_that_the_remotes_admission_changed_stay() ->
     assert _update(shorter, strategic(remote, patch)) == {}
 
 
-def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
+def test_labels_and_annotations_are_updated_and_the_remotes_kept() -> None:
     remote = _remote(_home({}, labels={"a": "1", "gone": "1"}, annotations={"note": "1"}))
     remote["metadata"]["annotations"]["cni.example.com/ip"] = "10.244.3.17"
     home = _home({}, labels={"a": "2", "example.com/b": "1", "cluster-bridge.io/home": "no"})
@@ -440,7 +436,7 @@ def test_labels_and_annotations_follow_and_the_remotes_own_stay() -> None:
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["another stays", "it was the last"])
-def test_a_key_with_a_domain_goes_if_it_came_from_home(kept: bool) -> None:
+def test_key_with_a_domain_is_removed_if_it_came_from_home(kept: bool) -> None:
     others = {"example.com/b": "1"} if kept else {}
     remote = _remote(_home({}, labels={"example.com/a": "1", **others}))
     remote["metadata"]["labels"]["theirs.example.com/a"] = "1"
@@ -455,7 +451,7 @@ def test_a_key_with_a_domain_goes_if_it_came_from_home(kept: bool) -> None:
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"labels": 7}', "null"])
-def test_a_record_of_keys_that_somebody_wrote_over_is_put_right(record: str) -> None:
+def test_overwritten_record_of_keys_is_repaired(record: str) -> None:
     home = _home({}, labels={"example.com/a": "1"})
     remote = _remote(home)
     remote["metadata"]["annotations"]["cluster-bridge.io/carried-keys"] = record
@@ -468,7 +464,7 @@ def test_a_record_of_keys_that_somebody_wrote_over_is_put_right(record: str) -> 
 # -- ephemeral containers and resize -------------------------------------------------------
 
 
-def test_ephemeral_containers_are_added_as_other_containers_are_translated() -> None:
+def test_ephemeral_containers_are_translated_and_added() -> None:
     env = [{"name": "NS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
     known, new = {"name": "first"}, {"name": "second", "env": env, "targetContainerName": "main"}
     remote = _remote(_home({}))
@@ -491,7 +487,7 @@ def _sized(name: str, **resources: dict[str, str]) -> Object:
     return {"name": name, "resources": resources}
 
 
-def test_a_resize_names_what_differs_as_quantities() -> None:
+def test_resize_contains_only_differing_quantities() -> None:
     sidecar = {"restartPolicy": "Always"}
     home = _home(
         {
@@ -542,7 +538,7 @@ def _asking(cpu: str, memory: str = "1Mi") -> Object:
     return _home({"containers": [_sized("a", requests={"cpu": cpu, "memory": memory})]})
 
 
-def test_requests_that_the_remotes_admission_changed_stay_until_home_changes_its_own() -> None:
+def test_requests_changed_by_admission_are_kept_until_home_changes_them() -> None:
     home = _asking("100m")
     remote = _admitted(home, cpu="250m", memory="512Mi")
 
@@ -554,7 +550,7 @@ def test_requests_that_the_remotes_admission_changed_stay_until_home_changes_its
     }, "memory is the remote's decision still, and nothing is recorded before it is made"
 
 
-def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() -> None:
+def test_resize_is_recorded_after_it_succeeds() -> None:
     first, second = _asking("100m"), _asking("200m")
     remote = _admitted(first, cpu="200m")
 
@@ -578,7 +574,7 @@ def test_a_resize_is_recorded_once_it_is_made_so_that_home_can_take_it_back() ->
     ],
     ids=["unchanged at home", "changed at home", "of another QoS class", "unknown"],
 )
-def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_changed(
+def test_pod_without_a_record_is_resized_only_if_home_may_have_changed(
     generation: int | None, classes: tuple[str, str], follows: bool
 ) -> None:
     home = _asking("100m")
@@ -595,7 +591,7 @@ def test_a_pod_that_an_older_bridge_made_is_resized_only_where_home_may_have_cha
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
-def test_a_record_of_resources_that_somebody_wrote_over_is_harmless(record: str) -> None:
+def test_overwritten_record_of_resources_is_ignored(record: str) -> None:
     home = _asking("100m")
     remote = _remote(home)
     remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
@@ -607,7 +603,7 @@ _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampl
 
 
 @given(_labels, _labels, st.sampled_from(["1", "2"]), st.sampled_from(["1", "2"]))
-def test_an_update_is_made_once(old: Object, new: Object, before: str, after: str) -> None:
+def test_update_is_idempotent(old: Object, new: Object, before: str, after: str) -> None:
     containers = [{"name": "main", "image": before}]
     remote = _remote(_home({"containers": containers}, labels=old))
     home = _home({"containers": [{"name": "main", "image": after}]}, labels=new)
@@ -658,7 +654,7 @@ def test_an_update_is_made_once(old: Object, new: Object, before: str, after: st
         "whichever alternative it would take",
     ],
 )
-def test_a_pod_is_confined_to_the_nodes_that_its_node_stands_for(
+def test_pod_is_restricted_to_the_nodes_of_the_virtual_node(
     spec: Object, selector: dict[str, str], terms: list[Object] | None
 ) -> None:
     confined = Policy(

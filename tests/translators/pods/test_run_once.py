@@ -1,4 +1,4 @@
-"""A pod that runs once is held by a gate until home has its mark."""
+"""The scheduling gate of pods that must not run twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _made(policy: str) -> Object:
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
-def test_it_is_held_where_it_must_not_run_twice(policy: str) -> None:
+def test_gate_is_added_if_the_pod_must_not_run_twice(policy: str) -> None:
     made = _made(policy)
     assert run_once.is_gated(made) == (policy == "Never") == run_once.runs_once(made)
     assert made["spec"].get("schedulingGates") == ([_OURS] if policy == "Never" else None)
@@ -56,7 +56,7 @@ def test_container_that_runs_once_has_its_pod_run_once(
     assert run_once.is_gated({"spec": spec}) == (expected == "Never")
 
 
-def test_it_is_let_go_and_gates_of_others_stay() -> None:
+def test_ungate_patch_keeps_other_gates() -> None:
     made = _made("Never")
     made["spec"]["schedulingGates"].append(_THEIRS)
     let_go = strategic(made, run_once.ungate_patch())
@@ -64,7 +64,7 @@ def test_it_is_let_go_and_gates_of_others_stay() -> None:
     assert let_go["spec"]["schedulingGates"] == [_THEIRS]
 
 
-def test_the_mark_is_the_start() -> None:
+def test_start_time_is_the_mark() -> None:
     home = objects.pod("a")
     assert not run_once.may_have_started(home)
     assert run_once.may_have_started({**home, "status": run_once.started_status(now=_NOW)})
@@ -73,8 +73,8 @@ def test_the_mark_is_the_start() -> None:
 @pytest.mark.parametrize(
     ("gates", "told"), [([_OURS], False), ([], False), ([_OURS, _THEIRS], True), ([_THEIRS], True)]
 )
-def test_home_hears_of_gates_of_others_only(gates: list[Object], told: bool) -> None:
-    """The scheduler takes the condition back a moment after the last gate went."""
+def test_only_other_gates_are_reported_at_home(gates: list[Object], told: bool) -> None:
+    """The scheduler updates the condition shortly after the last gate is removed."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     remote = {"spec": {"schedulingGates": gates}, "status": {"conditions": [gated]}}
     status = podstatus.translate_status(objects.pod("a"), remote, _POLICY, now=_NOW)

@@ -1,4 +1,4 @@
-"""What keeps a pod off a node, as home's scheduler sees it."""
+"""Scheduler predicates for one pod and one node."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def _requires(*expressions: Object) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def test_a_pod_that_asks_for_nothing_special_fits() -> None:
+def test_pod_without_requirements_fits() -> None:
     assert predicate_failures(_pod(), _node()) == []
 
 
-def test_selectors_are_compared_with_the_nodes_labels() -> None:
+def test_node_selector_is_compared_with_labels() -> None:
     found = predicate_failures(_pod(nodeSelector={"a": "1", "b": "2", "size": "5"}), _node())
     assert [(it.field, it.message) for it in found] == [
         ("spec.nodeSelector[b]", "requires '2'; the node has no such label"),
@@ -66,7 +66,7 @@ def test_selectors_are_compared_with_the_nodes_labels() -> None:
         ("Unknown", "a", None, False),
     ],
 )
-def test_operators_of_node_affinity(
+def test_node_affinity_operators(
     operator: str, key: str, values: list[str] | None, holds: bool
 ) -> None:
     expression: Object = {"key": key, "operator": operator}
@@ -75,7 +75,7 @@ def test_operators_of_node_affinity(
     assert (_fields(_pod(affinity=_requires(expression)), _node()) == []) == holds
 
 
-def test_terms_are_alternatives_and_an_empty_one_selects_nothing() -> None:
+def test_terms_are_alternatives_and_an_empty_term_matches_nothing() -> None:
     affinity = _requires({"key": "none", "operator": "Exists"})
     terms = affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert len(_fields(_pod(affinity=affinity), _node())) == 1
@@ -86,14 +86,14 @@ def test_terms_are_alternatives_and_an_empty_one_selects_nothing() -> None:
     assert _fields(_pod(affinity=affinity), _node()) == []
 
 
-def test_taints_have_to_be_tolerated_and_soft_ones_not() -> None:
+def test_prefer_no_schedule_taints_are_ignored() -> None:
     node = _node(taints=[_TAINT, {"key": "soft", "effect": "PreferNoSchedule"}])
     assert _fields(_pod(), node) == ["spec.tolerations"]
     toleration = {"key": _TAINT["key"], "operator": "Exists"}
     assert _fields(_pod(tolerations=[toleration]), node) == []
 
 
-def test_a_cordoned_node_says_so_once() -> None:
+def test_cordon_is_reported_once() -> None:
     taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
     assert _fields(_pod(), _node(unschedulable=True, taints=[taint])) == ["node.spec.unschedulable"]
 
@@ -109,11 +109,11 @@ def test_a_cordoned_node_says_so_once() -> None:
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_tolerations(toleration: Object, holds: bool) -> None:
+def test_toleration_matches_taint(toleration: Object, holds: bool) -> None:
     assert tolerates(toleration, _TAINT) == holds
 
 
-def test_what_pods_on_the_node_request_is_taken() -> None:
+def test_requests_of_bound_pods_are_subtracted() -> None:
     ended = _pod("2", "2") | {"status": {"phase": "Succeeded"}}
     assert _fields(_pod(), _node(), _pod("1", "3"), ended, _pod("2", "1")) == []
     found = predicate_failures(
@@ -125,6 +125,6 @@ def test_what_pods_on_the_node_request_is_taken() -> None:
     ]
 
 
-def test_a_gate_keeps_every_scheduler_away() -> None:
+def test_scheduling_gate_prevents_scheduling() -> None:
     gated = _pod(schedulingGates=[{"name": "example.com/wait"}])
     assert _fields(gated, _node()) == ["spec.schedulingGates[example.com/wait]"]

@@ -1,4 +1,4 @@
-"""Whatever a pod asks of tokens: they are read from its Secret alone, and nothing is mutated."""
+"""Service account tokens of remote pods."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _sources(spec: Object) -> list[Object]:
 
 
 @given(volumes=_VOLUMES)
-def test_under_home_every_token_is_read_from_the_pods_secret(volumes: list[list[Object]]) -> None:
+def test_home_mode_reads_every_token_from_the_pods_secret(volumes: list[list[Object]]) -> None:
     home = _home(volumes)
     before = copy.deepcopy(home)
     needs = service_accounts.required_tokens(home)
@@ -83,7 +83,7 @@ def test_under_home_every_token_is_read_from_the_pods_secret(volumes: list[list[
 
 
 @given(volumes=_VOLUMES, mode=st.sampled_from(["home", "none"]))
-def test_the_remote_is_asked_for_no_token_of_its_own(
+def test_no_token_of_the_remote_is_mounted(
     volumes: list[list[Object]], mode: ServiceAccounts
 ) -> None:
     spec = _remote(_home(volumes), mode)
@@ -94,7 +94,7 @@ def test_the_remote_is_asked_for_no_token_of_its_own(
 
 
 @given(volumes=_VOLUMES)
-def test_under_remote_all_tokens_are_the_remotes(volumes: list[list[Object]]) -> None:
+def test_remote_mode_uses_tokens_of_the_remote(volumes: list[list[Object]]) -> None:
     home = _home(volumes)
     spec = _remote(home, "remote")
 
@@ -103,14 +103,14 @@ def test_under_remote_all_tokens_are_the_remotes(volumes: list[list[Object]]) ->
 
 
 @pytest.mark.parametrize(("security", "mode"), [({}, None), ({"fsGroup": 7}, 0o600)])
-def test_under_a_group_only_that_group_may_read_a_token(security: Object, mode: int | None) -> None:
+def test_fs_group_restricts_the_token_mode(security: Object, mode: int | None) -> None:
     home = _home([[{"serviceAccountToken": {"path": "token"}}]], securityContext=security)
     ((source,),) = [it["projected"]["sources"] for it in _remote(home, "home")["volumes"]]
 
     assert source["secret"]["items"][0].get("mode") == mode
 
 
-def test_the_secret_says_whose_it_is_and_when_its_tokens_are_due() -> None:
+def test_token_secret_records_pod_and_times() -> None:
     home = _home([[{"serviceAccountToken": {"path": "token"}}]])
     (wanted,) = service_accounts.required_tokens(home).tokens
     times = {wanted.key: TokenTimes("2030-01-01T00:48:00Z", "2030-01-01T01:00:00Z")}
@@ -122,7 +122,7 @@ def test_the_secret_says_whose_it_is_and_when_its_tokens_are_due() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"k": 1}', '{"k": ["a"]}'])
-def test_times_that_somebody_else_wrote_are_not_known(text: str) -> None:
+def test_invalid_token_times_are_ignored(text: str) -> None:
     secret = objects.secret("key", data={"k": "YQ=="})
     secret["metadata"]["annotations"] = {service_accounts.ANNOTATION_TOKEN_TIMES: text}
 

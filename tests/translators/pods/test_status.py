@@ -1,4 +1,4 @@
-"""The status of a home pod: the kubelet's word, home's own, and what an API server takes."""
+"""The status of a home pod: copied, computed and synthetic parts, accepted by an API server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _container(name: str, state: str, code: int = 0) -> Object:
 
 
 @given(json_values)
-def test_fields_of_the_future_are_carried(value: Any) -> None:
+def test_unknown_fields_are_copied(value: Any) -> None:
     home, theirs = _home(), {"phase": "Running", "future": value}
     before = copy.deepcopy((home, theirs))
 
@@ -55,7 +55,7 @@ def test_fields_of_the_future_are_carried(value: Any) -> None:
     assert (home, theirs) == before
 
 
-def test_what_home_says_itself_is_not_taken_from_the_remote() -> None:
+def test_home_fields_are_not_copied() -> None:
     theirs = {
         "extendedResourceClaimStatus": {},
         "nominatedNodeName": "worker-1",
@@ -67,21 +67,21 @@ def test_what_home_says_itself_is_not_taken_from_the_remote() -> None:
     assert set(theirs) & set(_to_home(_home(generation=None), theirs)) == set()
 
 
-def test_the_address_is_the_virtual_nodes_once_there_is_a_machine() -> None:
+def test_host_ip_is_the_virtual_nodes_after_scheduling() -> None:
     assert "hostIP" not in _to_home(_home(), {"phase": "Pending"})
     status = _to_home(_home(), {"hostIP": "192.168.7.12", "hostIPs": [{"ip": "192.168.7.12"}]})
 
     assert (status["hostIP"], status["hostIPs"]) == (ADDRESS, [{"ip": ADDRESS}])
 
 
-def test_the_start_is_told_once() -> None:
+def test_start_time_is_set_once() -> None:
     theirs = {"startTime": "2025-11-03T09:00:07Z"}
 
     assert _to_home(_home(), theirs)["startTime"] == "2025-11-03T09:00:07Z"
     assert _to_home(_home({"startTime": _NOW}), theirs)["startTime"] == _NOW
 
 
-def test_the_generation_is_homes() -> None:
+def test_observed_generation_is_homes() -> None:
     theirs = {"observedGeneration": 1, "conditions": [_condition("Ready", observedGeneration=1)]}
     status = _to_home(_home(generation=7), theirs)
 
@@ -89,8 +89,8 @@ def test_the_generation_is_homes() -> None:
     assert status["conditions"][0]["observedGeneration"] == 7
 
 
-def test_homes_own_scheduled_is_of_the_generation_that_is_acted_on() -> None:
-    """As a kubelet tells it, though home's scheduler wrote the condition."""
+def test_pod_scheduled_has_the_observed_generation() -> None:
+    """As a kubelet sets it, although home's scheduler wrote the condition."""
     ours = _condition("PodScheduled") | {"reason": "ours"}
     theirs = _condition("PodScheduled") | {"reason": "theirs"}
     home = _home({"conditions": [ours]}, generation=7)
@@ -100,7 +100,7 @@ def test_homes_own_scheduled_is_of_the_generation_that_is_acted_on() -> None:
     assert _to_home(home, {"conditions": [theirs]})["conditions"] == [ours]
 
 
-def test_a_home_without_generations_is_told_none() -> None:
+def test_home_without_observed_generation_support() -> None:
     theirs = {"observedGeneration": 1, "conditions": [_condition("Ready", observedGeneration=1)]}
     home = _home({"conditions": [_condition("Ready")]}, generation=None)
 
@@ -110,7 +110,7 @@ def test_a_home_without_generations_is_told_none() -> None:
 @pytest.mark.parametrize(
     "field", ["message", "podIP", "podIPs", "reason", "resize", "ephemeralContainerStatuses"]
 )
-def test_what_the_remote_says_no_more_goes(field: str) -> None:
+def test_fields_removed_in_the_remote_are_removed(field: str) -> None:
     assert status_patch({field: "x"}, _to_home(_home({field: "x"}), {}))[field] is None
 
 
@@ -126,7 +126,7 @@ def test_what_the_remote_says_no_more_goes(field: str) -> None:
     ],
     ids=["no status", "an empty phase", "running", "unknown", "succeeded", "failed"],
 )
-def test_phase(pod: Object, phase: str, terminal: bool) -> None:
+def test_phase_is_copied(pod: Object, phase: str, terminal: bool) -> None:
     assert (podstatus.phase(pod), podstatus.is_terminal(pod)) == (phase, terminal)
 
 
@@ -138,7 +138,7 @@ def _found(home: Object, *theirs: Object) -> dict[str, Object]:
     return {condition["type"]: condition for condition in status["conditions"]}
 
 
-def test_conditions_of_others_stay() -> None:
+def test_conditions_of_other_writers_are_kept() -> None:
     scheduled, gate = _condition("PodScheduled"), _condition(_GATE, "False")
     home = _home({"conditions": [scheduled, gate, _condition("DisruptionTarget")]})
 
@@ -150,14 +150,14 @@ def test_conditions_of_others_stay() -> None:
     }
 
 
-def test_a_gate_is_opened_at_home_alone() -> None:
+def test_readiness_gates_are_not_copied() -> None:
     closed = _condition(_GATE, "False")
     home = _home({"conditions": [closed]}, readinessGates=[{"conditionType": _GATE}])
 
     assert _found(home, _condition(_GATE, "True"))[_GATE] == closed
 
 
-def test_a_condition_that_the_kubelet_took_back_goes() -> None:
+def test_condition_removed_by_the_kubelet_is_removed() -> None:
     home = _home({"conditions": [_condition("PodResizePending"), _condition("Ready")]})
 
     assert _found(home, _condition("Ready"))["PodResizePending"] == delete_condition(
@@ -165,7 +165,7 @@ def test_a_condition_that_the_kubelet_took_back_goes() -> None:
     )
 
 
-def test_the_remotes_scheduler_is_heard_when_it_finds_no_node_and_when_it_does() -> None:
+def test_remote_scheduled_condition_follows_the_remotes_scheduler() -> None:
     waiting = _found(_home(), _condition("PodScheduled", "False", reason="Unschedulable"))
     told = waiting[podstatus.CONDITION_REMOTE_SCHEDULED]
     assert (told["status"], told["reason"]) == ("False", "Unschedulable")
@@ -194,7 +194,9 @@ def test_the_remotes_scheduler_is_heard_when_it_finds_no_node_and_when_it_does()
         "one of two",
     ],
 )
-def test_readiness(gates: dict[str, str | None], containers: str, ready: str) -> None:
+def test_ready_includes_readiness_gates(
+    gates: dict[str, str | None], containers: str, ready: str
+) -> None:
     known = [_condition(kind, word) for kind, word in gates.items() if word]
     home = _home({"conditions": known}, readinessGates=[{"conditionType": kind} for kind in gates])
     found = _found(home, _condition("Ready", containers))
@@ -209,12 +211,12 @@ def _ready_since(gate: Object | None, ready: Object, before: Object | None = Non
     return str(_found(home, ready)["Ready"]["lastTransitionTime"])[-3:-1]
 
 
-def test_a_pod_is_ready_since_the_last_of_gates_and_containers() -> None:
+def test_ready_transition_time_is_that_of_the_last_condition() -> None:
     assert _ready_since(_condition(_GATE, second=20), _condition("Ready", second=5)) == "20"
     assert _ready_since(_condition(_GATE, second=20), _condition("Ready", second=30)) == "30"
 
 
-def test_a_pod_is_not_ready_since_its_gate_closed() -> None:
+def test_not_ready_keeps_its_transition_time() -> None:
     closed, ready = _condition(_GATE, "False", 20), _condition("Ready", second=5)
 
     assert _ready_since(closed, ready, _condition("Ready", second=5)) == "20"
@@ -236,7 +238,7 @@ def test_a_pod_is_not_ready_since_its_gate_closed() -> None:
     ],
 )
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_a_container_that_ended_for_good_stays_ended(
+def test_container_that_terminated_for_good_stays_terminated(
     kind: str, policy: str, code: int, stays: bool
 ) -> None:
     field = {"containers": "containerStatuses", "initContainers": "initContainerStatuses"}[kind]
@@ -247,7 +249,7 @@ def test_a_container_that_ended_for_good_stays_ended(
     assert _to_home(home, {field: [again]})[field] == [ended if stays else again]
 
 
-def test_a_sidecar_may_run_again() -> None:
+def test_sidecar_may_run_again() -> None:
     ended, again = _container("mesh", "terminated"), _container("mesh", "running")
     sidecar = {"name": "mesh", "restartPolicy": "Always"}
     home = _home(
@@ -265,7 +267,7 @@ def test_a_sidecar_may_run_again() -> None:
     ],
     ids=["it may not by its own policy", "its own rules may say that it does"],
 )
-def test_a_container_with_a_policy_of_its_own(own: Object, stays: bool) -> None:
+def test_container_restart_policy_is_respected(own: Object, stays: bool) -> None:
     ended, again = _container("main", "terminated", 1), _container("main", "running")
     home = _home({"containerStatuses": [ended]}, containers=[{"name": "main", **own}])
 
@@ -274,7 +276,7 @@ def test_a_container_with_a_policy_of_its_own(own: Object, stays: bool) -> None:
     ]
 
 
-def test_where_the_remote_pod_is_new_no_container_runs() -> None:
+def test_no_container_runs_in_a_re_created_pod() -> None:
     running = {**_container("main", "running"), "containerID": "containerd://1", "started": True}
     status = _to_home(_home({"containerStatuses": [running]}), {"phase": "Pending"})
 
@@ -289,7 +291,7 @@ def test_where_the_remote_pod_is_new_no_container_runs() -> None:
     ]
 
 
-def test_what_is_known_of_containers_stays_where_the_remote_pod_ended_without_a_word() -> None:
+def test_container_statuses_are_kept_if_the_remote_pod_has_none() -> None:
     home = _home({"containerStatuses": [_container("main", "running")]})
 
     assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
@@ -308,7 +310,7 @@ def test_what_is_known_of_containers_stays_where_the_remote_pod_ended_without_a_
     ],
     ids=["no kubelet yet", "an older one", "this one", "a kubelet that does not say"],
 )
-def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
+def test_pod_is_observed_when_the_kubelet_reports_its_generation(
     generation: int | None, status: Object, acted: bool
 ) -> None:
     remote: Object = {"metadata": {"generation": generation}, "status": status}
@@ -316,7 +318,7 @@ def test_the_remote_has_acted_when_its_kubelet_has_seen_the_pod(
     assert podstatus.is_observed_by_kubelet(_home(generation=7), remote) is acted
 
 
-def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
+def test_deletion_is_observed_when_the_remote_pod_is_deleted() -> None:
     home = _home(generation=7)
     home["metadata"]["deletionTimestamp"] = _NOW
     remote: Object = {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}
@@ -328,8 +330,8 @@ def test_a_deletion_has_been_acted_on_when_it_was_passed_on() -> None:
     assert podstatus.is_observed_by_kubelet(home, remote)
 
 
-def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion() -> None:
-    """So that a deletion costs no status of its own."""
+def test_deletion_is_never_observed_by_an_old_kubelet() -> None:
+    """So a deletion costs no additional status write."""
     home = _home(generation=7)
     remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
 
@@ -340,7 +342,7 @@ def test_a_kubelet_that_tells_no_generation_does_not_tell_that_it_saw_a_deletion
 
 
 @pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
-def test_a_generation_is_told_only_once_it_is_acted_on(before: int | None) -> None:
+def test_generation_is_reported_only_after_it_is_observed(before: int | None) -> None:
     home = _home({"observedGeneration": before} if before else {}, generation=7)
     theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
     status = podstatus.translate_status(home, {"status": theirs}, POLICY, now=_NOW, observed=False)
@@ -356,7 +358,7 @@ def _disrupted(message: str) -> Object:
     return {**_condition("DisruptionTarget"), "reason": "EvictionByEvictionAPI", "message": message}
 
 
-def test_a_disruption_in_the_remote_is_marked_and_goes_with_its_pod() -> None:
+def test_remote_disruption_is_marked_and_removed_with_its_pod() -> None:
     (told,) = _to_home(_home(), {"conditions": [_disrupted("drained")]})["conditions"]
     assert told == _disrupted("in the remote cluster: drained")
 
@@ -367,14 +369,14 @@ def test_a_disruption_in_the_remote_is_marked_and_goes_with_its_pod() -> None:
 
 
 @pytest.mark.parametrize("theirs", [[], [_disrupted("drained")]], ids=["alone", "and theirs"])
-def test_a_disruption_at_home_stays(theirs: list[Object]) -> None:
+def test_home_disruption_is_kept(theirs: list[Object]) -> None:
     own = _disrupted("evicted at home")
 
     assert _to_home(_home({"conditions": [own]}), {"conditions": theirs})["conditions"] == [own]
 
 
 @pytest.mark.parametrize("deleted_at_home", [False, True])
-def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool) -> None:
+def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> None:
     home = _home()
     if deleted_at_home:
         home["metadata"]["deletionTimestamp"] = _NOW
@@ -397,7 +399,7 @@ def test_a_pod_that_goes_in_the_remote_alone_is_not_ready(deleted_at_home: bool)
 # -- every field is decided ----------------------------------------------------------------
 
 
-def test_every_field_of_a_status_is_decided() -> None:
+def test_every_status_field_is_decided() -> None:
     known = set(V1PodStatus.attribute_map.values())
 
     assert known <= podstatus.REMOTE_FIELDS | podstatus.HOME_FIELDS
@@ -405,7 +407,7 @@ def test_every_field_of_a_status_is_decided() -> None:
 
 
 @pytest.mark.parametrize("field", sorted(V1ContainerStatus.attribute_map.values()))
-def test_every_field_of_a_container_status_is_carried(field: str) -> None:
+def test_every_container_status_field_is_copied(field: str) -> None:
     theirs = {"name": "main", field: "main"} if field != "state" else {"name": "main", "state": {}}
     status = _to_home(_home(), {"containerStatuses": [theirs]})
 
@@ -420,7 +422,7 @@ def _waiting(home: Object) -> Object:
     return synthetic_status.pending_status(home, reason="RemoteClash", message=message, now=_NOW)
 
 
-def test_a_pod_that_waits_says_why() -> None:
+def test_pending_status_has_a_reason() -> None:
     status = _waiting(_home())
 
     assert (status["phase"], status["reason"]) == ("Pending", "RemoteClash")
@@ -435,7 +437,7 @@ def test_a_pod_that_waits_says_why() -> None:
     }
 
 
-def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None:
+def test_pending_status_keeps_its_time_and_ends_with_the_creation() -> None:
     home = _home({"conditions": [{**_waiting(_home())["conditions"][0]}]})
     home["status"]["conditions"][0]["lastTransitionTime"] = "2025-11-01T00:00:00Z"
 
@@ -446,7 +448,7 @@ def test_a_pod_that_waits_on_says_since_when_and_stops_when_it_is_made() -> None
     assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
 
 
-def test_a_skipped_pod_is_ready_whatever_its_readiness_gates_say() -> None:
+def test_skipped_pod_is_ready_despite_readiness_gates() -> None:
     closed = _condition(_GATE, "False")
     scheduled = {**_condition("PodScheduled"), "message": "home's own"}
     home = _home({"conditions": [closed, scheduled]}, readinessGates=[{"conditionType": _GATE}])
@@ -460,7 +462,7 @@ def test_a_skipped_pod_is_ready_whatever_its_readiness_gates_say() -> None:
     assert not said.keys() & {_GATE, "PodScheduled"}
 
 
-def test_a_skipped_pod_that_ran_before_keeps_nothing_of_its_remote_pod() -> None:
+def test_skipped_pod_keeps_nothing_of_a_previous_remote_pod() -> None:
     before = {
         "phase": "Running",
         "podIP": "10.0.0.1",
@@ -479,7 +481,7 @@ def test_a_skipped_pod_that_ran_before_keeps_nothing_of_its_remote_pod() -> None
     assert ready["lastTransitionTime"] == _condition("Ready")["lastTransitionTime"]
 
 
-def test_a_lost_pod_has_failed_with_all_its_containers() -> None:
+def test_lost_pod_fails_with_all_containers() -> None:
     ended = _container("done", "terminated")
     running = {
         **_container("main", "running"),
@@ -549,7 +551,7 @@ _statuses = st.fixed_dictionaries(
 
 
 @given(_statuses, _statuses, st.sampled_from(["Always", "OnFailure", "Never"]), st.booleans())
-def test_a_status_is_taken_and_is_not_written_twice(
+def test_status_is_accepted_and_idempotent(
     ours: Object, theirs: Object, policy: str, gated: bool
 ) -> None:
     home = _home(

@@ -1,4 +1,4 @@
-"""What becomes of references to objects that home does not have."""
+"""References to objects that do not exist at home."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _spec() -> Object:
     }
 
 
-def test_all_optional_references_are_taken_out_and_named() -> None:
+def test_all_optional_references_are_removed_and_reported() -> None:
     spec = _spec()
     before = copy.deepcopy(spec)
     changed, dropped = unresolved_references.remove_optional_references(spec, _GONE)
@@ -55,20 +55,20 @@ def test_all_optional_references_are_taken_out_and_named() -> None:
     ]
 
 
-def test_optional_references_alone_require_nothing() -> None:
+def test_only_optional_references_require_nothing() -> None:
     assert (
         unresolved_references.required_references({"metadata": {"name": "a"}, "spec": _spec()})
         == frozenset()
     )
 
 
-def test_one_required_place_makes_a_reference_required() -> None:
+def test_one_required_field_makes_a_reference_required() -> None:
     spec = _spec()
     spec["volumes"].append({"name": "csi", "csi": {"nodePublishSecretRef": {"name": "s"}}})
     required = unresolved_references.required_references({"metadata": {"name": "a"}, "spec": spec})
     assert required == {Reference("Secret", "s")}
 
 
-def test_nothing_changes_without_an_absent_reference() -> None:
+def test_nothing_changes_without_missing_objects() -> None:
     spec = _spec()
     assert unresolved_references.remove_optional_references(spec, frozenset()) == (spec, [])

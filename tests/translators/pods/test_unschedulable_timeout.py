@@ -1,4 +1,4 @@
-"""Who waits for a node of the remote, since when, and for how long still."""
+"""The timeout of pods that the remote's scheduler cannot place."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def _says(**condition: str) -> Object:
     ],
     ids=["no node", "a gate", "scheduled", "bound", "going", "ended"],
 )
-def test_a_pod_waits_while_the_scheduler_finds_no_node(there: Object, waits: bool) -> None:
+def test_pod_is_unschedulable_while_the_scheduler_finds_no_node(there: Object, waits: bool) -> None:
     assert unschedulable_timeout.is_unschedulable(there) is waits
 
 
 @pytest.mark.parametrize(
     ("since", "left"), [(LATELY, 60), (LONG_AGO, 0), ("2025-11-03T11:00:00Z", 300), (None, None)]
 )
-def test_the_time_counts_from_when_home_was_told(since: str | None, left: float | None) -> None:
+def test_timeout_counts_from_the_first_report_at_home(
+    since: str | None, left: float | None
+) -> None:
     pod = home(waits=since)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == left
     assert unschedulable_timeout.timeout_remaining(pod, _NEVER, now=NOW) is None
@@ -51,7 +53,7 @@ def _told(pod: Object, there: Object, now: str) -> Object:
     return {**pod, "status": {"phase": "Pending", "conditions": [told]}}
 
 
-def test_the_remotes_clock_does_not_count_and_other_words_do_not_begin_anew() -> None:
+def test_remote_clock_and_message_changes_do_not_reset_the_timeout() -> None:
     pod = _told(home(), _says(lastTransitionTime="2020-01-01T00:00:00Z"), LATELY)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
     pod = _told(pod, _says(message="0/3 nodes are available"), NOW)
@@ -61,7 +63,7 @@ def test_the_remotes_clock_does_not_count_and_other_words_do_not_begin_anew() ->
     )
 
 
-def test_the_time_behind_a_gate_is_no_time_without_a_node() -> None:
+def test_gated_time_does_not_count() -> None:
     gated = _says(reason="SchedulingGated")
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     pod = _told(home(), gated, LONG_AGO)
@@ -70,7 +72,7 @@ def test_the_time_behind_a_gate_is_no_time_without_a_node() -> None:
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
 
 
-def test_a_pod_that_is_placed_at_once_costs_no_condition() -> None:
+def test_immediately_scheduled_pod_gets_no_condition() -> None:
     there = remote(phase="Pending")
     there["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
     pod = home()

@@ -1,4 +1,4 @@
-"""Which pods a Service's connections are carried to, and what home publishes for that."""
+"""Plans and EndpointSlices of forwarding from home."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def pair(name: str = "a", **fields: Any) -> tuple[Object, Object]:
 # -- the plan ------------------------------------------------------------------------------
 
 
-def test_connections_go_to_the_pods_that_are_ready_on_both_sides() -> None:
+def test_backends_are_ready_in_both_clusters() -> None:
     found = planned(
         service(),
         pair("a"),
@@ -65,7 +65,7 @@ def test_connections_go_to_the_pods_that_are_ready_on_both_sides() -> None:
     assert found.unsupported == ()
 
 
-def test_a_service_that_wants_pods_that_are_not_ready_gets_those_that_run() -> None:
+def test_publish_not_ready_addresses_uses_running_pods() -> None:
     pending = pod("b", ready=False, status={"phase": "Pending"})
     found = planned(
         service(publishNotReadyAddresses=True), pair("a", ready=False), (pending, pending)
@@ -76,7 +76,7 @@ def test_a_service_that_wants_pods_that_are_not_ready_gets_those_that_run() -> N
 @pytest.mark.parametrize(
     "spec", [{"selector": None}, {"type": "ExternalName", "externalName": "example.org"}]
 )
-def test_a_service_that_names_no_pods_is_nobodys_matter(spec: Object) -> None:
+def test_service_without_pods_is_not_forwarded(spec: Object) -> None:
     assert planned(service(**spec), pair()) == forward.NO_FORWARDING
 
 
@@ -89,21 +89,21 @@ def test_a_service_that_names_no_pods_is_nobodys_matter(spec: Object) -> None:
         ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
     ],
 )
-def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
+def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
     found = planned(service(**spec), pair())
     assert found.endpoint_ports == []
     assert said in found.unsupported[0]
     assert planned(service(**spec)).unsupported == (), "not where no pod is on the node"
 
 
-def test_a_port_of_another_protocol_does_not_keep_the_others_back() -> None:
+def test_udp_port_does_not_affect_tcp_ports() -> None:
     ports = [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "tcp", "port": 53}]
     found = planned(service(ports=ports), pair())
     assert found.backends == {"tcp": (backend(port=53),)}
     assert len(found.unsupported) == 1
 
 
-def test_a_named_port_is_each_pods_own() -> None:
+def test_named_target_port_is_resolved_per_pod() -> None:
     def serving(name: str, number: int, **more: Any) -> tuple[Object, Object]:
         ports = [{"name": "web", "containerPort": number, "protocol": "TCP", **more}]
         home = pod(name, spec={"containers": [{"ports": ports}]})
@@ -126,7 +126,7 @@ def test_a_named_port_is_each_pods_own() -> None:
     }
 
 
-def test_affinity_is_the_services() -> None:
+def test_session_affinity_of_the_service() -> None:
     assert planned(service(), pair()).affinity_seconds is None
     assert planned(service(sessionAffinity="ClientIP"), pair()).affinity_seconds == 10800
     config = {"clientIP": {"timeoutSeconds": 60}}
@@ -134,7 +134,7 @@ def test_affinity_is_the_services() -> None:
     assert planned(wanted, pair()).affinity_seconds == 60
 
 
-def test_there_are_as_many_endpoints_as_ready_pods_up_to_a_bound() -> None:
+def test_endpoints_match_ready_pods_up_to_the_maximum() -> None:
     three = planned(service(), *(pair(str(n)) for n in range(3)))
     assert three.endpoint_ports == [
         EndpointPort("http", 0),
@@ -146,7 +146,7 @@ def test_there_are_as_many_endpoints_as_ready_pods_up_to_a_bound() -> None:
     assert len(many.backends["http"]) == 100
 
 
-def test_what_changes_nothing_is_seen_as_equal() -> None:
+def test_irrelevant_changes_keep_plan_inputs_equal() -> None:
     known = pod()
     louder = {**known, "status": {**known["status"], "podIP": "10.0.0.1"}}
     assert forward.plan_inputs(known) == forward.plan_inputs(louder)
@@ -158,7 +158,7 @@ def test_what_changes_nothing_is_seen_as_equal() -> None:
 # -- the slices ----------------------------------------------------------------------------
 
 
-def test_each_place_is_an_endpoint_with_a_port_of_its_own() -> None:
+def test_each_endpoint_has_its_own_port() -> None:
     ports = [{"name": "http", "port": 80, "appProtocol": "http"}, {"name": "admin", "port": 90}]
     listening = {
         EndpointPort("http", 0): 4000,
@@ -183,14 +183,14 @@ def test_each_place_is_an_endpoint_with_a_port_of_its_own() -> None:
     assert [it["port"] for it in second["ports"]] == [4001]
 
 
-def test_a_slice_tells_where_the_bridge_listened_before() -> None:
+def test_slices_record_ports() -> None:
     listening = {EndpointPort("http", 0): 4000, EndpointPort("http", 1): 4001}
     made = forward.forward_slices(service(), listening, IDENTITY, address=HERE)
     assert forward.recorded_forward_ports(made, "web", IDENTITY) == listening
     assert forward.recorded_forward_ports(made, "other", IDENTITY) == {}
 
 
-def test_two_nodes_have_slices_of_their_own() -> None:
+def test_slice_names_differ_by_node() -> None:
     other = Identity(home_id="home", home_name="h", node="other")
     assert forward.forward_slice_name("web", 0, IDENTITY) != forward.forward_slice_name(
         "web", 0, other
@@ -201,10 +201,10 @@ def test_two_nodes_have_slices_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.1.1", "224.0.0.1"])
-def test_addresses_that_no_slice_takes_are_known(address: str) -> None:
+def test_invalid_endpoint_addresses_are_detected(address: str) -> None:
     assert forward.invalid_endpoint_address(address)
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "10.0.0.1", "2001:db8::1"])
-def test_others_are_taken(address: str) -> None:
+def test_valid_endpoint_addresses_are_accepted(address: str) -> None:
     assert not forward.invalid_endpoint_address(address)

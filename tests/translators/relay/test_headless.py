@@ -1,4 +1,4 @@
-"""Pods behind headless Services: what is listened for, and what home publishes of each."""
+"""Plans and EndpointSlices of headless Services."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def entry(of: Object, home: Object, remote: Object) -> Object:
     return told
 
 
-def test_each_pod_that_runs_is_an_endpoint_ready_or_not() -> None:
+def test_every_running_pod_is_an_endpoint() -> None:
     pending = pod("c", status={"phase": "Pending"})
     done = pod("d", status={"phase": "Succeeded"})
     found = planned(
@@ -59,7 +59,7 @@ def test_each_pod_that_runs_is_an_endpoint_ready_or_not() -> None:
     }
 
 
-def test_a_slice_tells_what_homes_own_controller_would() -> None:
+def test_slice_equals_that_of_homes_controller() -> None:
     (endpoint,) = planned(headless(), (named("web-0"), pod("web-0"))).endpoints
     made = relaynames.endpoint_slice(headless(), endpoint, ADDRESS, IDENTITY)
     assert made["metadata"]["labels"] == {
@@ -88,7 +88,7 @@ def test_a_slice_tells_what_homes_own_controller_would() -> None:
     assert relaynames.recorded_address(made) == (PodName("shop", "web-0"), ADDRESS)
 
 
-def test_a_name_is_told_where_the_pod_has_it_in_this_service() -> None:
+def test_hostname_is_set_only_for_its_own_service() -> None:
     assert entry(headless(), named("web-0"), pod("web-0"))["hostname"] == "web-0"
     assert "hostname" not in entry(headless(), named("web-0", "other"), pod("web-0"))
     assert "hostname" not in entry(headless(), *pair("a"))
@@ -105,7 +105,7 @@ def test_a_name_is_told_where_the_pod_has_it_in_this_service() -> None:
         (deleting(pod()), deleting(pod(ready=False)), False, True),
     ],
 )
-def test_conditions_are_those_of_both_sides(
+def test_conditions_combine_both_pods(
     home: Object, remote: Object, serving: bool, terminating: bool
 ) -> None:
     said = {"serving": serving, "terminating": terminating}
@@ -115,7 +115,7 @@ def test_conditions_are_those_of_both_sides(
     assert early == {"ready": True, **said}
 
 
-def test_who_is_not_reached_is_not_ready_and_keeps_the_address() -> None:
+def test_unreachable_pod_is_not_ready_and_keeps_its_address() -> None:
     of = headless(publishNotReadyAddresses=True)
     (endpoint,) = planned(of, (named("web-0"), pod("web-0"))).endpoints
     made = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)
@@ -129,7 +129,7 @@ def test_who_is_not_reached_is_not_ready_and_keeps_the_address() -> None:
     assert relaynames.not_ready_patch(plain) is None, "it is not of a pod"
 
 
-def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
+def test_target_port_is_resolved_per_pod() -> None:
     ports = [
         {"name": "http", "port": 80, "targetPort": "web"},
         {"name": "admin", "port": 90},
@@ -160,14 +160,14 @@ def test_a_port_of_the_service_leads_to_the_pods_own() -> None:
         ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
     ],
 )
-def test_what_cannot_be_carried_is_said(spec: Object, said: str) -> None:
+def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
     found = planned(headless(**spec), pair())
     assert found.endpoints == ()
     assert said in found.unsupported[0]
     assert planned(headless(**spec)) == relaynames.NO_ENDPOINTS, "not where no pod is on the node"
 
 
-def test_slices_differ_by_pod_and_by_service() -> None:
+def test_slice_names_differ_by_pod_and_service() -> None:
     def name(of: Object, known: str) -> str:
         (endpoint,) = planned(of, pair(known)).endpoints
         return str(relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["metadata"]["name"])
@@ -179,5 +179,5 @@ def test_slices_differ_by_pod_and_by_service() -> None:
 @pytest.mark.parametrize(
     "endpoints", [None, [], [{"addresses": ["10.0.0.1"]}], [{"targetRef": {"kind": "Node"}}]]
 )
-def test_a_slice_that_somebody_changed_tells_nothing(endpoints: object) -> None:
+def test_modified_slice_records_no_address(endpoints: object) -> None:
     assert relaynames.recorded_address({"metadata": {}, "endpoints": endpoints}) is None

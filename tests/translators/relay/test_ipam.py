@@ -1,4 +1,4 @@
-"""Which address of a range is whose."""
+"""Assignment of addresses to pods."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_no_two_pods_have_one_address_and_each_keeps_its_own(
+def test_addresses_are_unique_and_stable(
     steps: list[tuple[str, PodName, str | None]],
 ) -> None:
     book = AddressPool(SMALL)
@@ -50,7 +50,7 @@ def test_no_two_pods_have_one_address_and_each_keeps_its_own(
 
 
 @given(st.lists(pods, unique=True, max_size=6))
-def test_after_a_restart_each_has_that_of_before(known: list[PodName]) -> None:
+def test_addresses_survive_a_restart(known: list[PodName]) -> None:
     before = AddressPool(SMALL)
     told = {pod: before.allocate(pod) for pod in known}
     after = AddressPool(SMALL)
@@ -61,7 +61,7 @@ def test_after_a_restart_each_has_that_of_before(known: list[PodName]) -> None:
 
 
 @pytest.mark.parametrize("cidr", ["10.77.0.0/24", "fd00:77::/112"])
-def test_a_pod_that_is_made_anew_comes_back_to_its_address(cidr: str) -> None:
+def test_re_created_pod_gets_its_address_again(cidr: str) -> None:
     network = ipaddress.ip_network(cidr)
     one, other = AddressPool(network), AddressPool(network)
     first = one.allocate(PodName("shop", "web-0"))
@@ -74,7 +74,7 @@ def test_a_pod_that_is_made_anew_comes_back_to_its_address(cidr: str) -> None:
     assert other.allocate(PodName("bank", "web-0")) != first
 
 
-def test_what_another_range_had_is_not_taken_up() -> None:
+def test_address_of_another_range_is_not_restored() -> None:
     book = AddressPool(SMALL)
     pod = PodName("shop", "web-0")
     for told in ("10.78.0.1", "10.77.0.0", "10.77.0.7", "fd00::1", "010.077.0.1", "nothing"):

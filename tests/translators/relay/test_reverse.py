@@ -1,5 +1,4 @@
-"""What of home's Services is carried from the remote, where relay pods listen for it, and which
-relay pods there are."""
+"""Plans, ports and EndpointSlices of reverse forwarding, and the plan of relay agents."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def plan(found: Object, *slices: Object) -> ReversePlan:
 # -- what is carried -------------------------------------------------------------------------
 
 
-def test_ready_pods_of_home_are_reached_at_the_port_that_home_found() -> None:
+def test_targets_are_ready_pods_at_the_ports_of_the_slice() -> None:
     made = plan(
         service(),
         home_slice(endpoint("10.1.0.2"), endpoint("10.1.0.1", conditions={"ready": True})),
@@ -67,20 +66,20 @@ def test_ready_pods_of_home_are_reached_at_the_port_that_home_found() -> None:
         pytest.param({"addresses": ["10.1.0.1"], "nodeName": "worker"}, id="no pod"),
     ],
 )
-def test_what_is_no_ready_pod_at_home_is_not_reached(one: Object) -> None:
+def test_other_endpoints_are_not_targets(one: Object) -> None:
     assert plan(service(), home_slice(one)) == reverse.NO_FORWARDING
 
 
-def test_slices_that_people_write_lead_nowhere() -> None:
-    """They could name whatever the bridge's machine reaches."""
+def test_slices_of_users_are_ignored() -> None:
+    """They could name any address that the bridge can reach."""
     for by in ("somebody", "cluster-bridge-relay", "endpointslicemirroring-controller.k8s.io"):
         theirs = home_slice(endpoint("192.0.2.1"), by=by)
         assert plan(service(), theirs) == reverse.NO_FORWARDING
     assert plan(service(selector=None), home_slice(endpoint("10.1.0.1"))) == reverse.NO_FORWARDING
 
 
-def test_an_endpoint_counts_only_where_its_pod_has_the_address() -> None:
-    """Whoever may write EndpointSlices can give one the label of home's controller."""
+def test_endpoint_needs_a_verified_pod_address() -> None:
+    """Users can copy the label of home's controller to their EndpointSlices."""
     true, forged = endpoint("10.1.0.1"), endpoint("192.0.2.1")
     there = home_slice(true, forged)
     confirmed = reverse.pod_addresses([home_slice(true)], IDENTITY)
@@ -92,7 +91,7 @@ def test_an_endpoint_counts_only_where_its_pod_has_the_address() -> None:
     )
 
 
-def test_what_cannot_be_carried_is_said() -> None:
+def test_unsupported_service_is_reported() -> None:
     ports = [{"name": "http", "port": 80}, {"name": "dns", "port": 53, "protocol": "UDP"}]
     there = home_slice(endpoint("10.1.0.1"))
     mixed = plan(service(ports=ports), there)
@@ -105,20 +104,20 @@ def test_what_cannot_be_carried_is_said() -> None:
     assert plan(service(type="ExternalName"), there) == reverse.NO_FORWARDING
 
 
-def test_pods_with_two_addresses_count_once() -> None:
+def test_dual_stack_pod_is_one_target() -> None:
     both = [home_slice(endpoint("10.1.0.1")), home_slice(endpoint("fd00::1"), kind="IPv6")]
     assert plan(service(), *both).targets == {"http": (HomeTarget("10.1.0.1", 8080),)}
     first = service(ipFamilies=["IPv6", "IPv4"])
     assert plan(first, *both).targets == {"http": (HomeTarget("fd00::1", 8080),)}
 
 
-def test_affinity_is_kept() -> None:
+def test_session_affinity_is_kept() -> None:
     there = home_slice(endpoint("10.1.0.1"))
     assert plan(service(sessionAffinity="ClientIP"), there).sticky
     assert not plan(service(), there).sticky
 
 
-def test_a_service_of_many_pods_has_a_bounded_number_of_endpoints() -> None:
+def test_number_of_endpoints_is_limited() -> None:
     many = home_slice(*(endpoint(f"10.1.0.{number}") for number in range(100)))
     made = plan(service(), many)
     assert len(made.targets["http"]) == 100
@@ -145,7 +144,7 @@ SLOTS = st.lists(
         st.integers(FIRST_PORT, FIRST_PORT + 20),
     ),
 )
-def test_each_slot_has_a_port_of_its_own_and_keeps_it(
+def test_agent_ports_are_unique_and_stable(
     wanted: list[AgentPort], known: dict[AgentPort, int]
 ) -> None:
     known = {slot: port for port, slot in {port: slot for slot, port in known.items()}.items()}
@@ -167,7 +166,7 @@ def relay(name: str = "one", **status: Any) -> Object:
     return made
 
 
-def test_slices_lead_to_the_relay_pod_and_tell_the_ports_to_the_next_bridge() -> None:
+def test_slices_point_to_the_agent_and_record_its_ports() -> None:
     copy = service()
     copy["metadata"] |= {"namespace": "shop-h", "uid": "uid-copy"}
     ports = {AgentPort("web", "http", 0): 20000, AgentPort("web", "http", 1): 20001}
@@ -181,7 +180,7 @@ def test_slices_lead_to_the_relay_pod_and_tell_the_ports_to_the_next_bridge() ->
     assert reverse.recorded_agent_ports(slices) == ports
 
 
-def test_a_relay_pod_with_two_addresses_has_endpoints_of_both_families() -> None:
+def test_dual_stack_agent_has_endpoints_of_both_families() -> None:
     copy = service()
     both = relay(podIPs=[{"ip": "10.9.0.5"}, {"ip": "fd00::5"}])
     slices = reverse.reverse_slices(
@@ -191,7 +190,7 @@ def test_a_relay_pod_with_two_addresses_has_endpoints_of_both_families() -> None
     assert len({it["metadata"]["name"] for it in slices}) == 2
 
 
-def test_objects_in_other_namespaces_are_not_ours_whatever_their_labels() -> None:
+def test_objects_outside_the_mapped_namespace_are_ignored() -> None:
     copied = relay()
     assert reverse.is_own_relay_object(copied, IDENTITY)
     copied["metadata"]["namespace"] = "somebody"
@@ -201,8 +200,9 @@ def test_objects_in_other_namespaces_are_not_ours_whatever_their_labels() -> Non
 # -- the pod ---------------------------------------------------------------------------------
 
 
-def test_the_relay_pod_has_no_rights_and_no_secret() -> None:
-    """What Pod Security's `restricted` asks for (k8s.io/pod-security-admission/policy)."""
+def test_agent_pod_conforms_to_restricted() -> None:
+    """The requirements of Pod Security's `restricted` level
+    (k8s.io/pod-security-admission/policy)."""
     made = agent_pod.agent_pod(
         "one", SHOP, IDENTITY, image="bridge:1", node_selector={"disk": "ssd"}
     )
@@ -242,7 +242,7 @@ def names(pods: tuple[Object, ...]) -> list[str]:
     return [it["metadata"]["name"] for it in pods]
 
 
-def test_one_is_made_where_there_is_none_and_goes_when_it_is_not_wanted() -> None:
+def test_agent_is_created_and_deleted_as_needed() -> None:
     assert stands().create
     assert not stands(relay()).create
     assert not stands(wanted=None).create
@@ -250,7 +250,7 @@ def test_one_is_made_where_there_is_none_and_goes_when_it_is_not_wanted() -> Non
     assert names(unwanted.delete) == ["one"]
 
 
-def test_one_that_is_deleted_serves_until_its_successor_does() -> None:
+def test_deleted_agent_serves_until_its_successor_does() -> None:
     going = relay()
     going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
     alone = stands(going, talks="one")
@@ -262,7 +262,7 @@ def test_one_that_is_deleted_serves_until_its_successor_does() -> None:
     assert names(both.serving) == ["two", "one"]
 
 
-def test_one_of_another_image_goes_when_its_successor_serves() -> None:
+def test_outdated_agent_is_deleted_when_its_successor_serves() -> None:
     old = relay("old")
     old["metadata"]["annotations"][agent_pod.ANNOTATION_SPEC_HASH] = "another"
     assert stands(old, talks="old").create
@@ -274,7 +274,7 @@ def test_one_of_another_image_goes_when_its_successor_serves() -> None:
     assert names(done.serving) == ["new", "old"]
 
 
-def test_one_that_has_ended_is_replaced_but_not_at_once() -> None:
+def test_ended_agent_is_replaced_as_failed() -> None:
     ended = stands(relay(phase="Failed", conditions=[]))
     assert names(ended.delete) == ["one"]
     assert names(ended.failed) == ["one"]
@@ -282,7 +282,7 @@ def test_one_that_has_ended_is_replaced_but_not_at_once() -> None:
     assert not stands(relay()).failed
 
 
-def test_one_that_hangs_is_replaced_but_not_at_once() -> None:
+def test_unresponsive_agent_is_replaced_as_failed() -> None:
     hangs = stands(relay(), hangs="one")
     assert names(hangs.delete) == names(hangs.failed) == ["one"]
     assert hangs.create
@@ -294,5 +294,5 @@ def test_one_that_hangs_is_replaced_but_not_at_once() -> None:
     assert later.current == relay("two")
 
 
-def test_of_two_that_a_race_made_the_one_that_serves_stays() -> None:
+def test_serving_agent_is_kept_after_a_race() -> None:
     assert names(stands(relay("one"), relay("two"), talks="two").delete) == ["one"]
