@@ -1,5 +1,5 @@
-"""The process: composition root, command line, virtual node, kubelet HTTP API.
+"""The bridge process: command line, virtual node, kubelet API, election, relay.
 
-Here belongs what wires the parts together and what faces people and home's API server. Rules of
-translation belong in `translators`; talking to API servers and converging in `sync`.
+This package wires the parts together and faces users and home's API server. Translation rules
+belong in `translators`; talking to API servers and reconciling belong in `sync`.
 """

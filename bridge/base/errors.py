@@ -1,6 +1,6 @@
-"""The base of the errors that a command prints as one sentence, and their selection from groups.
+"""The base class of errors that a command prints as one sentence, and how to find them in groups.
 
-Every other exception is a defect: a command reports it with a place in the code to look at.
+Every other exception is a defect: a command reports it with its place in the code.
 """
 
 from __future__ import annotations
@@ -9,16 +9,15 @@ from sync.base.exceptions import first_leaf
 
 
 class BridgeError(Exception):
-    """The bridge cannot go on; the message is one sentence for a person: what failed, on which
-    side, and what to do next."""
+    """A failure that a command prints as one sentence: side, what failed, cause, next step."""
 
 
 class PreflightError(BridgeError):
-    """A join, or another command, cannot work with the two clusters as they are."""
+    """The two clusters do not meet the requirements of a join or another command."""
 
 
 def user_error_types() -> tuple[type[Exception], ...]:
-    """The classes of errors whose message is written for people."""
+    """The classes of errors whose message is written for users."""
     from sync.kube.errors import KubeError
     from sync.namespaces.mapping import NamespaceMappingError
 
@@ -26,7 +25,7 @@ def user_error_types() -> tuple[type[Exception], ...]:
 
 
 def find_user_error(error: BaseException) -> BaseException | None:
-    """The first error for people in ``error``; None where ``error`` holds any defect."""
+    """The first user error in ``error``, which may be a group; None where it contains a defect."""
     if isinstance(error, BaseExceptionGroup):
         ours, rest = error.split(user_error_types())
         return None if ours is None or rest is not None else first_leaf(ours)

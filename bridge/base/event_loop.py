@@ -1,12 +1,12 @@
-"""The event loop of a command: uvloop's, with TLS connections whose establishment can be cancelled.
+"""The event loop of every command: uvloop's, with TLS connections that can be cancelled safely.
 
-uvloop 0.23 closes the TCP transport of a connection that is cancelled in its first turns of the
-loop, and not its TLS protocol. Where the server's part of the handshake has arrived by then, TLS
-goes on and writes to the closed transport: the loop logs "Fatal error on SSL protocol" with a
-traceback, once for each watch that a refused join, or a stop, was about to open.
+uvloop 0.23 closes the TCP transport, but not the TLS protocol, of a connection that is cancelled in
+its first iterations of the loop. If the server's part of the handshake has arrived by then, TLS
+writes to the closed transport, and the loop logs "Fatal error on SSL protocol" with a traceback:
+once for each watch that a rejected join, or a stop, was about to open.
 
-So a connection is established in a task of its own. When its caller is cancelled, it is given
-`SETTLE_SECONDS` to leave those turns, and is closed or cancelled then.
+So a connection is established in its own task. When the caller is cancelled, that task gets
+`SETTLE_SECONDS` to leave these iterations, and is then closed or cancelled.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 
 import uvloop
 
-#: Seconds after which a connection that nobody waits for is past its first turns of the loop.
+#: Seconds after which a cancelled connection is past its first iterations of the loop.
 SETTLE_SECONDS = 0.5
 
 _Connection = tuple[asyncio.Transport, asyncio.Protocol]
 
 
 class CancelSafeLoop(uvloop.Loop):
-    """uvloop's loop; see the module."""
+    """uvloop's loop with a safe `create_connection`."""
 
     async def create_connection(self, *args: Any, **options: Any) -> Any:
-        """As asyncio's. Cancelling it is safe at any moment."""
+        """As asyncio's. Can be cancelled safely at any time."""
         if not options.get("ssl"):
             return await super().create_connection(*args, **options)
         connecting: Any = super().create_connection(*args, **options)
@@ -41,7 +41,7 @@ class CancelSafeLoop(uvloop.Loop):
 
 
 def _close(establishing: asyncio.Task[_Connection]) -> None:
-    """Closes the connection that nobody waits for."""
+    """Closes the connection of a cancelled caller."""
     if not establishing.cancelled() and establishing.exception() is None:
         transport, _ = establishing.result()
         transport.abort()

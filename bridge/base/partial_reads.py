@@ -1,6 +1,6 @@
-"""Reads for a person's question, of which any may fail: what could not be read is noted.
+"""Reads objects for a report, of which any may be unreadable: collects a note for each failure.
 
-Of ConfigMaps and Secrets no more than the names of their keys is kept.
+Of ConfigMaps and Secrets, only the names of the keys are kept.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from sync.kube.errors import KubeError, NotFound
 from sync.kube.resources import EVENTS, Resource
 from translators.objects import Object, namespace_of, uid_of
 
-#: The answer where there was none.
+#: Result of `get_object` for an object that could not be read.
 _UNKNOWN: Object = {}
 
 
 async def get_objects(
     client: KubeClient,
-    asked_for: Iterable[tuple[Resource, str]],
+    requested: Iterable[tuple[Resource, str]],
     namespace: str,
     unseen: list[str],
 ) -> dict[tuple[str, str], Object | None]:
-    """The objects by kind and name; None is missing, and what could not be read is not there."""
-    several = list(dict.fromkeys(asked_for))
+    """The objects by kind and name; None does not exist, an absent key could not be read."""
+    unique = list(dict.fromkeys(requested))
     answers = await asyncio.gather(
         *(
-            get_object(client, resource, name, unseen, namespace=namespace, ask=True)
-            for resource, name in several
+            get_object(client, resource, name, unseen, namespace=namespace, distinguish=True)
+            for resource, name in unique
         )
     )
     found = {}
-    for (resource, name), answer in zip(several, answers, strict=True):
+    for (resource, name), answer in zip(unique, answers, strict=True):
         if answer is not _UNKNOWN:
             found[resource.kind, name] = _without_data(answer)
     return found
 
 
 def _without_data(obj: Object | None) -> Object | None:
-    """The object with its keys alone."""
+    """The object with the keys of its data and empty values."""
     if obj is None:
         return None
     keys = {key: "" for part in ("data", "binaryData") for key in obj.get(part) or ()}
@@ -54,23 +54,23 @@ async def get_object(
     unseen: list[str],
     *,
     namespace: str = "",
-    ask: bool = False,
+    distinguish: bool = False,
 ) -> Object | None:
-    """The object, or None where it is missing; where that cannot be said, a note, and None or (if
-    ``ask``) `_UNKNOWN`."""
+    """The object; None where it does not exist. Where it cannot be read, adds a note to ``unseen``
+    and returns None, or `_UNKNOWN` with ``distinguish``."""
     try:
         return await client.get(resource, name, namespace=namespace or None)
     except NotFound:
         return None
     except KubeError as error:
         unseen.append(_note(client, f"{resource.kind} {name}", error))
-        return _UNKNOWN if ask else None
+        return _UNKNOWN if distinguish else None
 
 
 async def list_objects(
     client: KubeClient, resource: Resource, unseen: list[str], **query: Any
 ) -> list[Object]:
-    """The objects; none where they cannot be listed."""
+    """The objects; an empty list and a note in ``unseen`` where they cannot be listed."""
     try:
         return (await client.list(resource, **query)).items
     except KubeError as error:
@@ -79,7 +79,7 @@ async def list_objects(
 
 
 async def list_events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
-    """The Events about an object."""
+    """The Events about an object, as `list_objects`."""
     fields = f"involvedObject.uid={uid_of(about)}"
     return await list_objects(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
 

@@ -1,29 +1,29 @@
-"""Text for terminals and logs: names and messages of API servers without their control characters.
+"""Escapes control characters in text for terminals and logs, such as API servers' messages.
 
-An escape sequence can move the cursor, rewrite what a terminal shows or set its title, a newline
-can forge a log line, and a bidirectional override can reorder one. Objects and API servers'
-messages may hold each of them. Characters that `str.isprintable` does not count as printable are
-written as Python escapes them (``\\x1b``, ``\\u202e``).
+An escape sequence can move the cursor, rewrite the screen or set the title of a terminal; a newline
+can forge a log line; a bidirectional override can reorder one. Objects and messages of API servers
+may contain all of them. Characters that `str.isprintable` does not count as printable are written
+as Python escapes (``\\x1b``, ``\\u202e``).
 """
 
 from __future__ import annotations
 
 
 def escape_line(text: str) -> str:
-    """The text with all such characters escaped, newlines too."""
+    """Escapes all non-printable characters, newlines included."""
     if text.isprintable():
         return text
     return "".join(map(_escaped, text))
 
 
 def escape_lines(text: str) -> str:
-    """The same for text of several lines, which it keeps."""
+    """Escapes all non-printable characters except newlines."""
     return "\n".join(map(escape_line, text.split("\n")))
 
 
 def escape_json(encoded: str) -> str:
-    """Encoded JSON, whose newlines it keeps, with such characters as JSON escapes them. The decoded
-    value is the same."""
+    """Escapes non-printable characters except newlines in encoded JSON; the decoded value is the
+    same."""
     if encoded.isprintable():
         return encoded
     return "".join(it if it == "\n" or it.isprintable() else _json_escaped(it) for it in encoded)

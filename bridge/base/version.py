@@ -1,4 +1,4 @@
-"""Which bridge this is."""
+"""The version of the bridge."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from importlib import metadata
 
 
 def version() -> str:
-    """The bridge's version, of the installed distribution."""
+    """The version of the installed distribution ``cluster-bridge``."""
     return metadata.version("cluster-bridge")

@@ -1,6 +1,6 @@
 """Structured fields of log lines: which object a line is about.
 
-Callers pass them as ``extra=name_fields(...)``; `bridge.observability.json_logging` writes them to
+Callers pass them as ``extra=name_fields(...)``; `bridge.observability.logging` writes them to
 JSON lines. Fields are the kind, name, namespace and UID of the object, and its cluster; never a
 value of an object. `NODE` is the virtual node that a task works for; tasks inherit it.
 """

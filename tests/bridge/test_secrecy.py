@@ -69,7 +69,7 @@ async def look(run: Joined) -> str:
     return said
 
 
-async def test_what_is_planted_everywhere_is_shown_nowhere(
+async def test_planted_secrets_appear_in_no_output(
     two: Clusters, soon: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -76,7 +76,7 @@ def agreed(asking: ssl.SSLContext, answering: ssl.SSLContext) -> str | None:
     return near.version()
 
 
-async def test_an_api_server_that_knows_only_old_versions_is_not_talked_to(
+async def test_api_server_with_only_old_tls_versions_is_rejected(
     authority: Authority, pair: Pair, tmp_path: Path
 ) -> None:
     asking = lenient(await ours(authority, tmp_path))
@@ -86,9 +86,7 @@ async def test_an_api_server_that_knows_only_old_versions_is_not_talked_to(
     assert asking.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_a_caller_that_knows_only_old_versions_is_not_answered(
-    authority: Authority, pair: Pair
-) -> None:
+def test_client_with_only_old_tls_versions_is_rejected(authority: Authority, pair: Pair) -> None:
     answering = lenient(kubelets(pair))
     with pytest.raises(ssl.SSLError, match=r"UNSUPPORTED_(PROTOCOL|VERSION)"):
         agreed(old(client(authority)), answering)
@@ -96,8 +94,6 @@ def test_a_caller_that_knows_only_old_versions_is_not_answered(
     assert answering.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_the_old_version_is_one_that_this_machine_could_speak(
-    authority: Authority, pair: Pair
-) -> None:
+def test_old_tls_version_works_on_this_host(authority: Authority, pair: Pair) -> None:
     """Else the others would show nothing."""
     assert agreed(old(client(authority)), old(server(pair))) == "TLSv1.1"

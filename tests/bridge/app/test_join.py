@@ -71,7 +71,7 @@ async def ended(two: Clusters, **changes: Any) -> BaseException:
 # -- while it runs -------------------------------------------------------------------------
 
 
-async def test_a_join_registers_a_node_runs_its_pods_and_serves_them(two: Clusters) -> None:
+async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Clusters) -> None:
     world = World(two.home, two.remote)
     async with joined(two) as run:
         made = two.home.get(NODES, NODE)
@@ -90,7 +90,7 @@ async def test_a_join_registers_a_node_runs_its_pods_and_serves_them(two: Cluste
     assert CANARY not in str(run.told)
 
 
-async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clusters) -> None:
+async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -> None:
     async with joined(two) as run:
         pass
     steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
@@ -107,7 +107,7 @@ async def test_the_kubelet_api_listens_before_the_node_names_its_port(two: Clust
     ]
 
 
-async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
+async def test_kubeconfig_annotation_is_absolute(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = two.settings.remote.path
@@ -120,7 +120,7 @@ async def test_the_node_remembers_how_its_remote_is_reached_from_any_folder(
     assert remembered[node_object.ANNOTATION_CONTEXT] == "remote-context"
 
 
-async def test_the_node_records_the_namespace_of_an_installation(
+async def test_node_has_the_namespace_of_the_installation(
     two: Clusters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = tmp_path / "serviceaccount"
@@ -142,7 +142,7 @@ async def test_the_node_records_the_namespace_of_an_installation(
     assert recorded[node_object.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
 
 
-async def test_two_virtual_nodes_represent_two_pools_of_one_remote(two: Clusters) -> None:
+async def test_two_virtual_nodes_represent_two_node_pools(two: Clusters) -> None:
     for name, cpu in (("worker", "4"), ("other", "8"), ("no-pool", "16")):
         put_worker(two.remote, name, cpu=cpu)
     two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
@@ -164,7 +164,7 @@ async def test_two_virtual_nodes_represent_two_pools_of_one_remote(two: Clusters
         await two.home.until(lambda: not two.home.get(NODES, "node-b")["status"].get("capacity"))
 
 
-async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Clusters) -> None:
+async def test_node_capacity_follows_quotas_and_unmanaged_pods(two: Clusters) -> None:
     theirs = pod("theirs", node="worker")
     theirs["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     two.remote.put(theirs)
@@ -198,7 +198,7 @@ async def test_what_others_use_and_what_quotas_leave_is_on_the_node(two: Cluster
         assert node_object.CONDITION_QUOTA in kinds
 
 
-async def test_kubeconfigs_that_a_variable_lists_are_all_remembered(
+async def test_annotation_has_all_files_of_the_kubeconfig_variable(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = two.settings.remote.path
@@ -215,7 +215,7 @@ async def test_kubeconfigs_that_a_variable_lists_are_all_remembered(
 # -- the end -------------------------------------------------------------------------------
 
 
-async def test_a_stop_leaves_no_task_no_socket_and_no_held_lease(two: Clusters) -> None:
+async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
     world = World(two.home, two.remote)
     tasks, open_before = asyncio.all_tasks(), sockets()
     async with joined(two) as run:
@@ -231,7 +231,7 @@ async def test_a_stop_leaves_no_task_no_socket_and_no_held_lease(two: Clusters) 
         await asyncio.open_connection("127.0.0.1", port)
 
 
-async def test_a_home_that_is_away_does_not_hold_up_the_stop(
+async def test_stop_does_not_wait_for_an_unreachable_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica, "RELEASE_SECONDS", 0.1)
@@ -240,7 +240,7 @@ async def test_a_home_that_is_away_does_not_hold_up_the_stop(
     two.home.resume()
 
 
-async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
+async def test_stop_does_not_wait_for_an_open_stream(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node_kubelet, "STREAMS_SECONDS", 0.1)
@@ -264,13 +264,13 @@ async def test_a_stream_that_is_open_does_not_hold_up_the_stop(
             await asyncio.gather(request, return_exceptions=True)
 
 
-async def test_a_stop_before_the_node_is_made_makes_none(two: Clusters) -> None:
+async def test_stop_before_registration_creates_no_node(two: Clusters) -> None:
     run = begin(two.settings)
     await run.end()
     assert two.writes() == []
 
 
-async def test_joining_again_takes_up_what_runs(two: Clusters) -> None:
+async def test_rejoin_adopts_running_pods(two: Clusters) -> None:
     world = World(two.home, two.remote)
     async with joined(two):
         world.pod("web")
@@ -286,7 +286,7 @@ async def test_joining_again_takes_up_what_runs(two: Clusters) -> None:
     assert [it for it in two.remote.writes() if "/leases" not in it.path] == []
 
 
-async def test_home_signs_the_serving_certificate_while_the_join_runs(
+async def test_certificate_signed_by_home_is_used_without_a_restart(
     two: Clusters, tmp_path: Path
 ) -> None:
     signer = Signer(two.home)
@@ -306,7 +306,7 @@ async def test_home_signs_the_serving_certificate_while_the_join_runs(
         assert any("certificate is signed by home" in line for line in run.told)
 
 
-async def test_a_change_of_homes_client_ca_is_taken_up(two: Clusters, tmp_path: Path) -> None:
+async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: Path) -> None:
     pki = Pki(tmp_path)
     context = pki.client_context("apiserver")
     context.check_hostname = False
@@ -330,13 +330,13 @@ async def test_a_change_of_homes_client_ca_is_taken_up(two: Clusters, tmp_path: 
 # -- what goes wrong -----------------------------------------------------------------------
 
 
-async def test_a_failed_check_ends_it_before_anything_is_made(two: Clusters) -> None:
+async def test_failed_check_creates_nothing(two: Clusters) -> None:
     two.remote.api.authorize = lambda _: False
     assert isinstance(await ended(two), PreflightError)
     assert two.writes() == []
 
 
-async def test_a_port_that_is_taken_is_said_before_anything_is_made(two: Clusters) -> None:
+async def test_used_port_fails_before_anything_is_created(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         error = await ended(two, port=taken.getsockname()[1])
     assert isinstance(error, ListenError)
@@ -344,21 +344,21 @@ async def test_a_port_that_is_taken_is_said_before_anything_is_made(two: Cluster
     assert two.writes() == []
 
 
-async def test_a_certificate_that_cannot_be_read_is_named(two: Clusters, tmp_path: Path) -> None:
+async def test_unreadable_certificate_is_named_in_the_error(two: Clusters, tmp_path: Path) -> None:
     error = await ended(two, certificate=tmp_path / "absent.crt", key=tmp_path / "absent.key")
     assert isinstance(error, CertificateError)
     assert "absent.crt" in str(error)
     assert two.writes() == []
 
 
-async def test_a_strangers_node_of_the_name_is_left_alone(two: Clusters) -> None:
+async def test_unmanaged_node_of_the_same_name_is_left_alone(two: Clusters) -> None:
     before = two.home.put(node(NODE))
     assert isinstance(await ended(two), NodeTaken)
     assert two.home.get(NODES, NODE) == before
     assert two.remote.writes() == []
 
 
-async def test_another_mapping_of_namespaces_is_refused_before_the_node_is_taken_up(
+async def test_changed_namespace_mapping_is_rejected_before_registration(
     two: Clusters,
 ) -> None:
     world = World(two.home, two.remote)
@@ -381,7 +381,7 @@ async def _fails(self: object) -> None:
     [(Engine, "watch"), (Engine, "work"), (NodeController, "run")],
     ids=["the caches", "the controllers", "the node"],
 )
-async def test_a_part_that_fails_ends_the_join_with_its_error(
+async def test_failed_part_ends_the_join_with_its_error(
     two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type, name: str
 ) -> None:
     monkeypatch.setattr(part, name, _fails)
@@ -393,7 +393,7 @@ async def _at_once(self: object) -> None:
     return None
 
 
-async def test_a_part_that_fails_gives_the_lease_back(
+async def test_failed_part_releases_the_lease(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next `bridge leave` would believe for a while that the node is served."""
@@ -402,7 +402,7 @@ async def test_a_part_that_fails_gives_the_lease_back(
     assert holder(two.home) is None
 
 
-async def test_a_node_that_became_anothers_keeps_its_lease(two: Clusters) -> None:
+async def test_lease_of_a_node_taken_over_is_not_released(two: Clusters) -> None:
     run = begin(two.settings)
     await run.says("is registered")
     await two.home.until(lambda: two.home.open_watches(NODES))

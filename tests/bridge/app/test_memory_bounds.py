@@ -45,7 +45,7 @@ async def at_rest(two: Clusters, process: Process, world: World) -> int:
     return process.resident()
 
 
-async def test_huge_objects_cost_little_more_than_what_is_kept_of_them(two: Clusters) -> None:
+async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters) -> None:
     """Listed all at once, when a namespace gets its first pod; one of them is copied."""
     world = World(two.home, two.remote)
     for number in range(MANY):
@@ -67,7 +67,7 @@ async def test_huge_objects_cost_little_more_than_what_is_kept_of_them(two: Clus
         assert grown < 2.5 * kept
 
 
-async def test_huge_objects_that_change_all_the_time_do_not_pile_up(two: Clusters) -> None:
+async def test_frequent_changes_of_a_huge_object_do_not_accumulate(two: Clusters) -> None:
     """Each change is 1.4 MB, and comes back from the remote as well: what is on its way at once is
     some 20 times that, however many there are."""
     world = World(two.home, two.remote)
@@ -88,7 +88,7 @@ async def test_huge_objects_that_change_all_the_time_do_not_pile_up(two: Cluster
         assert grown < changes / 2 * HUGE
 
 
-async def test_a_flood_of_events_with_a_home_that_is_slow_does_not_pile_up(two: Clusters) -> None:
+async def test_many_watch_events_with_a_slow_home_do_not_accumulate(two: Clusters) -> None:
     """What cannot be written yet is written once, as it is then; nothing waits in a row."""
     world = World(two.home, two.remote)
     pods, rounds, note = 20, 100, 20_000

@@ -45,7 +45,7 @@ async def listens(port: int) -> tuple[int, str]:
             await asyncio.sleep(0.004)
 
 
-async def test_a_bridge_that_serves_lives_and_is_ready(two: Clusters) -> None:
+async def test_serving_bridge_is_alive_and_ready(two: Clusters) -> None:
     port = free_port()
     async with joined(two, two.but(health_port=port)):
         assert await ask(port, "/livez") == (200, "ok\n")
@@ -56,7 +56,7 @@ async def test_a_bridge_that_serves_lives_and_is_ready(two: Clusters) -> None:
         await ask(port, "/livez")
 
 
-async def test_without_filled_caches_it_lives_and_is_not_ready(two: Clusters) -> None:
+async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters) -> None:
     port = free_port()
     two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
     run = begin(two.but(health_port=port))
@@ -68,7 +68,7 @@ async def test_without_filled_caches_it_lives_and_is_not_ready(two: Clusters) ->
     await run.end()
 
 
-async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
+async def test_standby_is_ready(two: Clusters) -> None:
     port = free_port()
     async with joined(two):
         run = begin(two.but(health_port=port))
@@ -80,7 +80,7 @@ async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
 
 
 @pytest.mark.parametrize("side", ["home", "remote"])
-async def test_a_cluster_that_is_away_at_the_start_is_waited_for(
+async def test_unreachable_cluster_at_the_start_is_waited_for(
     two: Clusters, side: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(retry, "WAIT_FIRST", 0.01)
@@ -107,7 +107,7 @@ async def test_a_cluster_that_is_away_at_the_start_is_waited_for(
     assert all(it.startswith(f"{side}: ") for it in said)
 
 
-async def test_what_does_not_pass_by_itself_is_not_waited_for(two: Clusters) -> None:
+async def test_permanent_failure_at_the_start_is_not_waited_for(two: Clusters) -> None:
     port = free_port()
     two.remote.token = "another"
     run = begin(two.but(health_port=port))
@@ -115,21 +115,21 @@ async def test_what_does_not_pass_by_itself_is_not_waited_for(two: Clusters) -> 
         await run.says("is registered")
 
 
-async def test_without_probes_a_cluster_that_is_away_is_an_error(two: Clusters) -> None:
+async def test_unreachable_cluster_without_probes_is_an_error(two: Clusters) -> None:
     await two.remote.stop()
     run = begin(two.settings)
     with pytest.raises(PreflightError, match=r"remote: .*can be reached from here"):
         await run.says("is registered")
 
 
-async def test_a_port_that_is_taken_is_told(two: Clusters) -> None:
+async def test_used_health_port_is_an_error(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         run = begin(two.but(health_port=int(taken.getsockname()[1])))
         with pytest.raises(ListenError, match="--health-port"):
             await run.says("is registered")
 
 
-async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters) -> None:
+async def test_idle_connections_are_bounded_and_block_no_probe(two: Clusters) -> None:
     port = free_port()
     async with joined(two, two.but(health_port=port)):
         opened = [
@@ -146,7 +146,7 @@ async def test_idle_connections_keep_no_probe_out_and_are_bounded(two: Clusters)
             writer.transport.abort()
 
 
-async def test_a_connection_ends_whatever_it_sends(
+async def test_connection_is_closed_after_its_timeout(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_server, "CONNECTION_TIMEOUT", 0.3)

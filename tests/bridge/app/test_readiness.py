@@ -29,7 +29,7 @@ async def until(session: aiohttp.ClientSession, code: int) -> None:
             await asyncio.sleep(0.004)
 
 
-async def test_a_bridge_that_serves_is_ready_as_api_servers_say_it(two: Clusters) -> None:
+async def test_serving_bridge_is_ready_in_the_format_of_api_servers(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         assert await ask(session, "/readyz") == (200, "ok")
         assert await ask(session, "/readyz?verbose") == (200, READY)
@@ -39,7 +39,7 @@ async def test_a_bridge_that_serves_is_ready_as_api_servers_say_it(two: Clusters
         assert (await ask(session, "/readyz/nonsense"))[0] == 404
 
 
-async def test_one_whose_caches_are_not_filled_lives_and_is_not_ready(two: Clusters) -> None:
+async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters) -> None:
     two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
     run = begin(two.settings)
     await run.says("certificate is")
@@ -53,7 +53,7 @@ async def test_one_whose_caches_are_not_filled_lives_and_is_not_ready(two: Clust
     await run.end()
 
 
-async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
+async def test_standby_is_ready(two: Clusters) -> None:
     async with joined(two):
         second = begin(two.settings)
         await second.says("standing by")
@@ -63,7 +63,7 @@ async def test_one_that_stands_by_is_ready(two: Clusters) -> None:
         await second.end()
 
 
-async def test_a_remote_that_stays_away_is_told_and_can_be_passed_over(
+async def test_unreachable_remote_fails_its_check_which_can_be_excluded(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "OUTAGE_SECONDS", 0.05)
@@ -80,7 +80,7 @@ async def test_a_remote_that_stays_away_is_told_and_can_be_passed_over(
         assert (await ask(session, "/livez"))[0] == 200
 
 
-async def test_a_short_trouble_changes_nothing(two: Clusters) -> None:
+async def test_short_watch_failure_keeps_the_bridge_ready(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         two.remote.break_watches()
         assert await ask(session, "/readyz") == (200, "ok")

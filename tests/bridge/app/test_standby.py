@@ -78,9 +78,7 @@ async def standby(two: Clusters) -> Joined:
 # -- standing by ---------------------------------------------------------------------------
 
 
-async def test_the_second_says_whom_it_waits_for_and_writes_nothing(
-    two: Clusters, world: World
-) -> None:
+async def test_standby_reports_the_holder_and_writes_nothing(two: Clusters, world: World) -> None:
     async with joined(two) as first:
         second = await standby(two)
         line = next(line for line in second.told if "standing by" in line)
@@ -101,7 +99,7 @@ async def test_the_second_says_whom_it_waits_for_and_writes_nothing(
         assert holder(two)
 
 
-async def test_a_standby_is_healthy_and_has_nothing_to_say_of_pods(two: Clusters) -> None:
+async def test_standby_is_healthy_and_answers_503_about_pods(two: Clusters) -> None:
     async with joined(two):
         second = await standby(two)
         async with caller(second) as session:
@@ -114,7 +112,7 @@ async def test_a_standby_is_healthy_and_has_nothing_to_say_of_pods(two: Clusters
         await second.end()
 
 
-async def test_nobody_else_of_the_node_is_disturbed_by_one_that_fails(two: Clusters) -> None:
+async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None:
     async with joined(two):
         second = await standby(two)
         second.task.cancel()
@@ -127,7 +125,7 @@ async def test_nobody_else_of_the_node_is_disturbed_by_one_that_fails(two: Clust
 # -- taking over ---------------------------------------------------------------------------
 
 
-async def test_the_next_takes_over_at_once_and_writes_only_what_is_new(
+async def test_standby_takes_over_at_once_and_writes_only_changes(
     two: Clusters, world: World
 ) -> None:
     async with joined(two) as first:
@@ -157,7 +155,7 @@ async def test_the_next_takes_over_at_once_and_writes_only_what_is_new(
     assert holder(two) == ""
 
 
-async def test_one_that_takes_over_knows_what_the_other_did_last(
+async def test_successor_has_the_last_writes_of_its_predecessor(
     two: Clusters, world: World
 ) -> None:
     """Though its own watches have said nothing of it: what has run and ended does not run again."""
@@ -185,7 +183,7 @@ async def test_one_that_takes_over_knows_what_the_other_did_last(
         await second.end()
 
 
-async def test_a_home_that_fails_for_a_moment_does_not_end_the_one_that_takes_over(
+async def test_successor_survives_a_short_failure_of_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica, "REGISTER_SECONDS", 0.01)
@@ -201,7 +199,7 @@ async def test_a_home_that_fails_for_a_moment_does_not_end_the_one_that_takes_ov
 # -- losing it -----------------------------------------------------------------------------
 
 
-async def test_one_that_loses_the_lease_writes_no_more_until_it_is_its_own_again(
+async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
     two: Clusters, world: World
 ) -> None:
     async with joined(two) as run:
@@ -222,7 +220,7 @@ async def test_one_that_loses_the_lease_writes_no_more_until_it_is_its_own_again
             assert (await answer(session, "/pods"))[0] == 200
 
 
-async def test_a_cut_to_home_stops_writes_to_the_remote_and_ends_with_nothing_begun_anew(
+async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
     two: Clusters, world: World
 ) -> None:
     two.home.put(config_map("conf", data={"k": "v"}))
@@ -247,14 +245,14 @@ def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
     return LeaveSettings(NODE, two.settings.home, None, force=force)
 
 
-async def test_a_node_that_is_served_is_not_left_and_its_bridge_is_named(two: Clusters) -> None:
+async def test_leave_of_a_served_node_fails_and_names_the_bridge(two: Clusters) -> None:
     async with joined(two):
         with pytest.raises(PreflightError, match=r"serves node .* \(pid \d+\) at 127") as caught:
             await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
         assert "--force" in str(caught.value)
 
 
-async def test_all_bridges_of_a_node_that_is_left_by_force_end_and_leave_it_gone(
+async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     two: Clusters, world: World
 ) -> None:
     told: list[str] = []
@@ -275,7 +273,7 @@ async def test_all_bridges_of_a_node_that_is_left_by_force_end_and_leave_it_gone
     assert world.there("web") is None
 
 
-async def test_a_leave_that_fails_gives_the_lease_back(two: Clusters) -> None:
+async def test_failed_leave_releases_the_lease(two: Clusters) -> None:
     async with joined(two):
         pass
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))

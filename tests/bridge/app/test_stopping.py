@@ -41,7 +41,7 @@ def test_the_bounds_are_within_ten_seconds() -> None:
 
 
 @pytest.mark.parametrize("away", ["home", "remote", "both"])
-async def test_clusters_that_are_away_do_not_hold_up_the_stop(two: Clusters, away: str) -> None:
+async def test_stop_does_not_wait_for_unreachable_clusters(two: Clusters, away: str) -> None:
     async with bridge(two) as process:
         await process.says("is registered")
         for name in ("home", "remote"):
@@ -56,9 +56,7 @@ async def test_clusters_that_are_away_do_not_hold_up_the_stop(two: Clusters, awa
 
 
 @pytest.mark.parametrize("away", ["home", "remote"])
-async def test_checks_that_wait_for_a_cluster_do_not_hold_up_the_stop(
-    two: Clusters, away: str
-) -> None:
+async def test_stop_does_not_wait_for_checks(two: Clusters, away: str) -> None:
     api = getattr(two, away)
     api.pause()
     async with bridge(two) as process:
@@ -70,7 +68,7 @@ async def test_checks_that_wait_for_a_cluster_do_not_hold_up_the_stop(
     assert two.writes() == []
 
 
-async def test_open_streams_do_not_hold_up_the_stop(two: Clusters) -> None:
+async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
     world, following = World(two.home, two.remote), asyncio.Event()
 
     async def log(request: Any) -> Any:
@@ -133,7 +131,7 @@ def are_gone(pids: list[int]) -> Callable[[], bool]:
     return lambda: all(map(gone, pids))
 
 
-async def test_a_plugin_that_hangs_at_the_start_is_ended_with_the_bridge(
+async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
     two: Clusters, tmp_path: Path
 ) -> None:
     with_plugin(two, hanging(tmp_path))
@@ -144,7 +142,7 @@ async def test_a_plugin_that_hangs_at_the_start_is_ended_with_the_bridge(
     await two.remote.until(are_gone(pids))
 
 
-async def test_a_plugin_that_hangs_later_is_ended_with_the_bridge(
+async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when a credential is refused and another is asked for."""
@@ -162,7 +160,7 @@ async def test_a_plugin_that_hangs_later_is_ended_with_the_bridge(
     await two.remote.until(are_gone(pids))
 
 
-async def test_a_thread_that_hangs_does_not_hold_up_the_end_of_the_process(two: Clusters) -> None:
+async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:
     """Nothing can end it but the end of the process; that says so, and is an error."""
     async with bridge(two, extra=DEAF, address="") as process:
         await two.remote.until(lambda: two.home.requests("GET", "*/kube-system"), timeout=START)

@@ -40,7 +40,7 @@ def ready(two: Clusters, name: str) -> bool:
 
 
 @pytest.mark.timeout(60)
-async def test_nodes_are_served_side_by_side_and_one_that_fails_comes_later(
+async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
     two: Clusters, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = tmp_path / "late.yaml"
@@ -105,7 +105,7 @@ def parts(*names: str) -> list[Part]:
     return [Part(name, replace(settings, name=name)) for name in names]
 
 
-async def test_what_one_raises_is_told_and_it_is_begun_again(
+async def test_error_of_a_join_is_logged_and_the_join_restarted(
     serves: Serves, caplog: pytest.LogCaptureFixture
 ) -> None:
     serves.ends["bad"] = [
@@ -132,7 +132,7 @@ async def test_what_one_raises_is_told_and_it_is_begun_again(
     await running
 
 
-async def test_one_that_was_left_is_not_begun_again_and_the_last_one_ends_all(
+async def test_left_node_is_not_joined_again_and_the_last_one_ends_the_run(
     serves: Serves,
 ) -> None:
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}

@@ -35,7 +35,7 @@ def user_of(*names: tuple[str, str], ends: float = 60.0) -> User | None:
     return certificate_user(certificate(*names, ends=ends), b"der", now=NOW)
 
 
-def test_a_certificate_names_a_user_groups_and_itself() -> None:
+def test_certificate_user_has_groups_and_credential_id() -> None:
     found = user_of(
         ("organizationName", "masters"), ("organizationName", "ops"), ("commonName", "admin")
     )
@@ -47,13 +47,13 @@ def test_a_certificate_names_a_user_groups_and_itself() -> None:
     assert len(identity) == len("X509SHA256=") + 64
 
 
-def test_the_last_of_several_names_counts() -> None:
+def test_last_common_name_counts() -> None:
     found = user_of(("commonName", "one"), ("commonName", "two"))
     assert found is not None
     assert found.name == "two"
 
 
-def test_a_certificate_may_have_a_uid() -> None:
+def test_certificate_user_has_uid() -> None:
     uid = "1.3.6.1.4.1.57683.2"
     found = user_of(("commonName", "admin"), (uid, "u-1"))
     assert found is not None
@@ -63,14 +63,14 @@ def test_a_certificate_may_have_a_uid() -> None:
             user_of(("commonName", "admin"), *uids)
 
 
-def test_a_certificate_that_names_nobody() -> None:
+def test_certificate_without_user_name() -> None:
     assert certificate_user({}, b"", now=NOW) is None
     assert user_of(("organizationName", "masters")) is None
     assert user_of(("commonName", "")) is None
     assert user_of(("commonName", ANONYMOUS.name)) is None
 
 
-def test_a_certificate_that_has_expired_since_the_handshake() -> None:
+def test_certificate_that_expired_after_the_handshake_is_invalid() -> None:
     with pytest.raises(InvalidCredentialError):
         user_of(("commonName", "admin"), ends=-60.0)
 
@@ -94,7 +94,7 @@ def test_bearer_tokens(header: str, token: str | None) -> None:
 
 
 @pytest.mark.parametrize("token", ["a\x7fb", "\udcff", "ä"])
-def test_tokens_that_are_none_are_asked_of_nobody(token: str) -> None:
+def test_malformed_bearer_tokens_are_invalid(token: str) -> None:
     with pytest.raises(InvalidCredentialError):
         bearer_token(CIMultiDict(Authorization=f"Bearer {token}"))
 
@@ -109,7 +109,7 @@ def encoded(token: bytes) -> str:
     return TOKEN_PROTOCOL + urlsafe_b64encode(token).decode().rstrip("=")
 
 
-def test_a_token_among_the_subprotocols_of_a_websocket() -> None:
+def test_websocket_token() -> None:
     token = encoded(b"to>?ken")
     assert websocket_token(offered(f"v4.channel.k8s.io, {token}")) == "to>?ken"
     assert websocket_token(offered(token, "v4.channel.k8s.io")) == "to>?ken"
@@ -130,12 +130,12 @@ def test_a_token_among_the_subprotocols_of_a_websocket() -> None:
         [encoded("ä".encode()), "v4"],
     ],
 )
-def test_tokens_of_a_websocket_that_are_malformed(protocols: list[str]) -> None:
+def test_malformed_websocket_tokens_are_invalid(protocols: list[str]) -> None:
     with pytest.raises(InvalidCredentialError):
         websocket_token(offered(*protocols))
 
 
-def test_the_user_of_a_review() -> None:
+def test_user_of_a_token_review() -> None:
     user = {"username": "alice", "groups": ["people"], "uid": "7", "extra": {"b": ["1"], "a": []}}
     assert reviewed_user({"authenticated": True, "user": user}) == User(
         "alice", ("people", AUTHENTICATED), "7", (("a", ()), ("b", ("1",)))

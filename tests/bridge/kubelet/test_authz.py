@@ -30,7 +30,7 @@ from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until
 
 
-async def test_a_client_certificate_names_user_and_groups(world: World) -> None:
+async def test_client_certificate_authenticates_user_and_groups(world: World) -> None:
     session = world.session(token=None, cert="apiserver")
     async with session, session.get("/healthz/ping") as response:
         assert response.status == 200
@@ -48,7 +48,7 @@ async def test_a_client_certificate_names_user_and_groups(world: World) -> None:
     }
 
 
-async def test_a_token_is_reviewed_once(world: World) -> None:
+async def test_token_is_reviewed_once(world: World) -> None:
     async with world.session() as session:
         for _ in range(3):
             async with session.get("/pods") as response:
@@ -62,7 +62,7 @@ async def test_a_token_is_reviewed_once(world: World) -> None:
     assert access["spec"]["extra"] == {"x": ["1", "2"]}
 
 
-async def test_a_certificate_comes_before_a_token(world: World) -> None:
+async def test_certificate_takes_precedence_over_token(world: World) -> None:
     session = world.session(token="bad", cert="apiserver")
     async with session, session.get("/healthz") as response:
         assert response.status == 200
@@ -71,7 +71,9 @@ async def test_a_certificate_comes_before_a_token(world: World) -> None:
 
 @pytest.mark.parametrize("target", ["/healthz", "/exec/default/web/app?output=1", "/none"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "TRACE"])
-async def test_anonymous_callers_learn_nothing(world: World, target: str, method: str) -> None:
+async def test_anonymous_requests_get_401_whatever_the_path(
+    world: World, target: str, method: str
+) -> None:
     session = world.session(token=None)
     async with session, session.request(method, target) as response:
         assert response.status == 401
@@ -80,20 +82,20 @@ async def test_anonymous_callers_learn_nothing(world: World, target: str, method
     assert not world.remote.asked
 
 
-async def test_a_certificate_without_a_name_is_nobodys(world: World) -> None:
+async def test_certificate_without_user_name_gets_401(world: World) -> None:
     session = world.session(token=None, cert="nameless")
     async with session, session.get("/healthz") as response:
         assert response.status == 401
 
 
-async def test_a_certificate_of_another_authority_is_not_let_in(world: World) -> None:
+async def test_certificate_of_another_ca_is_rejected(world: World) -> None:
     async with world.session(token=None, cert="stranger") as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
     assert not world.home.access_reviews
 
 
-async def test_a_bad_token_is_401_and_in_no_log(
+async def test_invalid_token_gets_401_and_is_not_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -106,7 +108,7 @@ async def test_a_bad_token_is_401_and_in_no_log(
     assert "s3cret" not in caplog.text
 
 
-async def test_a_request_that_cannot_be_read_is_in_no_log(
+async def test_malformed_request_is_not_logged(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = await asyncio.open_connection(
@@ -118,7 +120,7 @@ async def test_a_request_that_cannot_be_read_is_in_no_log(
     writer.close()
 
 
-async def test_denied_is_403_and_says_what_is_missing(world: World) -> None:
+async def test_denied_request_gets_403_with_the_missing_permission(world: World) -> None:
     world.home.denied = {("alice", "get", "pods"), ("alice", "get", "proxy")}
     async with world.session() as session, session.get("/pods") as response:
         assert response.status == 403
@@ -130,7 +132,7 @@ async def test_denied_is_403_and_says_what_is_missing(world: World) -> None:
     assert subresources == ["pods", "proxy"]
 
 
-async def test_proxy_is_enough_for_the_finer_ones(world: World) -> None:
+async def test_permission_on_proxy_suffices_for_newer_subresources(world: World) -> None:
     world.home.denied = {("alice", "get", "pods")}
     async with world.session() as session, session.get("/pods") as response:
         assert response.status == 200
@@ -141,7 +143,7 @@ async def test_proxy_is_enough_for_the_finer_ones(world: World) -> None:
     ["exec/shop/web/main", "attach/shop/web/main", "portForward/shop/web", "run/shop/web/main"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_connecting_takes_create_whatever_the_method(
+async def test_connecting_paths_need_create_whatever_the_method(
     world: World, path: str, method: str
 ) -> None:
     """A WebSocket begins with a GET: who may only read must not run commands by it."""
@@ -156,7 +158,7 @@ async def test_connecting_takes_create_whatever_the_method(
 
 
 @pytest.mark.parametrize("kind", ["TokenReview", "SubjectAccessReview"])
-async def test_a_failing_review_is_500_and_not_remembered(world: World, kind: str) -> None:
+async def test_failed_review_gets_500_and_is_not_cached(world: World, kind: str) -> None:
     world.home.failing = {kind}
     async with world.session() as session:
         async with session.get("/pods") as response:
@@ -167,7 +169,7 @@ async def test_a_failing_review_is_500_and_not_remembered(world: World, kind: st
             assert response.status == 200
 
 
-async def test_methods_that_are_no_verb_are_405_for_who_is_known(world: World) -> None:
+async def test_methods_without_verb_get_405(world: World) -> None:
     async with world.session() as session:
         for method in ("HEAD", "OPTIONS", "TRACE"):
             async with session.request(method, "/healthz") as response:
@@ -265,9 +267,7 @@ def anybody(world: World) -> None:
     world.server._authenticator._anonymous = True
 
 
-async def test_anonymous_callers_are_authorised_with_the_option(
-    world: World, anybody: None
-) -> None:
+async def test_anonymous_requests_are_authorized_when_enabled(world: World, anybody: None) -> None:
     world.home.denied = {("system:anonymous", "get", "proxy")}
     async with world.session(token=None) as session:
         async with session.get("/healthz") as response:
@@ -280,16 +280,16 @@ async def test_anonymous_callers_are_authorised_with_the_option(
 
 
 @pytest.mark.parametrize("token", ["bad", "ä"])
-async def test_a_bad_credential_does_not_become_an_anonymous_caller(
-    world: World, anybody: None, token: str
-) -> None:
+async def test_invalid_credential_is_not_anonymous(world: World, anybody: None, token: str) -> None:
     async with world.session(token=token) as session, session.get("/healthz") as response:
         assert response.status == 401
     assert not world.home.access_reviews
 
 
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
-async def test_another_scheme_is_no_credential(world: World, anonymous: bool, status: int) -> None:
+async def test_other_authorization_schemes_are_no_credential(
+    world: World, anonymous: bool, status: int
+) -> None:
     world.server._authenticator._anonymous = anonymous
     headers = {"Authorization": "Basic YTpi"}
     session = world.session(token=None)
@@ -300,7 +300,7 @@ async def test_another_scheme_is_no_credential(world: World, anonymous: bool, st
 # -- certificates and tokens on the wire ----------------------------------------------------------
 
 
-async def test_a_certificate_that_is_no_clients_is_not_let_in(world: World) -> None:
+async def test_server_certificate_is_rejected(world: World) -> None:
     """As x509.VerifyOptions with ExtKeyUsageClientAuth has it."""
     async with world.session(token=None, cert="server-only") as session:
         with pytest.raises(aiohttp.ClientError):
@@ -315,7 +315,7 @@ async def test_a_certificate_that_is_no_clients_is_not_let_in(world: World) -> N
     assert identity == "X509SHA256=" + certificate.fingerprint(hashes.SHA256()).hex()
 
 
-async def test_a_token_among_the_subprotocols_lets_in_and_stays_here(world: World) -> None:
+async def test_websocket_token_authenticates_and_is_not_forwarded(world: World) -> None:
     world.remote.play = echo
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)

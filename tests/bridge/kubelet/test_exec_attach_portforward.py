@@ -24,7 +24,7 @@ async def settled(amount: Callable[[], int]) -> None:
         await asyncio.sleep(0.3)
 
 
-async def test_an_exec_is_asked_of_the_remote_with_its_own_names(world: World) -> None:
+async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
     world.remote.play = echo
     head, _, writer = await world.upgrade(
         EXEC,
@@ -78,7 +78,9 @@ async def test_an_exec_is_asked_of_the_remote_with_its_own_names(world: World) -
         ("/portForward/default/web/uid-1?port=80", "portforward", [("ports", "80")]),
     ],
 )
-async def test_targets(world: World, target: str, path: str, query: list[tuple[str, str]]) -> None:
+async def test_remote_paths_and_queries(
+    world: World, target: str, path: str, query: list[tuple[str, str]]
+) -> None:
     world.remote.play = echo
     head, _, writer = await world.upgrade(target)
     assert head.startswith(b"HTTP/1.1 101 ")
@@ -90,7 +92,7 @@ async def test_targets(world: World, target: str, path: str, query: list[tuple[s
     writer.close()
 
 
-async def test_a_websocket_is_passed_on_with_its_head_but_not_with_its_token(world: World) -> None:
+async def test_websocket_headers_are_forwarded_without_the_token(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.send(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -120,7 +122,7 @@ async def test_a_websocket_is_passed_on_with_its_head_but_not_with_its_token(wor
     writer.close()
 
 
-async def test_a_websocket_that_carries_spdy_names_no_ports(world: World) -> None:
+async def test_spdy_over_websocket_has_no_ports_in_the_query(world: World) -> None:
     world.remote.play = echo
     head, _, writer = await world.upgrade(
         "/portForward/default/web",
@@ -134,7 +136,7 @@ async def test_a_websocket_that_carries_spdy_names_no_ports(world: World) -> Non
 
 
 @pytest.mark.parametrize("tls", [True, False])
-async def test_megabytes_arrive_exact_both_ways_at_once(pki: Pki, tls: bool) -> None:
+async def test_data_arrives_unchanged_in_both_directions(pki: Pki, tls: bool) -> None:
     up, down = os.urandom(3_000_001), os.urandom(4_000_003)
     got = hashlib.sha256()
 
@@ -157,7 +159,7 @@ async def test_megabytes_arrive_exact_both_ways_at_once(pki: Pki, tls: bool) -> 
         writer.close()
 
 
-async def test_what_comes_with_the_head_is_passed_on(world: World) -> None:
+async def test_data_after_the_head_is_forwarded(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.switch(more=b"early ")
         await asyncio.sleep(0.02)
@@ -169,7 +171,7 @@ async def test_what_comes_with_the_head_is_passed_on(world: World) -> None:
     writer.close()
 
 
-async def test_a_slow_reader_slows_the_remote_down(world: World) -> None:
+async def test_slow_client_slows_the_remote_down(world: World) -> None:
     sent = 0
 
     async def play(asked: Asked) -> None:
@@ -193,7 +195,7 @@ async def test_a_slow_reader_slows_the_remote_down(world: World) -> None:
     writer.close()
 
 
-async def test_a_remote_that_does_not_read_slows_the_caller_down(world: World) -> None:
+async def test_slow_remote_slows_the_client_down(world: World) -> None:
     read_on = asyncio.Event()
     received = 0
 
@@ -227,7 +229,7 @@ async def test_a_remote_that_does_not_read_slows_the_caller_down(world: World) -
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
-async def test_a_refusal_comes_back_with_its_body_as_it_is(world: World, status: int) -> None:
+async def test_error_response_is_returned_with_its_body(world: World, status: int) -> None:
     body = b'{"kind":"Status","message":"as it is: \xc3\xa4"}'
 
     async def play(asked: Asked) -> None:
@@ -242,7 +244,7 @@ async def test_a_refusal_comes_back_with_its_body_as_it_is(world: World, status:
     writer.close()
 
 
-async def test_html_of_the_remote_is_not_served_as_html(world: World) -> None:
+async def test_html_of_the_remote_is_returned_as_plain_text(world: World) -> None:
     page = b"<script>alert(1)</script>"
 
     async def play(asked: Asked) -> None:
@@ -257,9 +259,7 @@ async def test_html_of_the_remote_is_not_served_as_html(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 204])
-async def test_a_redirect_of_the_remote_is_an_error_and_not_passed_on(
-    world: World, status: int
-) -> None:
+async def test_redirect_of_the_remote_is_an_error(world: World, status: int) -> None:
     async def play(asked: Asked) -> None:
         head = (
             b"HTTP/1.1 %d Found\r\nLocation: http://elsewhere/?s3cret\r\nContent-Length: 0\r\n\r\n"
@@ -273,7 +273,7 @@ async def test_a_redirect_of_the_remote_is_an_error_and_not_passed_on(
     writer.close()
 
 
-async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world: World) -> None:
+async def test_rejected_credential_of_the_bridge_gets_502(world: World) -> None:
     async def play(asked: Asked) -> None:
         await answer(asked, 401, b"{}")
 
@@ -284,7 +284,7 @@ async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world
     writer.close()
 
 
-async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None:
+async def test_unreachable_remote_gets_503(world: World) -> None:
     await world.remote.__aexit__()
     head, reader, writer = await world.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 503 ")
@@ -300,7 +300,7 @@ async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None
         (("Upgrade: websocket",), "SPDY/3.1"),
     ],
 )
-async def test_other_upgrades_are_refused(
+async def test_other_upgrades_get_400(
     world: World, headers: tuple[str, ...], protocol: str
 ) -> None:
     head, _, writer = await world.upgrade(EXEC, *headers, protocol=protocol)
@@ -312,7 +312,7 @@ async def test_other_upgrades_are_refused(
 @pytest.mark.parametrize(
     "target", [EXEC, "/attach/default/web/app?output=1", "/portForward/default/web"]
 )
-async def test_a_plain_request_is_told_to_upgrade(world: World, target: str) -> None:
+async def test_request_without_upgrade_gets_400(world: World, target: str) -> None:
     async with world.session() as session, session.post(target) as response:
         assert response.status == 400
         assert "you must upgrade" in await response.text()

@@ -275,19 +275,19 @@ nearly = st.builds(head, st.just(b"GET"), joined(known, queries), joined(upgrade
 
 @often
 @given(st.one_of(requests, nearly), parties)
-def test_odd_requests(served: Served, data: bytes, party: str | None) -> None:
+def test_unusual_requests(served: Served, data: bytes, party: str | None) -> None:
     served.probe(data, party=party)
 
 
 @often
 @given(st.lists(requests, min_size=2, max_size=5).map(b"".join), parties)
-def test_requests_one_after_the_other(served: Served, data: bytes, party: str | None) -> None:
+def test_pipelined_requests(served: Served, data: bytes, party: str | None) -> None:
     served.probe(data, party=party)
 
 
 @often
 @given(st.one_of(st.binary(min_size=1, max_size=3000), st.text().map(str.encode)), parties)
-def test_bytes_that_are_no_request(served: Served, data: bytes, party: str | None) -> None:
+def test_random_bytes(served: Served, data: bytes, party: str | None) -> None:
     served.probe(data, party=party, whole=False)
 
 
@@ -304,12 +304,12 @@ def test_bytes_that_are_no_request(served: Served, data: bytes, party: str | Non
         b"GET /pods HTTP/2.0\r\nHost: x\r\n\r\n",
     ],
 )
-def test_what_is_no_request_of_http_1_1_is_400(served: Served, data: bytes) -> None:
+def test_other_http_versions_get_400(served: Served, data: bytes) -> None:
     assert served.answers(data, party="apiserver", whole=True) == [400]
     served.check()
 
 
-def test_a_handshake_of_nonsense_ends(served: Served) -> None:
+def test_invalid_handshake_is_closed(served: Served) -> None:
     world = served.ready()
     for data in (b"GET /pods HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\x16\x03\x01\xff\xff"):
         with socket.create_connection(("127.0.0.1", world.server.port), SOON) as plain:

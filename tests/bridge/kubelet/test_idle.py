@@ -47,7 +47,7 @@ def run(pki: Pki, test: Callable[[Loop, World], Awaitable[None]]) -> None:
         runner.run(main())
 
 
-def test_a_followed_log_may_be_silent_for_days(pki: Pki) -> None:
+def test_followed_log_has_no_idle_timeout(pki: Pki) -> None:
     async def test(loop: Loop, world: World) -> None:
         speak = asyncio.Event()
 
@@ -81,7 +81,7 @@ async def asked_for_log(
     return await reader.readuntil(b"\r\n\r\n"), reader, writer
 
 
-def test_an_idle_exec_ends_after_four_hours_and_not_before(pki: Pki) -> None:
+def test_idle_exec_ends_after_four_hours(pki: Pki) -> None:
     async def test(loop: Loop, world: World) -> None:
         world.remote.play = echo
         _, reader, writer = await world.upgrade(EXEC)

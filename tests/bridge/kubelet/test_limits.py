@@ -16,11 +16,11 @@ from tests.bridge.kubelet.pki import Pki
 @pytest.mark.parametrize(
     ("files", "streams"), [(100_000, MAX_STREAMS), (1024, 256), (514, 1), (256, 1)]
 )
-def test_streams_leave_descriptors_for_the_rest(files: int, streams: int) -> None:
+def test_stream_limit_leaves_file_descriptors(files: int, streams: int) -> None:
     assert max_streams(files) == streams
 
 
-def test_the_process_asks_for_the_descriptors_that_it_is_granted() -> None:
+def test_open_file_limit_is_raised_to_the_hard_limit() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
@@ -31,7 +31,7 @@ def test_the_process_asks_for_the_descriptors_that_it_is_granted() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
+async def test_stream_above_the_limit_gets_429(pki: Pki) -> None:
     async with running(pki, max_streams=5) as world:  # of which one namespace has three
         world.remote.play = echo
         streams = [await world.upgrade(EXEC) for _ in range(3)]
@@ -59,7 +59,7 @@ async def test_one_too_many_is_refused_and_harms_none(pki: Pki) -> None:
             open_one.close()
 
 
-async def test_one_namespace_cannot_use_up_the_streams_of_others(
+async def test_one_namespace_cannot_use_all_streams(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(pki, max_streams=8) as world:
@@ -82,7 +82,7 @@ async def test_one_namespace_cannot_use_up_the_streams_of_others(
 
 
 @pytest.mark.timeout(120)  # hundreds of TLS handshakes, on a machine that may be busy
-async def test_hundreds_at_once_leave_other_requests_their_way(pki: Pki) -> None:
+async def test_hundreds_of_streams_do_not_block_other_requests(pki: Pki) -> None:
     async with running(pki, tls=False) as world:
         world.remote.play = echo
         turns = asyncio.Semaphore(20)

@@ -20,7 +20,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def test_a_log_is_asked_of_the_remote_with_its_own_names(world: World) -> None:
+async def test_log_uses_the_names_of_the_remote_pod(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.send(HEAD + chunk(b"one\n\xff") + chunk(b""))
 
@@ -42,7 +42,7 @@ async def test_a_log_is_asked_of_the_remote_with_its_own_names(world: World) -> 
     assert asked.values("Authorization") == ["Bearer remote-credential"]
 
 
-async def test_the_head_and_each_chunk_come_at_once(world: World) -> None:
+async def test_head_and_chunks_are_sent_as_they_arrive(world: World) -> None:
     go_on = asyncio.Event()
 
     async def play(asked: Asked) -> None:
@@ -64,7 +64,7 @@ async def test_the_head_and_each_chunk_come_at_once(world: World) -> None:
     assert world.server.streams.bytes == {("logs", "out"): len("line 0\n") * 3}
 
 
-async def test_a_caller_that_leaves_ends_the_remotes_stream(world: World) -> None:
+async def test_disconnected_client_closes_the_remote_stream(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.send(HEAD + chunk(b"a line\n"))
         await asked.gone()
@@ -78,7 +78,7 @@ async def test_a_caller_that_leaves_ends_the_remotes_stream(world: World) -> Non
         await until(lambda: world.server.streams.counts["logs"] == 0)
 
 
-async def test_a_slow_caller_slows_the_remote_down(world: World) -> None:
+async def test_slow_client_slows_the_remote_down(world: World) -> None:
     sent = 0
 
     async def play(asked: Asked) -> None:
@@ -103,7 +103,7 @@ async def test_a_slow_caller_slows_the_remote_down(world: World) -> None:
     assert received == 60_000_000
 
 
-async def test_a_log_that_breaks_off_does_not_look_complete(world: World) -> None:
+async def test_interrupted_log_does_not_end_normally(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.send(HEAD + chunk(b"half\n"))
         await asyncio.sleep(0.05)
@@ -115,7 +115,7 @@ async def test_a_log_that_breaks_off_does_not_look_complete(world: World) -> Non
             await response.read()
 
 
-async def test_stopping_ends_followed_logs(world: World) -> None:
+async def test_stop_ends_followed_logs(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.send(HEAD + chunk(b"half\n"))
         await asked.gone()
@@ -140,7 +140,7 @@ async def test_stopping_ends_followed_logs(world: World) -> None:
         (500, "the kubelet of the remote is on fire"),
     ],
 )
-async def test_the_remotes_words_come_as_plain_text(world: World, code: int, message: str) -> None:
+async def test_error_of_the_remote_is_plain_text(world: World, code: int, message: str) -> None:
     quoted = message.replace('"', '\\"')
     status = f'{{"kind":"Status","message":"{quoted}","reason":"Because","code":{code}}}'
 
@@ -154,7 +154,7 @@ async def test_the_remotes_words_come_as_plain_text(world: World, code: int, mes
         assert await response.text() == message
 
 
-async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world: World) -> None:
+async def test_rejected_credential_of_the_bridge_gets_502(world: World) -> None:
     async def play(asked: Asked) -> None:
         await answer(asked, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
 
@@ -164,7 +164,7 @@ async def test_a_remote_that_does_not_know_the_bridge_is_the_bridges_fault(world
         assert "the bridge's credential" in await response.text()
 
 
-async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None:
+async def test_unreachable_remote_gets_503(world: World) -> None:
     await world.remote.__aexit__()
     async with world.session() as session, session.get(LOG) as response:
         assert response.status == 503
@@ -180,7 +180,7 @@ async def test_a_remote_that_is_not_there_is_503_and_named(world: World) -> None
         (LOG + "?sinceSeconds=0", 422, "sinceSeconds"),
     ],
 )
-async def test_refusals_do_not_reach_the_remote(
+async def test_rejected_requests_do_not_reach_the_remote(
     world: World, target: str, status: int, words: str
 ) -> None:
     async with world.session() as session, session.get(target) as response:
@@ -189,7 +189,7 @@ async def test_refusals_do_not_reach_the_remote(
     assert not world.remote.asked
 
 
-async def test_logs_of_a_skipped_pod_are_answered_with_its_reason(world: World) -> None:
+async def test_logs_of_a_skipped_pod_get_its_reason(world: World) -> None:
     skipped = {"type": "cluster-bridge.io/Accepted", "status": "False", "message": "nothing runs"}
     skipped["reason"] = "DaemonSetSkipped"
     agent = {"name": "agent", "namespace": "default", "uid": "1"}

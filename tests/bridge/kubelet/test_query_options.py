@@ -93,7 +93,7 @@ def test_log_options(raw: str, asked: str) -> None:
         ("stream=Stdout", 400),
     ],
 )
-def test_log_options_that_are_refused(raw: str, status: int) -> None:
+def test_invalid_log_options(raw: str, status: int) -> None:
     with pytest.raises(HttpError) as refusal:
         log_query(parse_query(raw), container="app")
     assert refusal.value.status == status
@@ -119,21 +119,21 @@ def test_exec_options(raw: str, asked: list[str]) -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "command=ls", "input=0&output=true", "tty=1&error=1"])
-def test_exec_without_a_stream(raw: str) -> None:
+def test_exec_without_a_stream_gets_400(raw: str) -> None:
     with pytest.raises(HttpError) as refusal:
         exec_query(parse_query(raw), container="app")
     assert refusal.value.status == 400
 
 
 @given(st.lists(st.binary(max_size=20), max_size=5))
-def test_arguments_keep_their_bytes(arguments: list[bytes]) -> None:
+def test_non_utf8_arguments_are_preserved(arguments: list[bytes]) -> None:
     quoted = "&".join("command=" + "".join(f"%{byte:02x}" for byte in raw) for raw in arguments)
     query = exec_query(parse_query("output=1&" + quoted), container="app")
     commands = [value for key, value in query if key == "command"]
     assert [value.encode("utf-8", "surrogateescape") for value in commands] == arguments
 
 
-def test_ports() -> None:
+def test_port_forward_ports() -> None:
     assert port_forward_query([], websocket=False) == []
     assert port_forward_query([("port", "080"), ("port", "65535")], websocket=True) == [
         ("ports", "80"),
@@ -142,23 +142,23 @@ def test_ports() -> None:
 
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "80,81", "http", "\uff19"])
-def test_ports_that_are_none(port: str) -> None:
+def test_invalid_ports(port: str) -> None:
     with pytest.raises(HttpError) as refusal:
         port_forward_query([("port", port)], websocket=True)
     assert refusal.value.status == 400
 
 
-def test_a_websocket_names_its_ports() -> None:
+def test_websocket_needs_a_port() -> None:
     with pytest.raises(HttpError, match="no port is requested"):
         port_forward_query([], websocket=True)
 
 
-def test_a_command_line_is_split_on_spaces() -> None:
+def test_command_line_is_split_at_spaces() -> None:
     assert run_command_line(parse_query("cmd=ls%20-l++/&cmd=other")) == ["ls", "-l", "", "/"]
 
 
 @pytest.mark.parametrize("raw", ["", "cmd=", "command=ls", "cmd=%ff"])
-def test_a_command_line_that_is_none(raw: str) -> None:
+def test_invalid_command_lines(raw: str) -> None:
     with pytest.raises(HttpError) as refusal:
         run_command_line(parse_query(raw))
     assert refusal.value.status == 400

@@ -50,7 +50,7 @@ def test_parameters() -> None:
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/healthz/", "/healthz?a=/b/c"])
-def test_a_slash_at_the_end_is_ignored(target: str) -> None:
+def test_trailing_slash_is_ignored(target: str) -> None:
     assert find(target) == ("/healthz", {})
 
 
@@ -79,13 +79,13 @@ def test_a_slash_at_the_end_is_ignored(target: str) -> None:
         ("/exec/default/web/u/app", "DELETE", 405),
     ],
 )
-def test_what_is_not_there(target: str, method: str, status: int) -> None:
+def test_unknown_paths(target: str, method: str, status: int) -> None:
     refusal = refused(target, method)
     assert refusal.status == status
     assert len(refusal.message) > 10
 
 
-def test_another_method_is_told_which() -> None:
+def test_wrong_method_gets_405_with_allow() -> None:
     assert refused("/exec/default/web/u/app", "PUT").headers == {"Allow": "GET, POST"}
 
 
@@ -117,7 +117,7 @@ def test_another_method_is_told_which() -> None:
     ],
 )
 @pytest.mark.parametrize("place", range(3))
-def test_names_that_are_none(segment: str, place: int) -> None:
+def test_invalid_names_get_400(segment: str, place: int) -> None:
     parts = ["default", "web", "app"]
     parts[place] = segment
     assert refused("/containerLogs/" + "/".join(parts)).status in (400, 404)
@@ -169,7 +169,7 @@ METHODS = st.sampled_from(["GET", "POST", "DELETE"])
 
 
 @given(st.lists(NASTY | st.text(max_size=8), max_size=8), METHODS)
-def test_no_path_is_a_fault_of_ours_or_reaches_elsewhere(parts: list[str], method: str) -> None:
+def test_random_paths_raise_only_http_errors(parts: list[str], method: str) -> None:
     status, parameters = outcome("/" + "/".join(parts), method)
     assert status == 200 or 400 <= status < 500
     for name, value in parameters.items():

@@ -46,7 +46,7 @@ def writes(*frames: bytes) -> Play:
     return play
 
 
-async def test_output_comes_before_errors_in_one_answer(world: World) -> None:
+async def test_stdout_precedes_stderr(world: World) -> None:
     world.remote.play = writes(
         frame(1), frame(2), frame(2, b"err"), frame(1, b"o" * 300), frame(3, SUCCESS)
     )
@@ -79,7 +79,7 @@ async def test_output_comes_before_errors_in_one_answer(world: World) -> None:
         (lambda asked: answer(asked, 401, b"{}"), 502, "the bridge's credential"),
     ],
 )
-async def test_what_goes_wrong_is_said(world: World, play: Play, status: int, words: str) -> None:
+async def test_failures_have_a_reason(world: World, play: Play, status: int, words: str) -> None:
     world.remote.play = play
     async with world.session() as session, session.post(RUN) as response:
         assert response.status == status
@@ -96,7 +96,7 @@ async def test_what_goes_wrong_is_said(world: World, play: Play, status: int, wo
         (RUN, "GET", 405),
     ],
 )
-async def test_refusals_do_not_reach_the_remote(
+async def test_rejected_requests_do_not_reach_the_remote(
     world: World, target: str, method: str, status: int
 ) -> None:
     async with world.session() as session, session.request(method, target) as response:
@@ -104,7 +104,7 @@ async def test_refusals_do_not_reach_the_remote(
     assert not world.remote.asked
 
 
-async def test_a_caller_that_leaves_ends_the_command(world: World) -> None:
+async def test_disconnected_client_ends_the_command(world: World) -> None:
     started = asyncio.Event()
 
     async def play(asked: Asked) -> None:
@@ -122,7 +122,7 @@ async def test_a_caller_that_leaves_ends_the_command(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_of_the_remote_is_not_followed(world: World, status: int) -> None:
+async def test_redirect_of_the_remote_is_not_followed(world: World, status: int) -> None:
     """It would send the command to an address that the server names."""
 
     async def play(asked: Asked) -> None:
@@ -139,7 +139,7 @@ async def test_a_redirect_of_the_remote_is_not_followed(world: World, status: in
     ]
 
 
-async def test_output_is_plain_text_whatever_it_is(world: World) -> None:
+async def test_output_is_plain_text(world: World) -> None:
     world.remote.play = writes(frame(1, b"<script>alert(1)</script>"), frame(3, SUCCESS))
     async with world.session() as session, session.post(RUN) as response:
         assert response.content_type == "text/plain"

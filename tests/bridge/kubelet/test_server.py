@@ -25,7 +25,7 @@ from tests.bridge.kubelet.fakes import access_for
 from tests.bridge.kubelet.pki import Pki
 
 
-async def test_a_port_that_is_taken_is_named(world: World) -> None:
+async def test_used_port_is_named_in_the_error(world: World) -> None:
     with pytest.raises(ListenError, match=rf"port {world.server.port}: .*--port") as refused:
         await _another(world).start("127.0.0.1", world.server.port)
     assert isinstance(refused.value.__cause__, OSError)
@@ -45,7 +45,7 @@ def _another(world: World, *routes: Route, problem: str = "") -> KubeletServer:
     )
 
 
-async def test_stopping_is_quick_and_can_be_said_twice(world: World) -> None:
+async def test_stop_is_quick_and_idempotent(world: World) -> None:
     async with world.session() as session:
         async with session.get("/healthz") as response:
             assert response.status == 200
@@ -55,7 +55,7 @@ async def test_stopping_is_quick_and_can_be_said_twice(world: World) -> None:
             await session.get("/healthz")
 
 
-async def test_a_handshake_that_does_not_go_on_does_not_keep_the_server(world: World) -> None:
+async def test_unfinished_handshake_does_not_delay_the_stop(world: World) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
     await asyncio.sleep(0.05)
     await world.server.stop(1.0)
@@ -70,7 +70,7 @@ async def test_health(world: World) -> None:
                 assert (response.status, await response.text()) == (200, "ok")
 
 
-async def test_routes_are_added_and_trouble_is_told(world: World) -> None:
+async def test_additional_routes_and_healthz_problem(world: World) -> None:
     async def metrics(_: RoutedRequest) -> web.StreamResponse:
         return web.Response(text="up 1\n")
 
@@ -115,7 +115,7 @@ async def test_pods(world: World) -> None:
     assert [pod["metadata"]["name"] for pod in alive["items"]] == ["runs", "starts"]
 
 
-async def test_the_configuration_is_a_kubelets(world: World) -> None:
+async def test_configz_is_a_kubelet_configuration(world: World) -> None:
     async with world.session() as session, session.get("/configz") as response:
         config = json.loads(await response.text())["kubeletconfig"]
     assert config["kind"] == "KubeletConfiguration"
@@ -135,7 +135,7 @@ async def test_the_configuration_is_a_kubelets(world: World) -> None:
         "/%2e%2e/pods",
     ],
 )
-async def test_tricks_with_paths_do_not_reach_the_remote(world: World, target: str) -> None:
+async def test_encoded_paths_do_not_reach_the_remote(world: World, target: str) -> None:
     # By hand, since a client's library would tidy the path up.
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
@@ -154,7 +154,7 @@ async def test_tricks_with_paths_do_not_reach_the_remote(world: World, target: s
         "GET /pods HTTP/1.1\r\nHost: x\r\n" + "X-Many: a\r\n" * 200,
     ],
 )
-async def test_heads_have_a_limit(world: World, head: str) -> None:
+async def test_request_heads_are_bounded(world: World, head: str) -> None:
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
     )
@@ -163,7 +163,7 @@ async def test_heads_have_a_limit(world: World, head: str) -> None:
     writer.transport.abort()
 
 
-async def test_a_long_command_fits(world: World) -> None:
+async def test_long_command_is_accepted(world: World) -> None:
     target = "/exec/default/web/app?output=1&command=" + "%20" * 40_000
     head, _, writer = await world.upgrade(target)
     assert head.startswith(b"HTTP/1.1 404 ")
@@ -174,7 +174,7 @@ async def test_a_long_command_fits(world: World) -> None:
 # -- certificates --------------------------------------------------------------------------------
 
 
-async def test_the_client_ca_can_change(world: World) -> None:
+async def test_client_ca_can_be_replaced(world: World) -> None:
     world.server.renew(client_ca=world.pki.other_ca_text)
     session = world.session(token=None, cert="stranger")
     async with session, session.get("/healthz") as response:
@@ -189,7 +189,7 @@ async def test_the_client_ca_can_change(world: World) -> None:
         assert response.status == 200
 
 
-async def test_the_serving_certificate_can_change(world: World) -> None:
+async def test_serving_certificate_can_be_replaced(world: World) -> None:
     world.server.renew(certificate=self_signed("other-name", ["127.0.0.1"]))
     context = ssl.create_default_context()
     context.check_hostname = False
@@ -200,7 +200,7 @@ async def test_the_serving_certificate_can_change(world: World) -> None:
     writer.close()
 
 
-def test_a_certificate_of_our_own() -> None:
+def test_self_signed_certificate() -> None:
     pair = self_signed("a" * 80, ["10.0.0.1", "fd00::1", "node.example"])
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -212,7 +212,7 @@ def test_a_certificate_of_our_own() -> None:
     assert server_context(pair, client_ca="").verify_mode is ssl.CERT_NONE
 
 
-def test_files_that_are_no_pair_are_named(pki: Pki, tmp_path: Path) -> None:
+def test_mismatched_files_are_named_in_the_error(pki: Pki, tmp_path: Path) -> None:
     certificate, _ = pki.files("node")
     _, other = pki.files("remote")
     with pytest.raises(CertificateError, match=r"node\.crt and .*remote\.key: .*do not match"):
@@ -224,24 +224,24 @@ def test_files_that_are_no_pair_are_named(pki: Pki, tmp_path: Path) -> None:
         read_files(tmp_path / "empty", other)
 
 
-def test_a_client_ca_that_is_none_says_where_it_comes_from() -> None:
+def test_invalid_client_ca_names_its_config_map() -> None:
     with pytest.raises(CertificateError, match="extension-apiserver-authentication"):
         server_context(self_signed("n", []), client_ca="no certificate")
 
 
-async def test_a_port_that_is_none_is_refused(world: World) -> None:
+async def test_invalid_port_is_rejected(world: World) -> None:
     with pytest.raises(ListenError, match="70000"):
         await _another(world).start("127.0.0.1", 70_000)
 
 
-async def test_an_address_of_another_machine_is_refused_with_the_option_to_change(
+async def test_foreign_address_error_names_the_option(
     world: World,
 ) -> None:
     with pytest.raises(ListenError, match="--address"):
         await _another(world).start("192.0.2.1", 0)
 
 
-async def test_ipv6_takes_ipv4_too(world: World) -> None:
+async def test_ipv6_any_address_accepts_ipv4(world: World) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     server = _another(world)
@@ -251,5 +251,5 @@ async def test_ipv6_takes_ipv4_too(world: World) -> None:
     await server.stop(1.0)
 
 
-def test_a_refusal_is_its_sentence() -> None:
+def test_http_error_is_its_message() -> None:
     assert str(HttpError(404, "there is no such thing")) == "there is no such thing"

@@ -16,7 +16,7 @@ from tests.bridge.kubelet.pki import Pki
 UPGRADE = "Connection: Upgrade\r\nUpgrade: SPDY/3.1"
 
 
-async def test_the_remote_ends_first_and_its_last_bytes_arrive(world: World) -> None:
+async def test_last_bytes_arrive_when_the_remote_closes_first(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.switch()
         await asked.send(bytes(2_000_000) + b"exit status")
@@ -31,7 +31,7 @@ async def test_the_remote_ends_first_and_its_last_bytes_arrive(world: World) -> 
     writer.close()
 
 
-async def test_the_caller_ends_first_and_its_last_bytes_arrive(world: World) -> None:
+async def test_last_bytes_arrive_when_the_client_closes_first(world: World) -> None:
     received = bytearray()
 
     async def play(asked: Asked) -> None:
@@ -51,7 +51,7 @@ async def test_the_caller_ends_first_and_its_last_bytes_arrive(world: World) -> 
     await until(lambda: world.server.streams.counts["exec"] == 0)
 
 
-async def test_one_direction_can_end_before_the_other(pki: Pki) -> None:
+async def test_half_closed_stream_stays_open(pki: Pki) -> None:
     async def play(asked: Asked) -> None:
         await asked.switch()
         said = await asked.reader.read()
@@ -81,7 +81,7 @@ async def test_one_direction_can_end_before_the_other(pki: Pki) -> None:
         transport.abort()
 
 
-async def test_a_caller_that_is_cut_off_ends_the_remote_too(world: World) -> None:
+async def test_aborted_client_closes_the_remote(world: World) -> None:
     world.remote.play = echo
     _, _, writer = await world.upgrade(EXEC)
     writer.transport.abort()
@@ -101,9 +101,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("sends", [True, False])
 @pytest.mark.parametrize("who", ["remote", "caller"])
 @pytest.mark.usefixtures("impatient")
-async def test_an_end_that_is_gone_without_a_word_ends_the_stream(
-    pki: Pki, who: str, sends: bool
-) -> None:
+async def test_unresponsive_peer_ends_the_stream(pki: Pki, who: str, sends: bool) -> None:
     """Whether bytes are on their way to it (then keepalive is silent) or not."""
     begun = asyncio.Event()
 
@@ -137,7 +135,7 @@ async def test_an_end_that_is_gone_without_a_word_ends_the_stream(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_an_end_that_is_alive_may_refuse_to_read_for_as_long_as_it_likes(pki: Pki) -> None:
+async def test_live_peer_may_stop_reading(pki: Pki) -> None:
     async def play(asked: Asked) -> None:
         await asked.switch()
         await asyncio.sleep(3)
@@ -152,7 +150,7 @@ async def test_an_end_that_is_alive_may_refuse_to_read_for_as_long_as_it_likes(p
         writer.close()
 
 
-async def test_stopping_ends_the_streams(world: World) -> None:
+async def test_stop_ends_streams(world: World) -> None:
     world.remote.play = echo
     _, reader, writer = await world.upgrade(EXEC)
     writer.write(b"x")
@@ -165,7 +163,7 @@ async def test_stopping_ends_the_streams(world: World) -> None:
     writer.close()
 
 
-async def test_stopping_does_not_wait_for_who_does_not_read(world: World) -> None:
+async def test_stop_does_not_wait_for_a_peer_that_does_not_read(world: World) -> None:
     async def play(asked: Asked) -> None:
         await asked.switch()
         while True:
@@ -180,7 +178,7 @@ async def test_stopping_does_not_wait_for_who_does_not_read(world: World) -> Non
     writer.transport.abort()
 
 
-async def test_nothing_is_left_of_many_streams(world: World) -> None:
+async def test_many_streams_leave_nothing_behind(world: World) -> None:
     world.remote.play = echo
 
     async def one(number: int) -> None:

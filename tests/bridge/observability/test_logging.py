@@ -87,14 +87,14 @@ def say() -> None:
     logging.getLogger("asyncio").debug("the loop")
 
 
-def test_changes_and_troubles_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_and_warnings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
         say()
         lines = without_clock(shown)
     assert lines == ["pod default/web: Running", "warning: a trouble"]
 
 
-def test_verbose_shows_the_rest_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbose_shows_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, verbose=True) as shown:
         say()
         lines = without_clock(shown)
@@ -106,7 +106,7 @@ def test_verbose_shows_the_rest_too(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_a_defect_comes_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defect_is_logged_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
         try:
             _ = 1 // 0
@@ -118,7 +118,7 @@ def test_a_defect_comes_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> N
     assert rest[-1].startswith("ZeroDivisionError: ")
 
 
-def test_what_was_set_up_before_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configuration_replaces_earlier_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
         configure_logging(verbose=False)
         logging.getLogger(CHANGES).info("once")
@@ -145,7 +145,7 @@ def logger_to(file: int) -> logging.Logger:
     return logger
 
 
-def test_lines_are_dropped_and_counted_while_nobody_reads(pipe: tuple[int, int]) -> None:
+def test_lines_are_dropped_and_counted_while_the_pipe_is_full(pipe: tuple[int, int]) -> None:
     """Else the bridge would stand still, and its node's Lease would end."""
     reader, writer = pipe
     logger = logger_to(writer)
@@ -159,7 +159,7 @@ def test_lines_are_dropped_and_counted_while_nobody_reads(pipe: tuple[int, int])
     assert then.endswith(" the next one")
 
 
-def test_a_line_that_is_longer_than_a_pipe_is_cut(pipe: tuple[int, int]) -> None:
+def test_line_longer_than_the_pipe_is_cut(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     logger = logger_to(writer)
     logger.info("x" * 1_000_000)
@@ -168,7 +168,7 @@ def test_a_line_that_is_longer_than_a_pipe_is_cut(pipe: tuple[int, int]) -> None
     assert os.read(reader, 1_000_000).startswith(b"\n")
 
 
-def test_a_reader_that_is_gone_ends_nothing(
+def test_closed_pipe_raises_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = os.pipe()
@@ -204,7 +204,7 @@ def objects(shown: Shown) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.getvalue().splitlines()]
 
 
-def test_a_line_of_json_has_the_same_words_and_what_is_known(
+def test_json_line_has_the_same_text_and_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with terminal(monkeypatch, log_format="json") as shown:
@@ -228,7 +228,7 @@ def test_a_line_of_json_has_the_same_words_and_what_is_known(
     assert (second["level"], second["msg"]) == ("warning", "a trouble")
 
 
-def test_a_traceback_is_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_line_has_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, log_format="json") as shown:
         try:
             _ = 1 // 0
@@ -238,7 +238,7 @@ def test_a_traceback_is_in_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert line["trace"].startswith("Traceback (most recent call last):\n")
 
 
-def test_what_was_dropped_is_told_in_json_too(pipe: tuple[int, int]) -> None:
+def test_number_of_dropped_lines_is_logged_as_json(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     logger = logging.Logger(CHANGES)
     logger.addHandler(NonBlockingHandler(writer, JsonFormatter()))
@@ -252,7 +252,7 @@ def test_what_was_dropped_is_told_in_json_too(pipe: tuple[int, int]) -> None:
     assert then["msg"] == "the next one"
 
 
-def test_a_line_of_several_nodes_names_its_own_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_names_its_node_when_there_are_several(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, nodes=True) as shown:
         token = NODE.set("west")
         try:
@@ -265,7 +265,7 @@ def test_a_line_of_several_nodes_names_its_own_first(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("soon")
-async def test_lines_of_a_join_say_what_they_are_about(
+async def test_lines_of_a_join_have_object_fields(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(two.home, two.remote)
@@ -291,7 +291,7 @@ async def test_lines_of_a_join_say_what_they_are_about(
     assert {(it["cluster"], it["level"]) for it in broken} == {("remote", "warning")}
 
 
-def test_a_request_that_failed_names_its_cluster() -> None:
+def test_failed_request_has_its_cluster() -> None:
     error = Unreachable("refused", side="home", what="GET /x")
     assert key_fields("Pod", Key("default", "web"), error) == name_fields(
         "Pod", "web", namespace="default", cluster="home"
@@ -300,7 +300,7 @@ def test_a_request_that_failed_names_its_cluster() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_control_characters_of_a_server_do_not_reach_the_log(
+def test_control_characters_are_escaped(
     monkeypatch: pytest.MonkeyPatch, log_format: LogFormat
 ) -> None:
     """Nor does a newline in a message forge a line."""

@@ -71,7 +71,7 @@ def kind(family: Metric) -> str:
     return "gauge" if family.name == "bridge_build_info" else str(family.type)
 
 
-async def test_the_document_names_every_metric_with_its_type_and_its_labels(two: Clusters) -> None:
+async def test_documentation_has_every_metric_with_type_and_labels(two: Clusters) -> None:
     documented = {
         name: (kind, set(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text())
@@ -88,7 +88,7 @@ async def test_the_document_names_every_metric_with_its_type_and_its_labels(two:
     assert {"process_cpu_seconds", "process_open_fds"} <= found.keys()
 
 
-async def test_what_they_say_is_what_happened(two: Clusters) -> None:
+async def test_values_after_one_pod(two: Clusters) -> None:
     async with joined(two) as run:
         found = await used(two, run)
     assert value(found, "bridge_pods", phase="Running") == 1
@@ -126,7 +126,7 @@ async def test_what_they_say_is_what_happened(two: Clusters) -> None:
     assert value(found, scrapes, path="/metrics/resource", result="complete") == 1
 
 
-async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
+async def test_unreachable_remote_is_not_up(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         await two.remote.stop()
         async with asyncio.timeout(SOON):
@@ -137,7 +137,7 @@ async def test_a_remote_that_is_away_is_not_up(two: Clusters) -> None:
         assert value(found, "bridge_watch_failures_total", side="remote") > 0
 
 
-async def test_series_that_alerts_count_are_there_before_anything_happens(two: Clusters) -> None:
+async def test_series_that_alerts_select_exist_from_the_start(two: Clusters) -> None:
     """To Prometheus a series that first appears with the value 1 is no increase."""
     async with joined(two) as run, caller(run) as session:
         found = await metrics(session)
@@ -164,6 +164,6 @@ def _counted() -> list[tuple[str, dict[str, set[str]]]]:
     ]
 
 
-async def test_the_limit_of_streams_is_served(two: Clusters) -> None:
+async def test_stream_limit_is_exposed(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
         assert value(await metrics(session), "bridge_kubelet_streams_limit") == 1000

@@ -101,7 +101,7 @@ def _top(node: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda it: it["alert"])
-def test_two_scrape_jobs_of_one_bridge_make_one_alert(alert: dict[str, Any]) -> None:
+def test_two_scrape_jobs_of_one_bridge_cause_one_alert(alert: dict[str, Any]) -> None:
     """Each alert ends with an aggregation that leaves the job out."""
     for part in _top(promql_parser.parse(alert["expr"])):
         if isinstance(part, promql_parser.Call):
@@ -113,31 +113,31 @@ def test_two_scrape_jobs_of_one_bridge_make_one_alert(alert: dict[str, Any]) -> 
         assert labels & {"instance", "node", *UP}
 
 
-def test_an_alert_fires_when_no_bridge_is_up() -> None:
+def test_alert_fires_when_no_bridge_is_up() -> None:
     down = next(it for it in alerts() if it["alert"] == "BridgeDown")
     assert set(Walk(down["expr"]).series) == {"bridge_build_info", "up"}
     assert "absent(bridge_build_info)" in down["expr"]
 
 
-def test_the_alert_on_streams_follows_the_limit_of_the_bridge() -> None:
+def test_stream_alert_uses_the_limit_of_the_bridge() -> None:
     near = next(it for it in alerts() if it["alert"] == "BridgeStreamsNearLimit")
     assert set(Walk(near["expr"]).series) == {"bridge_streams", "bridge_kubelet_streams_limit"}
 
 
-def test_the_dashboard_shows_one_scrape_job_at_a_time() -> None:
+def test_dashboard_shows_one_scrape_job_at_a_time() -> None:
     [job] = [it for it in dashboard()["templating"]["list"] if it["name"] == "job"]
     assert not job["multi"]
     assert not job["includeAll"]
 
 
-def test_alerts_on_queues_leave_out_those_of_other_controllers() -> None:
+def test_queue_alerts_ignore_other_controllers() -> None:
     for alert in alerts():
         if "workqueue_" in alert["expr"]:
             assert "and on (job, instance) bridge_build_info" in alert["expr"]
 
 
 @pytest.mark.parametrize(("where", "text"), EXPRESSIONS, ids=[where for where, _ in EXPRESSIONS])
-def test_an_expression_names_what_is_served(where: str, text: str) -> None:
+def test_expressions_use_exposed_metrics(where: str, text: str) -> None:
     known, walk = served(), Walk(text)
     assert walk.series, where
     assert set(walk.series) <= known.keys()
@@ -147,7 +147,7 @@ def test_an_expression_names_what_is_served(where: str, text: str) -> None:
     assert walk.grouped <= some, f"{walk.grouped - some} are labels of none of these"
 
 
-def test_a_metric_that_is_not_there_is_noticed() -> None:
+def test_unknown_metric_is_detected() -> None:
     walk = Walk("sum by (nonsense) (rate(bridge_nonsense_total{other='x'}[5m])) > 0 or up")
     assert walk.series == ["bridge_nonsense_total", "up"]
     assert walk.matched == [("bridge_nonsense_total", "other")]
@@ -156,7 +156,7 @@ def test_a_metric_that_is_not_there_is_noticed() -> None:
         Walk("sum(rate(bridge_pods[5m])")
 
 
-def test_every_alert_says_what_it_means_and_names_labels_that_it_has() -> None:
+def test_every_alert_has_a_description_with_existing_labels() -> None:
     names = [it["alert"] for it in alerts()]
     assert len(names) == len(set(names)) >= 10
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
@@ -170,7 +170,7 @@ def test_every_alert_says_what_it_means_and_names_labels_that_it_has() -> None:
         assert f"`{alert['alert']}`" in page
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_dashboard_is_complete() -> None:
     board = dashboard()
     panels = board["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
@@ -190,7 +190,7 @@ def test_the_dashboard_is_whole() -> None:
         assert name in served()
 
 
-def test_the_service_monitor_finds_its_service_and_the_bridges_port() -> None:
+def test_service_monitor_selects_the_service_and_port() -> None:
     text = (FOLDER / "servicemonitor.yaml").read_text(encoding="utf-8")
     service, monitor, role = yaml.safe_load_all(text)
     wanted = monitor["spec"]["selector"]["matchLabels"]

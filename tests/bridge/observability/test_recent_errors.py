@@ -15,7 +15,7 @@ def messages(of: RecentErrors) -> list[str]:
     return [it["message"] for it in of.as_list()]
 
 
-async def test_each_join_has_its_own() -> None:
+async def test_each_join_has_its_own_errors() -> None:
     both = RecentErrors(), RecentErrors()
 
     async def work(of: RecentErrors, name: str) -> None:
@@ -41,7 +41,7 @@ async def test_each_join_has_its_own() -> None:
     assert len(collectors) == 1
 
 
-def test_what_is_said_again_counts() -> None:
+def test_repeated_message_increases_the_count() -> None:
     said = RecentErrors()
     said.add("warning", "a", 0)
     said.add("error", "b", 1)
@@ -64,7 +64,7 @@ def test_what_is_said_again_counts() -> None:
     ]
 
 
-def test_it_is_bounded() -> None:
+def test_entries_are_bounded() -> None:
     said = RecentErrors()
     for number in range(1000):
         said.add("error", f"{number} " + "x" * 10_000, number)
@@ -74,7 +74,7 @@ def test_it_is_bounded() -> None:
     assert max(map(len, told)) == recent_errors.MAX_LENGTH
 
 
-def test_a_traceback_is_not_kept() -> None:
+def test_traceback_is_not_kept() -> None:
     said = RecentErrors()
     with said.collect():
         log.error("it failed", exc_info=ValueError("what an object holds"))

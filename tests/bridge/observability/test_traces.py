@@ -57,7 +57,7 @@ def attributes(span: ReadableSpan) -> dict[str, object]:
     return dict(span.attributes or {})
 
 
-async def test_a_reconcile_is_a_span_with_its_requests(two: Clusters) -> None:
+async def test_reconcile_span_has_request_spans(two: Clusters) -> None:
     exporter = InMemorySpanExporter()
     with traces.spans_to(exporter):
         await one_pod(two)
@@ -93,7 +93,7 @@ async def test_a_reconcile_is_a_span_with_its_requests(two: Clusters) -> None:
         assert not span.events
 
 
-async def test_a_collector_gets_them_over_otlp(two: Clusters) -> None:
+async def test_collector_receives_spans_over_otlp(two: Clusters) -> None:
     got: list[ExportTraceServiceRequest] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -127,7 +127,7 @@ async def test_a_collector_gets_them_over_otlp(two: Clusters) -> None:
     assert {"reconcile pods", "reconcile mirror", "POST remote", "PATCH home"} <= names
 
 
-async def test_a_collector_that_is_away_holds_up_nothing(
+async def test_unreachable_collector_blocks_nothing(
     two: Clusters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "FLUSH_SECONDS", 0.2)
@@ -140,13 +140,13 @@ async def test_a_collector_that_is_away_holds_up_nothing(
     assert CANARY not in caplog.text
 
 
-def test_without_being_asked_there_are_none() -> None:
+def test_traces_are_disabled_by_default() -> None:
     with traces.export_traces(""):
         assert tracing.get_tracer() is None
 
 
 @pytest.mark.parametrize("variable", traces.ENDPOINT_VARIABLES)
-def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_environment_enables_traces(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.setenv(variable, "http://127.0.0.1:9")
     with traces.export_traces(""):
         assert tracing.get_tracer() is not None
@@ -155,7 +155,7 @@ def test_the_environment_can_ask(monkeypatch: pytest.MonkeyPatch, variable: str)
         assert tracing.get_tracer() is None
 
 
-def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
+def test_missing_packages_are_no_error_when_the_environment_enables_traces(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(traces.ENDPOINT_VARIABLES[0], "http://127.0.0.1:9")
@@ -165,7 +165,7 @@ def test_what_the_environment_asks_for_is_no_error_where_it_cannot_be(
     assert "pip install 'cluster-bridge[traces]'" in caplog.text
 
 
-def test_the_address_is_a_collectors_or_its_place_for_spans() -> None:
+def test_endpoint_gets_the_path_of_spans() -> None:
     assert traces._spans_url("http://c:4318") == "http://c:4318/v1/traces"
     assert traces._spans_url("http://c:4318/") == "http://c:4318/v1/traces"
     assert traces._spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"
