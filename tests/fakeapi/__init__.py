@@ -1,9 +1,9 @@
 """A fake Kubernetes API server on a real socket, for the tests of everything that talks to one.
 
-It behaves as kube-apiserver where a client can tell: metadata, resource versions, conflicts,
-lists in pages, watches, patches, graceful deletion, defaults and the more common refusals. It has
-no controllers, but for what removes the contents of a deleted namespace. `FakeApi` is what tests
-use; `Authority` gives it a certificate.
+It behaves as kube-apiserver does towards clients: metadata, resource versions, conflicts, paged
+lists, watches, patches, graceful deletion, defaults and the common validation errors. It has no
+controllers except the one that empties deleted namespaces. Tests use `FakeApi`; `Authority` issues
+its certificate.
 """
 
 from tests.fakeapi.api_errors import ApiErrorResponse

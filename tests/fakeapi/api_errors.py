@@ -1,4 +1,4 @@
-"""The failures that an API server answers with, as exceptions that carry their ``Status``."""
+"""Error responses of an API server, as exceptions with their ``Status``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sync.kube.resources import Object, Resource
 
 
 class ApiErrorResponse(Exception):
-    """A request that is answered by a Status with a code of 400 or more."""
+    """Raised to respond with a Status with a code of 400 or more."""
 
     def __init__(
         self,
@@ -23,10 +23,10 @@ class ApiErrorResponse(Exception):
         self.message = message
         self.details = details
         self.resume = resume
-        """The ``continue`` token that an expired list may go on with, inconsistently."""
+        """The ``continue`` token with which an expired list may continue inconsistently."""
 
     def status(self) -> Object:
-        """The ``v1.Status`` of the answer."""
+        """The ``v1.Status`` of the response."""
         metadata = {"continue": self.resume} if self.resume else {}
         status: Object = {
             "kind": "Status",
@@ -48,33 +48,33 @@ def _details(resource: Resource, name: str) -> Object:
 
 
 def unknown_path() -> ApiErrorResponse:
-    """No such kind, or not a path of the API at all."""
+    """404: no such resource, or not an API path."""
     return ApiErrorResponse(
         404, "NotFound", "the server could not find the requested resource", details={}
     )
 
 
 def not_found(resource: Resource, name: str) -> ApiErrorResponse:
-    """No such object."""
+    """404: no such object."""
     return ApiErrorResponse(
         404, "NotFound", f'{resource} "{name}" not found', details=_details(resource, name)
     )
 
 
 def already_exists(resource: Resource, name: str) -> ApiErrorResponse:
-    """A create where the name is taken."""
+    """409 for a create: the name is taken."""
     message = f'{resource} "{name}" already exists'
     return ApiErrorResponse(409, "AlreadyExists", message, details=_details(resource, name))
 
 
 def conflict(resource: Resource, name: str, why: str) -> ApiErrorResponse:
-    """The object is not in the state that the request relies on."""
+    """409: the object is not in the state that the request requires."""
     message = f'Operation cannot be fulfilled on {resource} "{name}": {why}'
     return ApiErrorResponse(409, "Conflict", message, details=_details(resource, name))
 
 
 def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> ApiErrorResponse:
-    """Rules of the kind are broken; each problem is a field and what is wrong with it."""
+    """422: validation failed; each problem is a field and a message."""
     text = ", ".join(f"{field}: {why}" for field, why in problems)
     if len(problems) > 1:
         text = f"[{text}]"
@@ -88,12 +88,12 @@ def invalid(resource: Resource, name: str, *problems: tuple[str, str]) -> ApiErr
 
 
 def bad_request(message: str) -> ApiErrorResponse:
-    """The request itself is malformed."""
+    """400: the request is malformed."""
     return ApiErrorResponse(400, "BadRequest", message)
 
 
 def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> ApiErrorResponse:
-    """Admission or authorization says no."""
+    """403 from admission or authorization."""
     details = _details(resource, name)
     if cause:
         details["causes"] = [{"reason": cause, "message": why, "field": "metadata.namespace"}]
@@ -103,12 +103,12 @@ def forbidden(resource: Resource, name: str, why: str, *, cause: str = "") -> Ap
 
 
 def expired(message: str, *, resume: str = "") -> ApiErrorResponse:
-    """The resource version, or the list that a token stands for, has been compacted away."""
+    """410: the resource version, or the list of a continue token, was compacted."""
     return ApiErrorResponse(410, "Expired", message, resume=resume)
 
 
 def too_new(asked: int, current: int) -> ApiErrorResponse:
-    """A resource version from the future, as after the restore of a backup."""
+    """504 for a resource version in the future, as after a restore from a backup."""
     message = f"Too large resource version: {asked}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     details: Object = {"causes": causes, "retryAfterSeconds": 1}
@@ -116,6 +116,6 @@ def too_new(asked: int, current: int) -> ApiErrorResponse:
 
 
 def unsupported_media(content_type: str) -> ApiErrorResponse:
-    """A body, or a kind of patch, that this path does not take."""
+    """415: the path does not accept this content type or patch type."""
     message = f"the body of the request was in an unknown format: {content_type}"
     return ApiErrorResponse(415, "UnsupportedMediaType", message)

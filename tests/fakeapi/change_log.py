@@ -1,7 +1,7 @@
-"""What happened, in order, for watches to follow.
+"""The ordered history of changes, which watches follow.
 
-One counter gives every change of every kind its resource version. Objects in events are never
-changed afterwards: a write makes another object.
+One counter assigns the resource versions of all changes of all resources. Objects in events are
+immutable: a write creates another object.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Change:
     old: Object | None
     new: Object | None
     last: Object
-    """What a watch shows of it: the new object, or the last state with the version of the
+    """The object in a watch event: the new one, or the last state with the version of the
     removal."""
 
 
@@ -34,30 +34,30 @@ class Follower:
     """One reader of the history."""
 
     pending: deque[Change | Object] = field(default_factory=deque)
-    """Changes; and events of a watch that are none, such as bookmarks, in their place."""
+    """Changes, and events that are no changes, such as bookmarks, in order."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class History:
-    """The changes since the last compaction, and who follows them."""
+    """The changes since the last compaction, and their followers."""
 
     def __init__(self) -> None:
         self.revision = 1
         self.compacted = 0
-        """Versions before this one are no more: a watch from there is told 410."""
+        """Watches from versions before this one get 410."""
         self._changes: list[Change] = []
         self._followers: set[Follower] = set()
 
     def record(self, change: Change) -> None:
-        """Adds a change and tells all followers."""
+        """Adds a change and notifies all followers."""
         self._changes.append(change)
         for follower in self._followers:
             follower.pending.append(change)
             follower.wake.set()
 
     def follow(self, since: int) -> Follower:
-        """A follower of everything after the version. Raises Refused: 410 where that is
-        compacted, 504 where it is yet to come."""
+        """A follower of all changes after the version. Raises ApiErrorResponse: 410 if the version
+        is compacted, 504 if it is in the future."""
         if since < self.compacted:
             raise api_errors.expired(f"too old resource version: {since} ({self.compacted})")
         if since > self.revision:
@@ -69,10 +69,10 @@ class History:
         return follower
 
     def leave(self, follower: Follower) -> None:
-        """The follower is gone."""
+        """Removes a follower."""
         self._followers.discard(follower)
 
     def compact(self) -> None:
-        """Forgets everything up to now."""
+        """Drops all changes up to now."""
         self._changes.clear()
         self.compacted = self.revision

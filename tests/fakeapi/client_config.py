@@ -11,10 +11,10 @@ from tests.fakeapi.server import FakeApi
 
 
 def client_config_for(server: FakeApi, side: Side = "remote") -> ClientConfig:
-    """A ClientConfig as `sync.kube.credentials.load` gives it, but made by hand.
+    """A ClientConfig as `sync.kube.credentials.load` returns it, without a file.
 
-    `load` needs a file, and a quarter of a second for its first import. There is nothing to read
-    again either: a credential that is refused stays so.
+    `load` needs a file, and 0.3 s for its first import. The credential is never read again: a
+    rejected one stays rejected.
     """
     access = ClientConfig(KubeconfigRef(Path("none")), side=side)
     access.server = server.url

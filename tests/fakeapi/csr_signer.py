@@ -1,7 +1,7 @@
-"""Home's signer of kubelets' serving certificates, and the administrator who approves.
+"""The signer of kubelet serving certificates in home, and the administrator who approves them.
 
 After pkg/controller/certificates/signer and pkg/apis/certificates/helpers.go
-(ValidateKubeletServingCSR): what is asked for wrongly gets the condition Failed.
+(ValidateKubeletServingCSR): invalid requests get the condition Failed.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _USAGES = [
 
 
 class Signer:
-    """Signs what a test approves."""
+    """Signs CertificateSigningRequests that a test approves."""
 
     def __init__(self, api: FakeApi) -> None:
         self._api = api
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "signer")])
         self.lasts = timedelta(days=365)
-        """The lifetime of what it signs."""
+        """The lifetime of signed certificates."""
         self.names: x509.SubjectAlternativeName | None = None
-        """What it signs instead of the names that are asked for."""
+        """Names to sign instead of the requested ones."""
         self.ca = _pem(self._sign(self._name, self._key.public_key(), None)).decode()
 
     def requests(self) -> list[str]:
-        """The names of the requests that nobody has decided."""
+        """The names of pending requests."""
         found = self._api.objects(CERTIFICATE_SIGNING_REQUESTS)
         return [it["metadata"]["name"] for it in found if not it.get("status")]
 
     async def asked(self) -> str:
-        """Waits for a request; its name."""
+        """Waits for a pending request; returns its name."""
         await self._api.until(self.requests)
         (name,) = self.requests()
         return name
 
     def approve(self, name: str) -> None:
-        """``kubectl certificate approve``, and what the signer makes of it."""
+        """Approves the request, as ``kubectl certificate approve``, and signs it."""
         spec = self._api.get(CERTIFICATE_SIGNING_REQUESTS, name)["spec"]
         request = x509.load_pem_x509_csr(base64.b64decode(spec["request"]))
         conditions = [_condition("Approved", "KubectlApprove")]
@@ -66,7 +66,7 @@ class Signer:
         self._decide(name, {"conditions": conditions, "certificate": encoded})
 
     def deny(self, name: str) -> None:
-        """``kubectl certificate deny``."""
+        """Denies the request, as ``kubectl certificate deny``."""
         self._decide(name, {"conditions": [_condition("Denied", "KubectlDeny", "not here")]})
 
     def _decide(self, name: str, status: Object) -> None:

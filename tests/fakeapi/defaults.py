@@ -1,7 +1,6 @@
-"""What an API server adds to an object by itself: defaults, and its default admission plugins.
+"""Defaults, and the fields that default admission plugins add. Objects are changed in place.
 
-A client that compares what it wants with what is stored meets these fields in every cluster, so
-the fake adds them too. Objects are filled in place.
+Clients that compare desired with stored objects meet these fields in every cluster.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ _TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def fill(obj: Object) -> None:
-    """Adds the defaults of the kind, as for every object that comes in."""
+    """Adds the defaults of the kind."""
     if filler := _FILLERS.get(obj["kind"]):
         filler(obj)
 
 
 def admit(obj: Object) -> None:
-    """Adds what the admission plugins add when an object of the kind is created."""
+    """Adds what admission plugins add on creation."""
     if plugin := _ADMISSION.get(obj["kind"]):
         plugin(obj)
 
 
 def refill(old: Object, new: Object) -> None:
-    """Adds the defaults to what is to replace ``old``; what was allocated stays."""
+    """Adds defaults to the replacement of ``old``, and keeps allocated values."""
     if old["kind"] == "Service":
         for field in ("clusterIP", "clusterIPs"):
             if not new["spec"].get(field) and field in old["spec"]:
@@ -117,7 +116,7 @@ def _admit_pod(obj: Object) -> None:
 
 
 def fill_container(container: Object) -> None:
-    """Defaults of one container, also of an ephemeral one that is added later."""
+    """Adds the defaults of a container, also of an ephemeral one."""
     image = container.get("image", "").rpartition("/")[2]
     latest = image.endswith(":latest") or (":" not in image and "@" not in image)
     _absent(

@@ -1,4 +1,4 @@
-"""How an object is deleted: preconditions, a pod's grace period, finalizers."""
+"""Deletes objects: preconditions, grace periods of pods, finalizers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from translators.timestamps import parse_time
 
 
 def delete(store: Store, kind: Kind, old: Object, options: Object, *, dry: bool = False) -> Object:
-    """Deletes, or marks as being deleted. Returns the object as it is then, or its last state.
+    """Deletes the object, or marks it as being deleted. Returns it, or its last state.
 
-    Raises Refused (409) where a precondition does not hold.
+    Raises ApiErrorResponse (409) if a precondition fails.
     """
     _check_preconditions(kind, old, options)
     meta = old["metadata"]
@@ -52,7 +52,7 @@ def _grace(pod: Object, options: Object) -> int:
 
 
 def _again(store: Store, kind: Kind, old: Object, grace: int, *, asked: bool) -> Object:
-    """A second delete can only shorten what the first one began."""
+    """Applies a second delete, which can only shorten the grace period."""
     meta = old["metadata"]
     current = meta.get("deletionGracePeriodSeconds", 0)
     if current == 0 or grace == 0:
@@ -77,7 +77,7 @@ def _mark(store: Store, kind: Kind, old: Object, grace: int, when: str) -> Objec
 
 
 def _delete_namespace(store: Store, kind: Kind, old: Object) -> Object:
-    """Terminating at first; gone when its contents are, which for pods can take a while."""
+    """Marks a namespace as Terminating; it is removed once it is empty."""
     marked = _mark(store, kind, old, 0, timestamp())
     for held_kind, held in store.contents(old["metadata"]["name"]):
         delete(store, held_kind, held, {})

@@ -1,4 +1,4 @@
-"""What can be made to go wrong with a request, and which requests that meets."""
+"""Faults that tests inject into requests, and the requests that they match."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 from tests.fakeapi.api_errors import ApiErrorResponse
 from tests.fakeapi.request_log import LoggedRequest
 
-#: ``before``: the connection is cut and nothing has happened. ``after``: the write happened, and
-#: its answer is lost.
+#: ``before``: the connection is reset before the request is handled; ``after``: the request is
+#: handled, and the response is lost.
 Drop = Literal["before", "after"]
 
 _REASONS = {
@@ -31,7 +31,7 @@ _REASONS = {
 
 @dataclass(slots=True, eq=False)
 class Fault:
-    """One thing that goes wrong, ``times`` times (None: until it is lifted).
+    """A fault that hits ``times`` requests (None: until it is removed).
 
     A request that matches waits ``delay`` seconds, and is then dropped, answered with ``raw`` or
     ``code``, or, where none of these is given, served as usual.
@@ -39,10 +39,10 @@ class Fault:
 
     method: str = "*"
     path: str = "*"
-    """A shell pattern for the path without its query; a star also spans slashes."""
+    """A shell pattern for the path without query; ``*`` also matches slashes."""
     when: Callable[[LoggedRequest], bool] | None = None
     watch: bool | None = None
-    """True meets only watches, False only other requests."""
+    """True matches only watches, False only other requests."""
     times: int | None = 1
     code: int | None = None
     reason: str = ""
@@ -55,7 +55,7 @@ class Fault:
     hits: int = 0
 
     def meets(self, entry: LoggedRequest) -> bool:
-        """Whether the request is one that goes wrong."""
+        """Whether the fault applies to the request."""
         return (
             (self.times is None or self.hits < self.times)
             and self.method in ("*", entry.method)
@@ -66,33 +66,33 @@ class Fault:
 
     @property
     def answers(self) -> bool:
-        """Whether it answers in the server's place."""
+        """Whether the fault has a response of its own."""
         return self.code is not None or self.raw is not None
 
     def refusal(self) -> ApiErrorResponse:
-        """The Status that the request is answered with."""
+        """The Status of the response."""
         code = self.code or 500
         reason = self.reason or _REASONS.get(code, "")
         return ApiErrorResponse(code, reason, self.message or f"made to fail with {code}")
 
 
 class Faults:
-    """The faults that are set, tried in the order in which they were."""
+    """The active faults, in the order in which they were added."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
 
     def add(self, fault: Fault) -> Fault:
-        """Sets the fault."""
+        """Adds a fault."""
         self._faults.append(fault)
         return fault
 
     def lift(self, fault: Fault | None = None) -> None:
-        """Takes one fault away, or all."""
+        """Removes one fault, or all."""
         self._faults = [f for f in self._faults if fault is not None and f is not fault]
 
     def for_request(self, entry: LoggedRequest) -> Fault | None:
-        """The first fault that meets the request; counts the hit."""
+        """The first fault that matches the request; counts the hit."""
         for fault in self._faults:
             if fault.meets(entry):
                 fault.hits += 1

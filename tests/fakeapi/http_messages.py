@@ -1,4 +1,4 @@
-"""Between HTTP and the rest of the fake: requests in, answers out."""
+"""Converts between aiohttp's requests and responses and those of the fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.fakeapi.request_log import LoggedRequest
 
 
 async def entry(request: web.BaseRequest) -> LoggedRequest:
-    """What the journal keeps of a request."""
+    """The entry of a request for the request log."""
     raw = await request.content.read()  # aiohttp's own limit is below an API server's 3 MiB
     body: Any = None
     if raw:
@@ -37,7 +37,7 @@ async def entry(request: web.BaseRequest) -> LoggedRequest:
 
 
 def as_json(code: int, body: Object, headers: dict[str, str] | None = None) -> web.Response:
-    """An answer of the API."""
+    """A JSON response."""
     return web.Response(
         status=code,
         body=orjson.dumps(body),
@@ -47,7 +47,7 @@ def as_json(code: int, body: Object, headers: dict[str, str] | None = None) -> w
 
 
 def failure(fault: Fault) -> web.Response:
-    """The answer of a fault that has one."""
+    """The response of a fault."""
     headers = {} if fault.retry_after is None else {"Retry-After": str(fault.retry_after)}
     if fault.raw is not None:
         return web.Response(status=fault.code or 200, body=fault.raw, headers=headers)
@@ -56,7 +56,7 @@ def failure(fault: Fault) -> web.Response:
 
 
 def cut(request: web.BaseRequest) -> web.Response:
-    """Cuts the connection; what is returned goes nowhere."""
+    """Resets the connection; the returned response is not sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)

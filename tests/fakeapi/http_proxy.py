@@ -1,4 +1,4 @@
-"""An HTTP proxy that knows CONNECT and nothing else."""
+"""An HTTP proxy for tests, which supports CONNECT only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 
 class Proxy:
-    """An HTTP proxy that knows CONNECT; ``says`` is its answer."""
+    """An HTTP proxy; ``says`` replaces its response to CONNECT."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []

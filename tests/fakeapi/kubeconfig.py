@@ -1,4 +1,4 @@
-"""Kubeconfig files for tests: whatever a user may write, for `sync.kube.credentials` to read."""
+"""Writes kubeconfig files for tests of `sync.kube.credentials`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kubeconfig(
     context: str = "fake",
     namespace: str = "default",
 ) -> Object:
-    """A kubeconfig of one cluster, user and context, all of the same name."""
+    """A kubeconfig with one cluster, user and context of the same name."""
     return {
         "apiVersion": "v1",
         "kind": "Config",
@@ -42,7 +42,7 @@ def write(path: Path, content: Object) -> Path:
 
 
 def plugin(path: Path, script: str) -> Object:
-    """The user entry for a credential plugin that is this shell script."""
+    """A user entry whose credential plugin is this shell script."""
     path.write_text("#!/bin/sh\n" + script, encoding="utf-8")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return {
@@ -55,7 +55,7 @@ def plugin(path: Path, script: str) -> Object:
 
 
 def credential(status: Object) -> str:
-    """A script that prints this as what a credential plugin has to say."""
+    """A script that prints an ExecCredential with this status."""
     said = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",

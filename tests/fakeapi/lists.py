@@ -1,4 +1,4 @@
-"""Lists, whole or in pages. All pages of one list show the same moment."""
+"""Lists, whole or in pages. All pages of a list have the same state."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tests.fakeapi.store import Store
 
 @dataclass(frozen=True, slots=True)
 class _Rest:
-    """What a continue token stands for."""
+    """The state of a continue token."""
 
     revision: int
     items: list[Object]
 
 
 class Lister:
-    """Answers list requests and keeps what is left of the paged ones."""
+    """Answers list requests and keeps the remaining pages."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._rests: dict[str, _Rest] = {}
 
     def answer(self, kind: Kind, namespace: str | None, query: dict[str, str]) -> Object:
-        """The list. Raises Refused: 410 for a token that is compacted, 400 for a foreign one."""
+        """The list. Raises ApiErrorResponse: 410 for a compacted token, 400 for an unknown one."""
         _validate(query, self._store.history.revision)
         passes = selection(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         if token := query.get("continue"):
@@ -75,7 +75,7 @@ class Lister:
 
 
 def _bare(obj: Object) -> Object:
-    """Items of built-in kinds come without kind and apiVersion."""
+    """Items of built-in resources without kind and apiVersion."""
     return {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}
 
 
@@ -96,7 +96,7 @@ def _validate(query: dict[str, str], current: int) -> None:
 
 
 def options_invalid(field: str, why: str) -> api_errors.ApiErrorResponse:
-    """The options of a list or watch contradict each other."""
+    """The error for contradictory options of a list or watch."""
     message = f'ListOptions.meta.k8s.io "" is invalid: {field}: Forbidden: {why}'
     causes = [{"reason": "FieldValueForbidden", "message": f"Forbidden: {why}", "field": field}]
     details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": causes}

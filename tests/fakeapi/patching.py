@@ -1,4 +1,4 @@
-"""The three kinds of patches. Pure: a patched copy comes back, the arguments stay as they are.
+"""The three patch types. Pure: functions return a patched copy and do not change arguments.
 
 Strategic merge knows how each list of the built-in kinds is merged, by field name alone: within
 what the bridge touches no two lists of one name differ, except ``ports``.
@@ -11,7 +11,7 @@ from typing import Any
 from sync.kube.resources import Object
 from tests.fakeapi import api_errors
 
-#: Lists of objects that are merged, and by which field. A list that is not here is replaced.
+#: Merge keys of lists of objects. Other lists are replaced.
 _MERGE_KEYS = {
     "addresses": "type",
     "conditions": "type",
@@ -33,7 +33,7 @@ _MERGE_KEYS = {
     "volumes": "name",
     "webhooks": "name",
 }
-#: Lists of plain values that are merged as sets.
+#: Lists of scalars that are merged as sets.
 _MERGED_SETS = {"finalizers"}
 
 
@@ -111,7 +111,7 @@ def _merge_list(field: str, old: list[Any], patch: list[Any], order: list[Any] |
 
 
 def _ordered(field: str, items: list[Any], order: list[Any] | None) -> list[Any]:
-    """Items that the order names come as it says, the others after them as they were."""
+    """Sorts the items by the order; other items follow in their own order."""
     if not order:
         return items
     key = _merge_key(field, items)
@@ -125,7 +125,7 @@ def _ordered(field: str, items: list[Any], order: list[Any] | None) -> list[Any]
 
 
 def json_patch(target: Object, operations: list[Object]) -> Object:
-    """RFC 6902: add, remove, replace and test. Raises Refused (422) where one fails."""
+    """RFC 6902: add, remove, replace and test. Raises ApiErrorResponse (422) if one fails."""
     document: Any = target
     for operation in operations:
         path = [p.replace("~1", "/").replace("~0", "~") for p in operation["path"].split("/")[1:]]

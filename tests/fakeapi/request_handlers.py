@@ -1,4 +1,4 @@
-"""One request that reached the API: from a target and a body to an answer."""
+"""Handles API requests: from a target and a body to a status code and a response body."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ _REVIEWS = {
 
 
 class Api:
-    """Everything but watches, faults and the socket."""
+    """Handles all requests except watches; knows nothing of faults and sockets."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.lister = Lister(store)
         self.version = "v1.34.4"
         self.clock: Callable[[], str] = timestamp
-        """The server's clock, in RFC 3339: what answers are dated by, and tokens live from."""
+        """The server's clock in RFC 3339, for the Date of responses and the lifetime of tokens."""
         self.authorize: Callable[[Object], bool] = lambda _spec: True
         """Answers SubjectAccessReviews and SelfSubjectAccessReviews by their ``spec``."""
         self.authenticate: Callable[[str], Object | None] = lambda _token: {"username": "someone"}
-        """Answers TokenReviews: the user that the token is of, or None."""
+        """Answers TokenReviews: the user of the token, or None."""
         self.budget: Callable[[Object], str] = lambda _pod: ""
-        """Why a PodDisruptionBudget keeps the pod from being evicted; "" where none does."""
+        """Why a PodDisruptionBudget prevents the eviction of the pod; "" if none does."""
 
     def answer(self, entry: LoggedRequest) -> Answer:
-        """The code and body. Raises Refused."""
+        """Returns status code and body. Raises ApiErrorResponse."""
         if entry.method == "POST" and entry.path in _REVIEWS:
             return 201, self._review(entry)
         if entry.method == "GET" and (found := self._about(entry.path)) is not None:
@@ -113,8 +113,8 @@ class Api:
         return 200, self._update(target, old, new, entry)
 
     def _apply(self, target: Target, entry: LoggedRequest) -> Answer:
-        """Server-side apply by one manager: made or merged, lists as a whole. What a manager
-        applied before and applies no more stays, which a real server removes."""
+        """Server-side apply by one field manager: creates or merges, replaces lists. Unlike a real
+        server it keeps fields that the manager no longer applies."""
         body, namespace = _body(entry), target.namespace or ""
         if not entry.query.get("fieldManager"):
             raise api_errors.bad_request("fieldManager is required for apply patch")
@@ -192,7 +192,7 @@ class Api:
         return {**body, "status": {"allowed": allowed, "reason": "" if allowed else "not allowed"}}
 
     def _about(self, path: str) -> Object | None:
-        """What a server says of itself: its version, and the kinds that it serves."""
+        """Version, health and discovery documents; None for other paths."""
         if path in ("/healthz", "/livez", "/readyz"):
             return {"status": "ok"}
         if path == "/version":
@@ -235,8 +235,8 @@ _METHODS: dict[str, Callable[[Api, Target, LoggedRequest], Answer]] = {
 
 
 def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
-    """Gives the pod to the node. That is no change of what is wanted: no new generation. Raises
-    Refused for one that is gated (setPodNodeAndMetadata in registry/core/pod/storage)."""
+    """Binds the pod to the node, without a new generation. Raises ApiErrorResponse for a gated pod
+    (setPodNodeAndMetadata in registry/core/pod/storage)."""
     if pod["spec"].get("schedulingGates"):
         why = "pod has non-empty .spec.schedulingGates"
         raise api_errors.conflict(kind.resource, pod["metadata"]["name"], why)

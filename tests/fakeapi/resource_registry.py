@@ -1,4 +1,4 @@
-"""Which kinds the fake serves, what is special about each, and what a URL path names."""
+"""The resources that the fake serves, their storage rules, and the parser of API paths."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tests.fakeapi import api_errors
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind and the rules of its storage."""
+    """A resource and its storage rules."""
 
     resource: Resource
     status: bool = True
-    """Whether /status exists; then the main path ignores changes of ``status``."""
+    """Whether /status exists; then writes to the main path ignore ``status``."""
     generation: bool = False
-    """Whether ``metadata.generation`` counts changes of what is wanted."""
+    """Whether ``metadata.generation`` counts changes of the spec."""
     blind_put: bool = True
-    """Whether a PUT without resourceVersion is taken (AllowUnconditionalUpdate)."""
+    """Whether a PUT without resourceVersion is accepted (AllowUnconditionalUpdate)."""
     fields: frozenset[str] | None = frozenset()
-    """The field selectors beyond name and namespace; None takes any path."""
+    """Field selectors beside name and namespace; None accepts any path."""
     builtin: bool = True
-    """Built-in kinds know strategic merge patches; custom resources do not."""
+    """Whether strategic merge patches work, as for all but custom resources."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a path names: a collection (no name), an object, or a subresource of one."""
+    """The target of a path: a collection (no name), an object, or a subresource."""
 
     kind: Kind
     namespace: str | None
@@ -92,7 +92,7 @@ _BUILTIN = (
 
 
 class Registry:
-    """The kinds of one server. More can be registered, as CustomResourceDefinitions do."""
+    """The resources of one server; tests can add others, as CustomResourceDefinitions do."""
 
     def __init__(self) -> None:
         self._by_place: dict[tuple[str, str, str], Kind] = {}
@@ -101,22 +101,22 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind) -> None:
-        """Serves the kind from now on."""
+        """Serves the resource from now on."""
         resource = kind.resource
         self._by_place[resource.group, resource.version, resource.plural] = kind
         self._by_kind[resource.api_version, resource.kind] = kind
 
     def drop(self, resource: Resource) -> None:
-        """Serves the kind no more: its paths are 404, as when its CRD is deleted."""
+        """Stops to serve the resource: its paths are 404, as after its CRD is deleted."""
         del self._by_place[resource.group, resource.version, resource.plural]
         del self._by_kind[resource.api_version, resource.kind]
 
     def of(self, resource: Resource) -> Kind:
-        """The kind at the resource's place; a test that asks for another has a mistake."""
+        """The kind of the resource. Raises KeyError for one that is not served."""
         return self._by_place[resource.group, resource.version, resource.plural]
 
     def of_object(self, obj: Object) -> Kind:
-        """The kind that the object says it is."""
+        """The kind of the object, by its apiVersion and kind."""
         return self._by_kind[obj["apiVersion"], obj["kind"]]
 
     def groups(self) -> dict[str, list[Kind]]:
@@ -127,7 +127,7 @@ class Registry:
         return found
 
     def resolve(self, raw_path: str) -> Target:
-        """What the path names. Raises Refused (404) for anything that is not served."""
+        """Parses a path. Raises ApiErrorResponse (404) if it is not served."""
         parts = [unquote(part) for part in raw_path.strip("/").split("/")]
         if parts[:2] == ["api", "v1"]:
             group, version, rest = "", "v1", parts[2:]

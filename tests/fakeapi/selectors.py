@@ -1,4 +1,4 @@
-"""Label and field selectors, as lists and watches take them."""
+"""Label and field selectors of lists and watches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _FIELD = re.compile(r"^(?P<key>[^=!]+)(?P<op>==|=|!=)(?P<value>.*)$")
 
 
 def selection(kind: Kind, labels: str, fields: str) -> Predicate:
-    """Whether an object passes both selectors. Raises Refused (400) for a malformed one."""
+    """A predicate for objects that match both selectors. Raises ApiErrorResponse (400)."""
     tests = [_label(part) for part in _split(labels)]
     tests += [_field(kind, part) for part in fields.split(",") if part]
     return lambda obj: all(test(obj) for test in tests)
 
 
 def _split(text: str) -> list[str]:
-    """At the commas that are not inside parentheses."""
+    """Splits at commas outside of parentheses."""
     return [part.strip() for part in re.split(r",(?![^(]*\))", text) if part.strip()]
 
 
@@ -63,7 +63,7 @@ def _field(kind: Kind, part: str) -> Predicate:
 
 
 def _text(obj: Object, path: str) -> str:
-    """The field as selectors see it: absent is empty, booleans are lower case."""
+    """The value of a field for selectors: "" if absent, booleans in lower case."""
     value: Any = obj
     for part in path.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -1,8 +1,8 @@
-"""The fake API server itself: a socket, what comes in, and what a test can do to it.
+"""The fake API server: its socket, its request log, and what tests can do to it.
 
-Use as an async context manager, or with `start` and `stop`: a server that starts again keeps its
-port and its objects. `put`, `update`, `delete` and `remove` act as other users of the cluster:
-watches see it, the journal does not.
+Use as an async context manager, or with `start` and `stop`: a restarted server keeps its port and
+its objects. `put`, `update`, `delete` and `remove` act as other users of the cluster: watches
+report their changes, the request log does not.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from translators.timestamps import parse_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: What every cluster has from the beginning.
+#: Namespaces of a new cluster.
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-system")
 
 
 class FakeApi:
-    """One API server on 127.0.0.1 (the port is the system's choice, then kept)."""
+    """One API server on 127.0.0.1. The system chooses the port at the first start."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class FakeApi:
         self.faults = Faults()
         self.log: list[LoggedRequest] = []
         self.token = token
-        """The bearer token to be shown; None lets everybody in."""
+        """The required bearer token; None accepts every request."""
         self.port = 0
-        """Where it listens; 0 before a `start` lets the system choose."""
+        """The port; 0 before a `start` lets the system choose."""
         self.tls = tls
-        """What the next `start` serves with; None for plain http."""
+        """The TLS context of the next `start`; None for plain http."""
         self._routes: list[tuple[str, str, Handler]] = []
         self._running = asyncio.Event()
         self._running.set()
@@ -62,7 +62,7 @@ class FakeApi:
         for name in FIRST_NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    # -- life ------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -77,7 +77,7 @@ class FakeApi:
         await self.stop()
 
     async def start(self) -> None:
-        """Listens; after `stop` on the same port, with the same objects."""
+        """Starts to listen; after `stop`, on the same port and with the same objects."""
         self._web = web.Server(self._serve, handler_cancellation=True, access_log=None)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
@@ -86,12 +86,12 @@ class FakeApi:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Refuses connections and cuts those that are open, as a machine that goes down."""
+        """Refuses connections and resets open ones, as a node that goes down."""
         if self._listener is None or self._web is None:
             return
         for listening in self._listener.sockets:
             asyncio.get_running_loop().remove_reader(listening.fileno())
-        # What is being accepted just now becomes a connection first, or it would stay open.
+        # Connections that are being accepted must exist first, or they would stay open.
         for _ in range(3):
             await asyncio.sleep(0)
         self._listener.close()
@@ -103,34 +103,34 @@ class FakeApi:
         self._listener = self._web = None
 
     def pause(self) -> None:
-        """Takes connections and requests, and answers nothing: also no watch says a word."""
+        """Accepts connections and requests without responding; watches fall silent, too."""
         self._running.clear()
         self.mute_watches()
 
     def resume(self) -> None:
-        """Goes on where `pause` stopped."""
+        """Ends `pause`."""
         self._running.set()
         self.unmute_watches()
 
-    # -- what goes wrong -------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------
 
     def fail(self, fault: Fault) -> Fault:
-        """Sets the fault: requests that it meets go wrong from now on."""
+        """Adds a fault, which applies to matching requests from now on."""
         return self.faults.add(fault)
 
     def heal(self, fault: Fault | None = None) -> None:
-        """Lifts one fault, or all."""
+        """Removes one fault, or all."""
         self.faults.lift(fault)
 
     def compact(self) -> None:
-        """Forgets the history: watches and continue tokens of now or before are told 410.
+        """Compacts the history: watches and continue tokens up to now get 410.
 
-        That needs a version that is older than the oldest known one, so one is used up."""
+        Uses up one version, since 410 needs a version before the oldest known one."""
         self.store.history.revision += 1
         self.store.history.compact()
 
     def break_watches(self, resource: Resource | None = None) -> int:
-        """Cuts the connections of open watches; how many those were."""
+        """Resets the connections of open watches; returns their number."""
         broken = self.watches.open(resource)
         for watch in broken:
             if watch.transport is not None:
@@ -138,47 +138,47 @@ class FakeApi:
         return len(broken)
 
     def end_watches(self, resource: Resource | None = None) -> None:
-        """Ends open watches in order, as at their timeoutSeconds."""
+        """Ends open watches gracefully, as at their timeoutSeconds."""
         for watch in self.watches.open(resource):
             watch.closing = True
             watch.follower.wake.set()
 
     def expire_watches(self, resource: Resource | None = None) -> None:
-        """Tells open watches 410 in their streams and ends them."""
+        """Sends a 410 ERROR event to open watches and ends them."""
         gone = api_errors.expired("The resourceVersion for the provided watch is too old.")
         for watch in self.watches.open(resource):
             watch.send({"type": "ERROR", "object": gone.status()}, last=True)
 
     def mute_watches(self) -> None:
-        """Open watches stay open and say nothing; what happens is kept for `unmute_watches`."""
-        self.watches.speaking.clear()
+        """Holds the events of open watches back until `unmute_watches`."""
+        self.watches.sending.clear()
 
     def unmute_watches(self) -> None:
-        """Watches speak again, and first say what they held back."""
-        self.watches.speaking.set()
+        """Sends the events that were held back, and later ones."""
+        self.watches.sending.set()
 
     def bookmark(self, resource: Resource | None = None) -> None:
-        """Sends a bookmark to the open watches that take them."""
+        """Sends a bookmark to the open watches that requested bookmarks."""
         for watch in self.watches.open(resource):
             if watch.bookmarks:
                 watch.send(self.watches.bookmark(watch))
 
     def route(self, method: str, path: str, handler: Handler) -> None:
-        """Answers what matches (path as in `Fault`) by a handler of the test's own."""
+        """Serves matching requests (path as in `Fault`) with a handler of the test."""
         self._routes.append((method, path, handler))
 
-    # -- what was asked --------------------------------------------------------------------
+    # -- request log --------------------------------------------------------------------
 
     def requests(self, method: str = "*", path: str = "*") -> list[LoggedRequest]:
         """The logged requests that match."""
         return [e for e in self.log if method in ("*", e.method) and fnmatchcase(e.path, path)]
 
     def writes(self, path: str = "*") -> list[LoggedRequest]:
-        """The logged requests that change something; reviews do not."""
+        """The logged requests that change something, without reviews."""
         return [e for e in self.requests(path=path) if e.method in WRITES and not e.review]
 
     def clear_log(self) -> None:
-        """Forgets the requests so far."""
+        """Clears the request log."""
         self.log.clear()
 
     def open_watches(self, resource: Resource | None = None) -> list[Watch]:
@@ -186,16 +186,16 @@ class FakeApi:
         return self.watches.open(resource)
 
     async def until(self, condition: Callable[[], object], *, timeout: float = 5.0) -> None:
-        """Waits for the condition, tried after each request and each change.
+        """Waits until the condition is true; checks it after each request and each change.
 
-        Raises AssertionError when it does not come true in time.
+        Raises AssertionError after ``timeout`` seconds.
         """
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
                     self._changed.clear()
                     try:
-                        # What no request shows (a client that left) is looked for by the clock.
+                        # Polls for what no request shows, such as a client that disconnected.
                         async with asyncio.timeout(0.02):
                             await self._changed.wait()
                     except TimeoutError:
@@ -206,12 +206,12 @@ class FakeApi:
     # -- acting as other users -------------------------------------------------------------
 
     def register(self, resource: Resource, *, status: bool = True) -> None:
-        """Serves one more kind, as a CustomResourceDefinition does."""
+        """Serves another resource, as a CustomResourceDefinition does."""
         kind = Kind(resource, status=status, generation=True, fields=None, builtin=False)
         self.store.registry.add(kind)
 
     def get(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """A copy of the object. Raises Refused (404)."""
+        """A copy of the object. Raises ApiErrorResponse (404)."""
         return copy(self.store.get(self._kind(resource), namespace or "", name))
 
     def find(self, resource: Resource, name: str, namespace: str | None = None) -> Object | None:
@@ -224,8 +224,8 @@ class FakeApi:
         return [copy(obj) for obj in self.store.all(self._kind(resource), namespace)]
 
     def put(self, obj: Object) -> Object:
-        """Creates the object, or makes the stored one be so; its status too. The namespace is
-        created where it is missing. uid, resourceVersion and the like remain the server's."""
+        """Creates or replaces the object, status included, and its namespace if it is missing. The
+        server sets uid, resourceVersion and the like."""
         kind = self.store.registry.of_object(obj)
         meta = obj["metadata"]
         namespace = meta.get("namespace", "default") if kind.resource.namespaced else ""
@@ -236,22 +236,23 @@ class FakeApi:
             body = {**obj, "metadata": {**meta, "resourceVersion": ""}}
             old = self.store.create(kind, namespace, body)
             if "status" not in obj or obj["status"] == old.get("status"):
-                return self._told(old)
+                return self._notify(old)
             return self.update(
                 kind.resource, old["metadata"]["name"], {"status": obj["status"]}, namespace
             )
         kept = {k: v for k, v in old["metadata"].items() if k not in ("labels", "annotations")}
         status = {"status": old["status"]} if "status" in old else {}
-        return self._told(self._commit(kind, old, {**status, **obj, "metadata": {**meta, **kept}}))
+        return self._notify(
+            self._commit(kind, old, {**status, **obj, "metadata": {**meta, **kept}})
+        )
 
     def update(
         self, resource: Resource, name: str, change: Object, namespace: str | None = None
     ) -> Object:
-        """Merges ``change`` into the object (null deletes), status and spec alike, with no rule
-        of what may change."""
+        """Applies a merge patch to spec and status alike, without validation."""
         kind = self._kind(resource)
         old = self.store.get(kind, namespace or "", name)
-        return self._told(self._commit(kind, old, patching.merge(old, change)))
+        return self._notify(self._commit(kind, old, patching.merge(old, change)))
 
     def delete(
         self,
@@ -261,24 +262,24 @@ class FakeApi:
         *,
         grace_seconds: int | None = None,
     ) -> Object:
-        """Deletes as a user does: pods on a node are only marked, finalizers hold."""
+        """Deletes as a user does: with grace period and finalizers."""
         kind = self._kind(resource)
         options: Object = {}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         old = self.store.get(kind, namespace or "", name)
-        return self._told(deletion.delete(self.store, kind, old, options))
+        return self._notify(deletion.delete(self.store, kind, old, options))
 
     def remove(self, resource: Resource, name: str, namespace: str | None = None) -> Object:
-        """Takes the object away at once, finalizers or not."""
+        """Removes the object at once, without grace period and finalizers."""
         kind = self._kind(resource)
-        return self._told(self.store.remove(kind, self.store.get(kind, namespace or "", name)))
+        return self._notify(self.store.remove(kind, self.store.get(kind, namespace or "", name)))
 
     def bind(self, name: str, node: str, namespace: str = "default") -> Object:
         """Binds a pod to a node, as the scheduler does."""
         kind = self._kind(PODS)
         pod = self.store.get(kind, namespace, name)
-        return self._told(bind(self.store, kind, pod, node))
+        return self._notify(bind(self.store, kind, pod, node))
 
     def _kind(self, resource: Resource) -> Kind:
         return self.store.registry.of(resource)
@@ -291,7 +292,7 @@ class FakeApi:
             new["metadata"]["generation"] = old["metadata"].get("generation", 1) + 1
         return self.store.commit(kind, old, new)
 
-    def _told(self, obj: Object) -> Object:
+    def _notify(self, obj: Object) -> Object:
         self._changed.set()
         return copy(obj)
 

@@ -1,7 +1,7 @@
-"""The objects of one cluster and what each write does to them, as kube-apiserver's registry.
+"""The objects of one cluster with the write semantics of kube-apiserver's registry.
 
-Synchronous and without a network: `server` puts HTTP before it. Stored objects are never changed
-in place, so lists and events may share them; whoever hands one out to a test copies it.
+Synchronous, without a network; `tests.fakeapi.server` adds HTTP. Stored objects are immutable, so
+lists and events share them; tests receive copies.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tests.fakeapi.change_log import Change, History
 from tests.fakeapi.resource_registry import Kind, Registry
 from translators.timestamps import format_time
 
-#: What a client cannot set or change in metadata.
+#: Metadata that clients can neither set nor change.
 _SYSTEM = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 Key = tuple[str, str]
 
 
 def copy(obj: Object) -> Object:
-    """A deep copy, by way of JSON: nothing that could not come over the wire is stored."""
+    """A deep copy through JSON, so that only serializable values are stored."""
     result: Object = orjson.loads(orjson.dumps(obj))
     return result
 
 
 def timestamp(seconds_ahead: float = 0.0) -> str:
-    """Now, or later, as API objects write it."""
+    """The time now, or later, as a metav1.Time."""
     moment = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
     return format_time(moment)
 
 
 class Store:
-    """All objects, by kind, namespace and name."""
+    """All objects by kind, namespace and name."""
 
     def __init__(self, registry: Registry, *, namespaces_must_exist: bool = True) -> None:
         self.registry = registry
@@ -45,7 +45,7 @@ class Store:
         self.namespaces_must_exist = namespaces_must_exist
         self.fill_defaults = True
         self.webhook: Callable[[Object], None] | None = None
-        """A mutating admission webhook: changes in place what requests create or update."""
+        """A mutating admission webhook, which changes objects in place."""
         self._objects: dict[Kind, dict[Key, Object]] = {}
 
     # -- reading ---------------------------------------------------------------------------
@@ -55,21 +55,21 @@ class Store:
         return self._objects.get(kind, {}).get((namespace, name))
 
     def get(self, kind: Kind, namespace: str, name: str) -> Object:
-        """The stored object, not a copy. Raises Refused (404)."""
+        """The stored object, not a copy. Raises ApiErrorResponse (404)."""
         obj = self.find(kind, namespace, name)
         if obj is None:
             raise api_errors.not_found(kind.resource, name)
         return obj
 
     def all(self, kind: Kind, namespace: str | None) -> list[Object]:
-        """The stored objects in the order of a list: by namespace, then name."""
+        """The stored objects in list order: by namespace and name."""
         found = self._objects.get(kind, {})
         return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
 
     # -- writing ---------------------------------------------------------------------------
 
     def create(self, kind: Kind, namespace: str, body: Object, *, dry: bool = False) -> Object:
-        """Stores a new object. Raises Refused (404, 403, 409, 422, 400)."""
+        """Stores a new object. Raises ApiErrorResponse (404, 403, 409, 422, 400)."""
         resource, obj = kind.resource, copy(body)
         meta = obj.setdefault("metadata", {})
         if not meta.get("name"):
@@ -102,7 +102,7 @@ class Store:
         return obj if dry else self.commit(kind, None, obj)
 
     def _mutate(self, obj: Object) -> None:
-        """Runs the webhook, and then adds the defaults to what it made, as an API server does."""
+        """Runs the webhook, then adds defaults, as an API server does."""
         if self.webhook is not None:
             self.webhook(obj)
             if self.fill_defaults:
@@ -111,10 +111,10 @@ class Store:
     def update(
         self, kind: Kind, old: Object, body: Object, subresource: str = "", *, dry: bool = False
     ) -> Object:
-        """Makes ``old`` become ``body``, as far as the path may change it.
+        """Replaces ``old`` by ``body``, the result of a PUT or a patch, as far as the path permits.
 
-        The result of a PUT or a patch. Nothing is written where nothing differs. Raises Refused:
-        409 for another resourceVersion, 422 for a change that the kind forbids.
+        Writes nothing if nothing differs. Raises ApiErrorResponse: 409 for another resourceVersion,
+        422 for a change of an immutable field.
         """
         new = copy(body)
         self._place(kind, old["metadata"].get("namespace", ""), new)
@@ -147,7 +147,7 @@ class Store:
         return self.commit(kind, old, new)
 
     def commit(self, kind: Kind, old: Object | None, new: Object) -> Object:
-        """Stores the object under the next resource version and tells the watches."""
+        """Stores the object with the next resource version and notifies watches."""
         self.history.revision += 1
         meta = {**new["metadata"], "resourceVersion": str(self.history.revision)}
         stored = {**new, "metadata": meta}
@@ -158,14 +158,14 @@ class Store:
         return stored
 
     def remove(self, kind: Kind, old: Object, *, last: Object | None = None) -> Object:
-        """Takes the object away at once, whatever it holds, and tells the watches."""
+        """Removes the object at once, despite finalizers, and notifies watches."""
         meta = old["metadata"]
         namespace = meta.get("namespace", "")
         if kind.resource == NAMESPACES:
             for held_kind, held in self.contents(meta["name"]):
                 self.remove(held_kind, held)
             if self.find(kind, "", meta["name"]) is None:
-                return old  # it was Terminating, and went with the last of its contents
+                return old  # a terminating namespace was removed with its last object
         del self._objects[kind][namespace, meta["name"]]
         self.history.revision += 1
         last = last or old
@@ -178,7 +178,7 @@ class Store:
         return gone
 
     def contents(self, namespace: str) -> list[tuple[Kind, Object]]:
-        """Everything that stands in the namespace."""
+        """All objects in the namespace."""
         return [
             (kind, obj)
             for kind, objects in self._objects.items()
@@ -187,7 +187,7 @@ class Store:
         ]
 
     def finish_namespace(self, name: str) -> None:
-        """What the namespace controller does: a Terminating one goes when nothing is in it."""
+        """Removes a terminating namespace once it is empty, as the namespace controller does."""
         kind = self.registry.of(NAMESPACES)
         there = self.find(kind, "", name)
         if there is None or "deletionTimestamp" not in there["metadata"]:
@@ -198,7 +198,7 @@ class Store:
     # -- parts -----------------------------------------------------------------------------
 
     def _place(self, kind: Kind, namespace: str, obj: Object) -> None:
-        """The object says what it is and where, and does not contradict the path."""
+        """Fills apiVersion, kind and namespace in; raises if they contradict the path."""
         resource, meta = kind.resource, obj.setdefault("metadata", {})
         obj.setdefault("apiVersion", resource.api_version)
         obj.setdefault("kind", resource.kind)
@@ -223,7 +223,7 @@ class Store:
             raise api_errors.forbidden(kind.resource, name, why, cause="NamespaceTerminating")
 
     def _confine(self, kind: Kind, old: Object, new: Object, subresource: str) -> Object:
-        """``new`` with only those changes that the path lets through."""
+        """``new`` without changes that the path ignores."""
         if subresource == "resize":
             return validation.resized(kind.resource, old, new)
         if subresource == "ephemeralcontainers":

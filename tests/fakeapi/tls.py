@@ -1,4 +1,4 @@
-"""A throwaway certificate authority: it signs a server at 127.0.0.1, and clients by name."""
+"""A temporary certificate authority for servers at 127.0.0.1 and for clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pair:
 
 
 class Authority:
-    """Writes what it issues into ``folder``, which has to exist."""
+    """Issues certificates into ``folder``, which must exist."""
 
     def __init__(self, folder: Path, name: str = "fake-ca") -> None:
         self._folder = folder
@@ -54,7 +54,7 @@ class Authority:
         return pair
 
     def server_context(self, pair: Pair) -> ssl.SSLContext:
-        """For a server that takes certificates of this authority from its clients."""
+        """The context of a server that accepts client certificates of this authority."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.cert)
         context.load_cert_chain(pair.cert, pair.key)
         context.verify_mode = ssl.CERT_OPTIONAL

@@ -10,14 +10,14 @@ from tests.fakeapi import api_errors
 from tests.fakeapi.store import Store
 from translators.timestamps import format_time, parse_time
 
-#: What a token begins with, so that tests find it wherever it gets to.
+#: The prefix of tokens, by which tests find leaked ones.
 PREFIX = "issued-token-"
-#: Seconds that a token lives, where nobody asks, and at least.
+#: The default and the minimum lifetime of a token in seconds.
 _LIFE, _LEAST = 3600, 600
 
 
 def issue(store: Store, account: Object, body: Object, *, now: str) -> Object:
-    """The answer with a new token. Raises Refused."""
+    """The TokenRequest with a new token in its status. Raises ApiErrorResponse."""
     name, namespace = account["metadata"]["name"], account["metadata"]["namespace"]
     spec = body.get("spec") or {}
     seconds = spec.get("expirationSeconds", _LIFE)

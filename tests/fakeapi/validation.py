@@ -1,7 +1,7 @@
-"""What an API server refuses: names, labels, and changes of what may not change.
+"""Validation of objects: names, labels, and immutable fields.
 
-Only rules that a bridge can run into. A failure is Refused with 422 and the field's path, as the
-server words it.
+Only rules that a bridge can violate. A failure is a 422 with the path of the field and
+the server's message.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ IMMUTABLE = "field is immutable"
 
 
 def check_create(resource: Resource, obj: Object) -> None:
-    """Raises Refused (422) where the object may not be created."""
+    """Raises ApiErrorResponse (422) if the object is invalid."""
     _refuse(resource, obj, [*_metadata(resource, obj), *_pod_shape(obj), *_event(obj)])
 
 
 def check_update(resource: Resource, old: Object, new: Object, subresource: str) -> None:
-    """Raises Refused (422) where ``old`` may not become ``new``."""
+    """Raises ApiErrorResponse (422) if ``old`` may not become ``new``."""
     problems = list(_metadata(resource, new))
     for field in ("uid", "name", "namespace"):
         value = new["metadata"].get(field)
@@ -134,7 +134,7 @@ def _pod(old: Object, new: Object) -> Iterator[Problem]:
 
 
 def _fixed(spec: Object) -> Object:
-    """The part of a pod's spec that may never change on the main path."""
+    """The part of a pod's spec that is immutable except through subresources."""
     loose = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
     fixed: Object = orjson.loads(
         orjson.dumps({k: v for k, v in spec.items() if k not in loose and v not in (None, [])})
@@ -146,7 +146,7 @@ def _fixed(spec: Object) -> Object:
 
 
 def resized(resource: Resource, old: Object, new: Object) -> Object:
-    """What /resize stores: the containers' resources. Raises Refused for any other change."""
+    """The pod that /resize stores. Raises ApiErrorResponse for changes beside resources."""
     result: Object = orjson.loads(orjson.dumps(old))
     for kind in ("initContainers", "containers"):
         wanted = {c["name"]: c for c in new["spec"].get(kind) or []}
@@ -162,7 +162,7 @@ def resized(resource: Resource, old: Object, new: Object) -> Object:
 
 
 def debugged(resource: Resource, old: Object, new: Object) -> Object:
-    """What /ephemeralcontainers stores: containers added, none changed or removed."""
+    """The pod that /ephemeralcontainers stores: containers can only be added."""
     before = old["spec"].get("ephemeralContainers") or []
     after = new["spec"].get("ephemeralContainers") or []
     if any(container not in after for container in before):

@@ -1,4 +1,4 @@
-"""Watches: the history of one kind, as seen through a selection, as a stream of JSON lines."""
+"""Watches: the changes of one resource through a selector, as a stream of JSON lines."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Watch:
 
     @property
     def bookmarks(self) -> bool:
-        """Whether the client takes bookmarks."""
+        """Whether the client requested bookmarks."""
         return _true(self.query, "allowWatchBookmarks")
 
     def send(self, event: Object, *, last: bool = False) -> None:
-        """Sends an event that is no change; after the ``last`` one the answer ends."""
+        """Sends an event that is no change; the stream ends after the ``last`` one."""
         self.follower.pending.append(event)
         self.closing = self.closing or last
         self.follower.wake.set()
 
     def shown(self, change: Change) -> Object | None:
-        """The change as this watch sees it; None where it does not."""
+        """The event of a change for this watch; None if it does not match."""
         if change.kind != self.kind or self.namespace not in (None, change.namespace):
             return None
         before = change.old is not None and self.passes(change.old)
@@ -54,25 +54,25 @@ class Watch:
             return {"type": "MODIFIED" if before else "ADDED", "object": change.last}
         shown = change.last
         if change.new is not None and change.old is not None:
-            # Left the selection: the state that passed, under the version of the change.
+            # Left the selection: the last matching state with the version of the change.
             version = {"resourceVersion": str(change.revision)}
             shown = {**change.old, "metadata": {**change.old["metadata"], **version}}
         return {"type": "DELETED", "object": shown}
 
 
 class Watches:
-    """The open watches of one server, and what can be done to them."""
+    """The open watches of one server."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._open: set[Watch] = set()
         self.streaming_lists = True
-        """Whether sendInitialEvents is known (the WatchList feature gate)."""
+        """Whether sendInitialEvents is supported (the WatchList feature gate)."""
         self.gone_in_stream = True
-        """Whether 410 comes as an ERROR event of a stream, or as the answer's own code."""
-        self.speaking = asyncio.Event()
-        self.speaking.set()
-        """Cleared: no watch says anything, and none is closed either."""
+        """Whether 410 is sent as an ERROR event, or as the status code of the response."""
+        self.sending = asyncio.Event()
+        self.sending.set()
+        """While cleared, watches neither send events nor end."""
 
     def open(self, resource: Resource | None = None) -> list[Watch]:
         """The open watches, of one resource or all."""
@@ -81,7 +81,7 @@ class Watches:
     async def serve(
         self, request: web.Request, kind: Kind, namespace: str | None, query: dict[str, str]
     ) -> web.StreamResponse:
-        """Answers one watch until its client leaves, its time is up, or it is broken."""
+        """Serves a watch until its client disconnects, it times out, or it is broken."""
         self._validate(query)
         passes = selection(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         try:
@@ -103,7 +103,7 @@ class Watches:
                 async with asyncio.timeout(seconds):
                     await self._pump(watch, response)
             except TimeoutError:
-                await self.speaking.wait()
+                await self.sending.wait()
                 await response.write_eof()
         finally:
             self._open.discard(watch)
@@ -111,7 +111,7 @@ class Watches:
         return response
 
     def bookmark(self, watch: Watch) -> Object:
-        """A bookmark at the version that the server has reached."""
+        """A bookmark with the current version."""
         resource = watch.kind.resource
         version = str(self._store.history.revision)
         metadata: Object = {"resourceVersion": version, "creationTimestamp": None}
@@ -168,7 +168,7 @@ class Watches:
     async def _pump(self, watch: Watch, response: web.StreamResponse) -> None:
         while True:
             await watch.follower.wake.wait()
-            await self.speaking.wait()
+            await self.sending.wait()
             watch.follower.wake.clear()
             lines = [orjson.dumps(event) + b"\n" for event in self._drain(watch)]
             if lines:

@@ -17,7 +17,7 @@ from tests.sync.world import World
 async def world(
     home_api: FakeApi, remote_api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
-    """Two clusters and an engine that is not started yet. What fails is tried again at once."""
+    """Two clusters and an engine that is not started yet; retries follow at once."""
     Waits(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.004)

@@ -1,4 +1,4 @@
-"""The API's discovery, for tests of what looks at every kind that a server has."""
+"""Serves discovery documents, for tests that read every resource of a server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WIDGETS = Resource("example.com", "v1", "widgets", "Widget")
 
 
 def serve_discovery(api: FakeApi) -> None:
-    """The server tells what it serves, each kind with its verbs; also a kind of its own. Of the
-    versions of a group the one that was registered first is preferred."""
+    """Serves discovery of all resources and of WIDGETS. The version of a group that was registered
+    first is preferred."""
 
     async def groups(_request: web.Request) -> web.Response:
         versions: dict[str, list[dict[str, str]]] = {}

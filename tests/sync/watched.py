@@ -1,4 +1,4 @@
-"""An informer at work, and what it told its handlers."""
+"""Runs informers in tests, and records what they report to handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from translators.objects import Object, name_of
 
 
 class Waits:
-    """Stands in for `Backoff` in informers: notes its waits, and makes them short."""
+    """Replaces `Backoff` in informers: records the waits, and shortens them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, shortened: int = 100) -> None:
         self.taken: list[float] = []
@@ -36,7 +36,7 @@ class Waits:
 
 
 class Told:
-    """The changes that an informer told, as ``+name``, ``~name`` and ``-name``."""
+    """The changes that an informer reported, as ``+name``, ``~name`` and ``-name``."""
 
     def __init__(self, informer: Informer) -> None:
         self.changes: list[tuple[Object | None, Object | None]] = []
@@ -48,7 +48,7 @@ class Told:
         self.changes.append((old, new))
 
     def take(self) -> list[str]:
-        """What was told since the last time."""
+        """The changes since the last call."""
         told = [
             ("~" if old and new else "+" if new else "-") + name_of(new or old or {})
             for old, new in self.changes
@@ -71,8 +71,8 @@ async def watching(informer: Informer) -> AsyncIterator[asyncio.Task[None]]:
 
 
 async def caught_up(api: FakeApi, *informers: Informer) -> None:
-    """Waits until the informers watch, and have seen everything that the server has to tell:
-    bookmarks, in the place of a change that concerns them, say how far they are."""
+    """Waits until the informers watch, and have processed every change of the server. Bookmarks
+    advance informers that no change concerns."""
     revision = api.store.history.revision
     watches = Counter(it.resource for it in informers)
 
