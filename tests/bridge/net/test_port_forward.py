@@ -64,7 +64,7 @@ def message(channel: int, data: bytes) -> bytes:
 PORTS = (message(0, b"\x90\x1f"), message(1, b"\x90\x1f"))
 
 
-def test_data_comes_without_what_frames_it() -> None:
+def test_data_is_passed_on_without_frames() -> None:
     pair = Pair()
     pair.comes(*PORTS, message(0, b"hello "), message(0, b"world"))
     assert pair.above.data == b"hello world"
@@ -72,7 +72,7 @@ def test_data_comes_without_what_frames_it() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_does_not_matter_how_the_bytes_are_cut(seed: int) -> None:
+def test_result_is_independent_of_read_boundaries(seed: int) -> None:
     rng = random.Random(seed)
     pieces = [rng.randbytes(rng.choice((0, 1, 125, 126, 127, 65535, 65536, 70000))) for _ in "abc"]
     stream = b"".join([*PORTS, *(message(0, piece) for piece in pieces), server_frame(9, b"x")])
@@ -91,21 +91,21 @@ def _cut(stream: bytes, rng: random.Random) -> Iterator[bytes]:
         at += size
 
 
-def test_a_message_of_several_frames_is_one() -> None:
+def test_fragmented_message_is_joined() -> None:
     pair = Pair()
     first = b"\x02" + bytes([4]) + b"\x00abc"
     pair.comes(*PORTS, first, bytes([0x80, 3]) + b"def")
     assert pair.above.data == b"abcdef"
 
 
-def test_what_the_kubelet_says_of_an_error_is_told_once() -> None:
+def test_error_channel_is_reported_once() -> None:
     pair = Pair()
     pair.comes(*PORTS, message(1, b"connection refused"), message(1, b"again"))
     assert pair.wrong == ["connection refused"]
     assert pair.above.data == b""
 
 
-def test_a_close_is_answered_and_no_failure() -> None:
+def test_close_frame_is_answered_and_not_an_error() -> None:
     pair = Pair()
     pair.comes(*PORTS, message(0, b"all of it"), server_frame(8, b"\x03\xe8"))
     assert pair.above.data == b"all of it"
@@ -115,7 +115,7 @@ def test_a_close_is_answered_and_no_failure() -> None:
     assert pair.wrong == []
 
 
-def test_an_end_without_a_close_is_a_failure() -> None:
+def test_connection_lost_without_close_frame_is_an_error() -> None:
     pair = Pair()
     pair.comes(*PORTS, message(0, b"part"))
     assert not pair.channels.eof_received()
@@ -133,7 +133,7 @@ def test_an_end_without_a_close_is_a_failure() -> None:
         message(2, b"x"),  # no such channel
     ],
 )
-def test_what_is_not_the_protocol_ends_it(raw: bytes) -> None:
+def test_protocol_violation_aborts(raw: bytes) -> None:
     pair = Pair()
     pair.comes(*PORTS, raw, message(0, b"more"))
     assert len(pair.wrong) == 1
@@ -141,7 +141,7 @@ def test_what_is_not_the_protocol_ends_it(raw: bytes) -> None:
     assert pair.above.data == b""
 
 
-def test_what_is_sent_is_masked_and_can_be_read_back() -> None:
+def test_sent_frames_are_masked_and_decodable() -> None:
     pair = Pair()
     pair.channels.write(b"x" * 300_000)
     sent, data = pair.below.sent, b""
@@ -158,14 +158,14 @@ def test_what_is_sent_is_masked_and_can_be_read_back() -> None:
     assert data == b"x" * 300_000
 
 
-def test_what_means_nothing_is_an_empty_pong() -> None:
+def test_release_write_buffer_sends_an_empty_pong() -> None:
     pair = Pair()
     pair.channels.release_write_buffer()
     assert pair.below.sent[:2] == b"\x8a\x80"
     assert len(pair.below.sent) == 6, "a head and a key"
 
 
-def test_nothing_is_sent_after_the_end() -> None:
+def test_nothing_is_sent_after_close() -> None:
     pair = Pair()
     pair.channels.write_eof()
     assert pair.below.sent == b"", "the protocol has no end of one direction"
@@ -177,7 +177,7 @@ def test_nothing_is_sent_after_the_end() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 125, 126, 65535, 65536])
-def test_a_frame_is_as_the_standard_has_it(length: int) -> None:
+def test_frame_matches_rfc_6455(length: int) -> None:
     payload, key = random.Random(length).randbytes(length), b"\x01\x02\x03\xff"
     made = frame(2, payload, key)
     plain = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))

@@ -46,7 +46,7 @@ async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
             end.writer.close()
 
 
-async def test_silence_ends_it() -> None:
+async def test_idle_tunnel_is_closed() -> None:
     tunnel = Tunnel(idle_timeout=0.2)
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
@@ -60,7 +60,9 @@ async def test_silence_ends_it() -> None:
         await asyncio.wait_for(running, 2)
 
 
-async def test_half_of_it_stays_open_while_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_open_tunnel_stays_open_while_bytes_arrive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "HALF_OPEN_TIMEOUT", 0.2)
     moved: Counter[str] = Counter()
     tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
@@ -79,7 +81,7 @@ async def test_half_of_it_stays_open_while_bytes_come(monkeypatch: pytest.Monkey
         await asyncio.wait_for(running, 2)
 
 
-async def test_it_ends_when_both_have_ended() -> None:
+async def test_tunnel_ends_after_eof_from_both_ends() -> None:
     tunnel = Tunnel()
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
@@ -92,7 +94,7 @@ async def test_it_ends_when_both_have_ended() -> None:
         await asyncio.wait_for(running, 2)
 
 
-async def test_who_does_not_take_the_last_bytes_is_cut() -> None:
+async def test_end_that_does_not_read_is_aborted_after_the_grace() -> None:
     tunnel = Tunnel(close_grace=0.2)
     async with joined(tunnel) as (_, remote):
         running = asyncio.create_task(tunnel.run())
@@ -103,7 +105,7 @@ async def test_who_does_not_take_the_last_bytes_is_cut() -> None:
         await asyncio.wait_for(running, 2)
 
 
-async def test_being_cancelled_cuts_both() -> None:
+async def test_cancelling_run_aborts_both_ends() -> None:
     tunnel = Tunnel()
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())

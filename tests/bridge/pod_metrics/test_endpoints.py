@@ -129,7 +129,7 @@ def value(text: str, name: str) -> float:
     return float(next(sample.value for sample in samples if sample.name == name))
 
 
-async def test_each_path_tells_of_our_pods_and_of_no_others(two: Clusters, there: Kubelets) -> None:
+async def test_every_path_has_only_pods_of_this_node(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker", "another") as (_, __, session):
         for path in (RESOURCE, "/metrics/cadvisor", "/metrics/probes", "/stats/summary"):
             text = await read(session, path)
@@ -144,9 +144,7 @@ async def test_each_path_tells_of_our_pods_and_of_no_others(two: Clusters, there
             assert named == {("default", "a"), ("default", "b")}
 
 
-async def test_a_pod_is_told_by_the_kubelet_of_its_node_alone(
-    two: Clusters, there: Kubelets
-) -> None:
+async def test_pod_samples_come_from_its_own_node_only(two: Clusters, there: Kubelets) -> None:
     """Each fake kubelet has both pods; a node that is lost may still run one that is elsewhere."""
     async with running(two, "worker", "another") as (_, __, session):
         text = await read(session)
@@ -154,7 +152,7 @@ async def test_a_pod_is_told_by_the_kubelet_of_its_node_alone(
     assert sorted(there.asked) == [("another", RESOURCE), ("worker", RESOURCE)]
 
 
-async def test_only_nodes_with_pods_of_ours_are_asked_and_only_when_somebody_asks(
+async def test_only_nodes_with_own_pods_are_queried_and_only_on_request(
     two: Clusters, there: Kubelets
 ) -> None:
     async with running(two, "another") as (_, __, session):
@@ -163,7 +161,7 @@ async def test_only_nodes_with_pods_of_ours_are_asked_and_only_when_somebody_ask
         assert there.asked == [("another", RESOURCE)]
 
 
-async def test_those_who_ask_together_or_soon_after_cost_one_question(
+async def test_concurrent_and_close_requests_share_one_scrape(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoints, "CACHE_SECONDS", 60.0)
@@ -174,9 +172,7 @@ async def test_those_who_ask_together_or_soon_after_cost_one_question(
     assert len(there.asked) == 1
 
 
-async def test_the_node_uses_what_its_pods_use_and_the_counter_goes_on(
-    two: Clusters, there: Kubelets
-) -> None:
+async def test_node_usage_is_the_sum_and_its_counter_grows(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker", "another") as (world, _, session):
         first = value(await read(session), "node_cpu_usage_seconds_total")
         there.seconds, there.at = 12.5, 2000
@@ -192,9 +188,7 @@ async def test_the_node_uses_what_its_pods_use_and_the_counter_goes_on(
         assert value(text, "node_memory_working_set_bytes") == 1000
 
 
-async def test_the_counter_of_the_node_goes_on_with_the_next_bridge(
-    two: Clusters, there: Kubelets
-) -> None:
+async def test_node_counter_continues_with_the_next_bridge(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker") as (_, __, session):
         await read(session)
         there.seconds, there.at = 15.0, 2000
@@ -207,7 +201,7 @@ async def test_the_counter_of_the_node_goes_on_with_the_next_bridge(
     assert again == pytest.approx(after + 1)
 
 
-async def test_a_silent_kubelet_costs_its_own_pods_and_is_told(
+async def test_silent_kubelet_costs_its_own_pods_and_sets_scrape_error(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_scraper, "NODE_TIMEOUT", 0.2)
@@ -223,7 +217,7 @@ async def test_a_silent_kubelet_costs_its_own_pods_and_is_told(
         assert value(text, "resource_scrape_error") == 0
 
 
-async def test_who_asks_does_not_wait_for_ever(
+async def test_scrape_has_a_total_timeout(
     two: Clusters, there: Kubelets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_scraper, "TOTAL_TIMEOUT", 0.2)
@@ -238,13 +232,15 @@ async def test_who_asks_does_not_wait_for_ever(
 
 
 @pytest.mark.parametrize("garbled", [b"\xff\xfe{", b"[]", b"{"])
-async def test_what_is_no_answer_is_none(two: Clusters, there: Kubelets, garbled: bytes) -> None:
+async def test_malformed_response_counts_as_no_answer(
+    two: Clusters, there: Kubelets, garbled: bytes
+) -> None:
     there.garbled = garbled
     async with running(two, "worker") as (_, __, session):
         assert (await refused(session, "/stats/summary"))[0] == 503
 
 
-async def test_a_right_that_is_taken_away_is_told_once(
+async def test_missing_permission_is_logged_once(
     two: Clusters, there: Kubelets, caplog: pytest.LogCaptureFixture
 ) -> None:
     there.refused = {"worker"}
@@ -256,7 +252,7 @@ async def test_a_right_that_is_taken_away_is_told_once(
     assert sum(it.levelname == "WARNING" for it in warned) == 1
 
 
-async def test_the_summary_is_of_the_virtual_node(two: Clusters, there: Kubelets) -> None:
+async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker") as (world, _, session):
         async with session.post("/stats/summary") as answer:
             found = await answer.json()
@@ -319,9 +315,7 @@ async def is_empty(session: aiohttp.ClientSession, path: str) -> bool:
     return all(line.startswith("#") for line in lines)
 
 
-async def test_every_path_that_is_scraped_at_kubelets_is_served(
-    two: Clusters, there: Kubelets
-) -> None:
+async def test_all_scrape_paths_of_kubelets_are_served(two: Clusters, there: Kubelets) -> None:
     """Those of kube-prometheus' ServiceMonitor for kubelets."""
     async with running(two, "worker") as (_, __, session):
         for path in ("/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/slis"):
@@ -355,7 +349,7 @@ async def test_a_metrics_api_that_fails_is_told(two: Clusters, there: Kubelets) 
         assert (await refused(session, "/stats/summary"))[0] == 503
 
 
-async def test_without_any_right_nothing_is_told_and_the_join_says_so(
+async def test_without_permissions_join_warns_and_paths_are_not_found(
     two: Clusters, there: Kubelets
 ) -> None:
     two.remote.api.authorize = lambda spec: (
@@ -369,7 +363,7 @@ async def test_without_any_right_nothing_is_told_and_the_join_says_so(
     assert there.asked == []
 
 
-async def test_none_asks_for_no_right(two: Clusters, there: Kubelets) -> None:
+async def test_metrics_none_requires_no_permission(two: Clusters, there: Kubelets) -> None:
     async with running(two, "worker", metrics="none") as (_, __, session):
         assert (await refused(session, RESOURCE))[0] == 404
         for path in ("/metrics/cadvisor", "/metrics/probes", "/metrics/slis"):

@@ -28,35 +28,35 @@ def counted(*answers: list[PodUsage], present: set[str] | None = None) -> NodeUs
     return usage
 
 
-def test_a_node_whose_pods_use_nothing_is_not_taken_for_one_without_metrics() -> None:
+def test_idle_node_reports_values_above_zero() -> None:
     usage = counted([])
     assert (usage.cpu_seconds, usage.memory_bytes) == (MIN_SECONDS, MIN_BYTES)
     assert usage.milliseconds is None
 
 
-def test_each_pod_adds_what_it_used_since_its_last_sample() -> None:
+def test_pod_adds_its_usage_since_the_last_sample() -> None:
     usage = counted([used("a", 5, 1), used("b", 7, 1)], [used("a", 6, 20), used("b", 9, 10)])
     assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
     assert (usage.memory_bytes, usage.milliseconds) == (20, 20)
 
 
-def test_what_was_used_before_the_first_question_is_no_leap() -> None:
+def test_usage_before_the_first_response_is_not_counted() -> None:
     usage = counted([used("a", 500, 1)], [used("a", 501, 2), used("new", 3, 2)])
     assert usage.cpu_seconds == pytest.approx(1 + 3 + MIN_SECONDS)
 
 
-def test_a_pod_of_before_whose_kubelet_was_silent_at_first_is_no_leap_either() -> None:
+def test_existing_pod_with_late_first_sample_causes_no_jump() -> None:
     usage = counted([], [used("a", 500, 1)], [used("a", 501, 2)], present={"a"})
     assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
-def test_a_silence_of_a_kubelet_loses_nothing() -> None:
+def test_missed_sample_loses_no_usage() -> None:
     answers = [[used("a", 1, 1)], [], [used("a", 4, 3)]]
     usage = counted(*answers, present={"a"})
     assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
 
 
-def test_a_pod_that_is_listed_late_is_no_leap_by_its_lifetime() -> None:
+def test_pod_listed_late_causes_no_jump() -> None:
     """It was placed long before the last answer, which did not have it."""
     usage = NodeUsage()
     usage.add([], present={}, now=60 * MINUTE)
@@ -65,13 +65,13 @@ def test_a_pod_that_is_listed_late_is_no_leap_by_its_lifetime() -> None:
     assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
-def test_a_pod_that_is_listed_again_after_a_gap_is_no_leap_by_its_lifetime() -> None:
+def test_pod_listed_again_after_a_gap_causes_no_jump() -> None:
     answers = [[used("b", 0, 1)], [used("a", 5, 2)], [used("b", 0, 3)], [used("a", 500, 4)]]
     usage = counted(*answers, [used("a", 501, 5)])
     assert usage.cpu_seconds == pytest.approx(5 + 1 + MIN_SECONDS)
 
 
-def test_a_new_pod_whose_first_sample_comes_later_counts_whole() -> None:
+def test_new_pod_with_late_first_sample_counts_as_a_whole() -> None:
     usage = NodeUsage()
     usage.add([], present={}, now=MINUTE)
     placed = {"a": MINUTE + 1}
@@ -80,19 +80,19 @@ def test_a_new_pod_whose_first_sample_comes_later_counts_whole() -> None:
     assert usage.cpu_seconds == pytest.approx(7 + MIN_SECONDS)
 
 
-def test_a_counter_that_fell_began_anew() -> None:
+def test_decreased_pod_counter_is_a_reset() -> None:
     usage = counted([used("a", 100, 1)], [used("a", 2, 2)], [used("a", 3, 3)])
     assert usage.cpu_seconds == pytest.approx(3 + MIN_SECONDS)
 
 
-def test_a_sample_that_is_not_newer_counts_nothing() -> None:
+def test_sample_that_is_not_newer_is_ignored() -> None:
     usage = counted(
         [used("a", 100, 5)], [used("a", 90, 4)], [used("a", 100, 5)], [used("a", 101, 6)]
     )
     assert usage.cpu_seconds == pytest.approx(1 + MIN_SECONDS)
 
 
-def test_the_next_bridge_goes_on_where_this_one_ended() -> None:
+def test_next_bridge_resumes_the_counter() -> None:
     first, second = counted([used("a", 1, 1)], [used("a", 43, 2)]), NodeUsage()
     second.add([used("a", 44, 3)], present={"a": 0}, now=MINUTE)
     second.resume(first.checkpoint())
@@ -100,7 +100,7 @@ def test_the_next_bridge_goes_on_where_this_one_ended() -> None:
 
 
 @pytest.mark.parametrize("note", ["", "much", "nan", "inf", "-5"])
-def test_a_note_that_says_nothing_changes_nothing(note: str) -> None:
+def test_invalid_checkpoint_is_ignored(note: str) -> None:
     usage = NodeUsage()
     usage.resume(note)
     assert usage.cpu_seconds == MIN_SECONDS
@@ -114,7 +114,7 @@ _times = st.integers(0, 10 * MINUTE)
 
 
 @given(st.lists(st.tuples(st.lists(samples, max_size=4), st.dictionaries(pods, _times), _times)))
-def test_the_counter_never_falls(
+def test_counter_never_decreases(
     answers: list[tuple[list[PodUsage], dict[str, int], int]],
 ) -> None:
     usage = NodeUsage()
@@ -125,7 +125,7 @@ def test_the_counter_never_falls(
         before = usage.cpu_seconds
 
 
-def test_a_bridge_that_serves_the_node_again_adds_nothing_of_the_time_between() -> None:
+def test_resuming_again_does_not_count_the_other_bridges_time() -> None:
     usage = NodeUsage()
     usage.resume("100.0")
     usage.add([used("a", 10, 1)], present={"a": 0}, now=1 * MINUTE)

@@ -12,7 +12,7 @@ import pytest
 from sync.cache.store import Key
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from sync.relay import endpoint_slices
-from sync.relay import forward as relay_module
+from sync.relay import forward as forward_module
 from sync.relay.forward import OnLimited, PortUnavailableError
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, World
@@ -22,7 +22,7 @@ from translators.relay.forward import EndpointPort, ForwardPlan
 WEB = Key("default", "web")
 
 
-class Ports:
+class FakeListeners:
     """Stands in for the listeners: gives out ports, and notes what it was asked."""
 
     def __init__(self) -> None:
@@ -61,12 +61,12 @@ class Ports:
 
 
 @pytest.fixture
-def ports(world: World, monkeypatch: pytest.MonkeyPatch) -> Ports:
+def listeners(world: World, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
     """The world's bridge is a relay."""
-    monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(forward_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
-    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
-    found = Ports()
+    monkeypatch.setattr(forward_module, "REMOTE_GRACE", 0.05)
+    found = FakeListeners()
     world.listeners = found
     world.policy = replace(world.policy, network="relay", relay_address=ADDRESS)
     return found
@@ -102,27 +102,27 @@ def published(world: World) -> list[int]:
     return sorted(port["port"] for it in found for port in it["ports"])
 
 
-async def test_a_service_leads_to_the_bridge_while_pods_are_ready(
-    world: World, ports: Ports
+async def test_service_leads_to_the_bridge_while_pods_are_ready(
+    world: World, listeners: FakeListeners
 ) -> None:
     await with_pods(world, "a", "b")
-    assert ports.pods() == ["a", "b"]
+    assert listeners.pods() == ["a", "b"]
     assert published(world) == [4000, 4001]
     assert "podIP" not in world.status("a"), "home must not publish an address nobody reaches"
 
     not_ready = [{"type": "Ready", "status": "False"}]
     world.runs("a", conditions=not_ready)
     await world.settle()
-    assert ports.pods() == ["b"]
+    assert listeners.pods() == ["b"]
     assert published(world) == [4000]
 
     world.home.delete(PODS, "b", "default")
     await world.settle()
-    assert ports.pods() == []
+    assert listeners.pods() == []
     assert slices(world) == []
 
 
-async def test_what_changes_nothing_is_not_written(world: World, ports: Ports) -> None:
+async def test_irrelevant_change_causes_no_write(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "a")
     assert published(world) == [4000]
     world.runs("a", message="still here")
@@ -130,8 +130,8 @@ async def test_what_changes_nothing_is_not_written(world: World, ports: Ports) -
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_a_service_that_comes_or_goes_or_changes_is_followed(
-    world: World, ports: Ports
+async def test_service_creation_update_and_deletion_are_followed(
+    world: World, listeners: FakeListeners
 ) -> None:
     await with_pods(world, "a")
     world.home.delete(SERVICES, "web", "default")
@@ -145,7 +145,7 @@ async def test_a_service_that_comes_or_goes_or_changes_is_followed(
     assert slices(world) == []
 
 
-async def test_slices_that_somebody_changes_are_put_right(world: World, ports: Ports) -> None:
+async def test_modified_slices_are_restored(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "a")
     (slice_,) = slices(world)
     name = slice_["metadata"]["name"]
@@ -158,7 +158,7 @@ async def test_slices_that_somebody_changes_are_put_right(world: World, ports: P
     assert published(world) == [4000]
 
 
-async def test_slices_of_others_are_left_alone(world: World, ports: Ports) -> None:
+async def test_unmanaged_slices_are_left_alone(world: World, listeners: FakeListeners) -> None:
     theirs = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -178,7 +178,7 @@ async def test_slices_of_others_are_left_alone(world: World, ports: Ports) -> No
     assert [it["metadata"]["name"] for it in slices(world)] == ["web-xyz"]
 
 
-async def test_a_bridge_that_was_killed_takes_up_its_ports(world: World, ports: Ports) -> None:
+async def test_ports_are_restored_after_a_crash(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "a", "b")
     left = slices(world)
     assert len(left) == 2
@@ -186,7 +186,7 @@ async def test_a_bridge_that_was_killed_takes_up_its_ports(world: World, ports: 
     await world.stop()
     world.home.heal()
     assert len(slices(world)) == 2, "it did not take them back"
-    world.listeners = again = Ports()
+    world.listeners = again = FakeListeners()
     again.next = 7000
     world.forget()
     await world.start()
@@ -194,16 +194,16 @@ async def test_a_bridge_that_was_killed_takes_up_its_ports(world: World, ports: 
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_a_bridge_that_stops_takes_back_what_it_published(world: World, ports: Ports) -> None:
+async def test_stopping_bridge_withdraws_its_slices(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "a")
-    assert ports.running
+    assert listeners.running
     await world.stop()
     assert slices(world) == []
-    assert not ports.running
+    assert not listeners.running
 
 
-async def test_a_bridge_that_stops_takes_back_what_it_was_publishing(
-    world: World, ports: Ports
+async def test_stopping_bridge_withdraws_a_slice_being_created(
+    world: World, listeners: FakeListeners
 ) -> None:
     """Of what it wrote last neither an answer nor an event has come."""
     await with_pods(world, "a")
@@ -217,9 +217,7 @@ async def test_a_bridge_that_stops_takes_back_what_it_was_publishing(
     assert slices(world) == []
 
 
-async def test_what_is_left_where_nothing_runs_any_more_is_removed(
-    world: World, ports: Ports
-) -> None:
+async def test_slices_without_pods_are_deleted(world: World, listeners: FakeListeners) -> None:
     """An earlier bridge was killed, and its pods went meanwhile."""
     old = forward.forward_slices(
         world.home.put(service()), {EndpointPort("", 0): 4000}, IDENTITY, address=ADDRESS
@@ -229,24 +227,24 @@ async def test_what_is_left_where_nothing_runs_any_more_is_removed(
     assert slices(world) == []
 
 
-async def test_a_remote_that_is_away_takes_its_pods_out_of_services(
-    world: World, ports: Ports
+async def test_unreachable_remote_removes_its_pods_from_services(
+    world: World, listeners: FakeListeners
 ) -> None:
     await with_pods(world, "a")
     assert len(slices(world)) == 1
     world.remote.fail(Fault("GET", "*/pods", times=None, code=503))
     world.remote.break_watches(PODS)
     await world.home.until(lambda: not slices(world))
-    assert ports.pods() == []
+    assert listeners.pods() == []
     world.remote.heal()
     await world.home.until(lambda: slices(world))
-    assert ports.pods() == ["a"]
+    assert listeners.pods() == ["a"]
 
 
-async def test_a_watch_that_breaks_for_a_moment_takes_nothing_away(
-    world: World, ports: Ports, monkeypatch: pytest.MonkeyPatch
+async def test_short_watch_interruption_removes_nothing(
+    world: World, listeners: FakeListeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 1.0)
+    monkeypatch.setattr(forward_module, "REMOTE_GRACE", 1.0)
     await with_pods(world, "a")
     world.remote.fail(Fault("GET", "*/pods", code=503))
     world.remote.break_watches(PODS)
@@ -255,7 +253,7 @@ async def test_a_watch_that_breaks_for_a_moment_takes_nothing_away(
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_what_cannot_be_carried_is_told_once(world: World, ports: Ports) -> None:
+async def test_unsupported_service_is_reported_once(world: World, listeners: FakeListeners) -> None:
     world.home.put(service("headless", clusterIP="None"))
     await with_pods(world, "a")
     (event,) = await world.told("RelayLeftOut")
@@ -267,8 +265,10 @@ async def test_what_cannot_be_carried_is_told_once(world: World, ports: Ports) -
     assert event["count"] == 1
 
 
-async def test_want_of_a_port_is_told_and_tried_again(world: World, ports: Ports) -> None:
-    ports.full = True
+async def test_unavailable_port_is_reported_and_retried(
+    world: World, listeners: FakeListeners
+) -> None:
+    listeners.full = True
     world.home.put(service())
     await world.start()
     world.pod("a", labels={"app": "web"})
@@ -277,17 +277,19 @@ async def test_want_of_a_port_is_told_and_tried_again(world: World, ports: Ports
     await world.settle(waiting=True)
     (event,) = await world.told("RelayNoPort")
     assert event["involvedObject"]["name"] == "web"
-    ports.full = False
+    listeners.full = False
     world.engine.retry_now()
     await world.settle()
     assert len(published(world)) == 1
 
 
-async def test_refused_connections_are_told_once_in_a_while(world: World, ports: Ports) -> None:
+async def test_rejected_connections_are_reported_once_per_interval(
+    world: World, listeners: FakeListeners
+) -> None:
     await with_pods(world, "a")
     for _ in range(1000):
-        ports.limited(WEB, "it has 1000 open")
-    ports.limited(Key("default", "of nobody"), "it has 1000 open")
+        listeners.limited(WEB, "it has 1000 open")
+    listeners.limited(Key("default", "of nobody"), "it has 1000 open")
     await world.settle()
     (event,) = await world.told("RelayLimited")
     assert event["involvedObject"]["name"] == "web"

@@ -11,7 +11,7 @@ import pytest
 from sync.cache.store import Key
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import endpoint_slices
-from sync.relay import forward as relay_module
+from sync.relay import forward as forward_module
 from sync.relay.forward import OnLimited, PortUnavailableError
 from tests.fakeapi import Fault
 from tests.sync.relay.test_forward import service, slices
@@ -24,7 +24,7 @@ CIDR = "10.77.0.0/29"
 ROOM = 6
 
 
-class Doors:
+class FakeListeners:
     """Stands in for the listeners: notes what it was asked to open, and checks that no address is
     two pods'."""
 
@@ -33,7 +33,7 @@ class Doors:
         self.refuses = ""
 
     @property
-    def pod_listeners(self) -> Doors:
+    def pod_listeners(self) -> FakeListeners:
         return self
 
     async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
@@ -60,12 +60,12 @@ class Doors:
 
 
 @pytest.fixture
-def doors(world: World, monkeypatch: pytest.MonkeyPatch) -> Doors:
+def listeners(world: World, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
     """The world's bridge has a range."""
-    monkeypatch.setattr(relay_module, "DRAIN_SECONDS", 0.0)
-    monkeypatch.setattr(relay_module, "REMOTE_GRACE", 0.05)
+    monkeypatch.setattr(forward_module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(forward_module, "REMOTE_GRACE", 0.05)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
-    world.listeners = found = Doors()
+    world.listeners = found = FakeListeners()
     world.policy = replace(world.policy, network="relay", relay_address=ADDRESS, relay_cidr=CIDR)
     return found
 
@@ -105,27 +105,31 @@ def _is_ready(end: Object) -> bool:
     return bool(end["conditions"]["ready"])
 
 
-async def test_each_pod_has_an_address_and_its_name(world: World, doors: Doors) -> None:
+async def test_each_pod_has_an_address_and_its_hostname(
+    world: World, listeners: FakeListeners
+) -> None:
     await with_pods(world, "web-0", "web-1")
     found = published(world)
     assert set(found) == {"web-0", "web-1"}
-    assert doors.pods() == found
+    assert listeners.pods() == found
     assert {it["endpoints"][0]["hostname"] for it in slices(world)} == {"web-0", "web-1"}
     assert "podIP" not in world.status("web-0"), "home's own controller has nothing to publish"
     assert "RelayLeftOut" not in {it["reason"] for it in world.home.objects(EVENTS)}
 
 
-async def test_a_pod_that_is_not_ready_stays_and_says_so(world: World, doors: Doors) -> None:
+async def test_unready_pod_keeps_its_address_and_is_not_ready(
+    world: World, listeners: FakeListeners
+) -> None:
     await with_pods(world, "web-0")
     before = published(world)
     world.runs("web-0", conditions=[{"type": "Ready", "status": "False"}])
     await world.settle()
-    assert published(world) == doors.pods() == before
+    assert published(world) == listeners.pods() == before
     (told,) = slices(world)[0]["endpoints"]
     assert told["conditions"] == {"ready": False, "serving": False, "terminating": False}
 
 
-async def test_a_pod_that_is_gone_gives_its_address_back(world: World, doors: Doors) -> None:
+async def test_deleted_pod_releases_its_address(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, *(f"web-{n}" for n in range(ROOM + 1)))
     lacking = {f"web-{n}" for n in range(ROOM + 1)} - set(published(world))
     assert len(lacking) == 1
@@ -145,21 +149,23 @@ async def test_a_pod_that_is_gone_gives_its_address_back(world: World, doors: Do
     after = published(world)
     assert after.keys() == before.keys() - {gone} | lacking, "who lacked one has it now"
     assert all(after[name] == before[name] for name in before.keys() & after.keys())
-    assert doors.pods() == after
+    assert listeners.pods() == after
 
 
-async def test_a_pod_behind_two_services_has_one_address(world: World, doors: Doors) -> None:
+async def test_pod_behind_two_services_has_one_address(
+    world: World, listeners: FakeListeners
+) -> None:
     world.home.put(service("admin", clusterIP="None", ports=[{"port": 90}]))
     await with_pods(world, "web-0")
-    assert doors.pods() == doors.pods(Key("default", "admin"))
+    assert listeners.pods() == listeners.pods(Key("default", "admin"))
     assert len(slices(world)) == 2
     world.home.delete(SERVICES, "admin", "default")
     await world.settle()
-    assert doors.pods(Key("default", "admin")) == {}
-    assert doors.pods() == published(world)
+    assert listeners.pods(Key("default", "admin")) == {}
+    assert listeners.pods() == published(world)
 
 
-async def test_what_is_there_is_taken_up_after_a_crash(world: World, doors: Doors) -> None:
+async def test_addresses_are_restored_after_a_crash(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "web-0", "web-1")
     # Others than would be chosen: it is the slices that count.
     first, second = sorted(slices(world), key=lambda it: str(it["endpoints"][0]["hostname"]))
@@ -172,13 +178,15 @@ async def test_what_is_there_is_taken_up_after_a_crash(world: World, doors: Door
         change = {"endpoints": [{**end, "addresses": [told[end["hostname"]]]}]}
         world.home.update(ENDPOINT_SLICES, slice_["metadata"]["name"], change, "default")
     world.forget()
-    world.listeners = again = Doors()
+    world.listeners = again = FakeListeners()
     await world.start()
     assert published(world) == again.pods() == told
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
-async def test_a_bridge_that_stops_says_that_nobody_is_ready(world: World, doors: Doors) -> None:
+async def test_stopping_bridge_marks_pods_as_not_ready(
+    world: World, listeners: FakeListeners
+) -> None:
     world.home.put(service("plain"))
     # As many as there is room for, in this order: who comes where depends on it.
     await with_pods(world)
@@ -190,13 +198,13 @@ async def test_a_bridge_that_stops_says_that_nobody_is_ready(world: World, doors
     assert published(world) == before
     assert ready(world) == set()
 
-    world.listeners = again = Doors()
+    world.listeners = again = FakeListeners()
     await world.start()
     assert published(world) == again.pods() == before
     assert ready(world) == set(before)
 
 
-async def test_without_the_range_what_it_has_left_goes(world: World, doors: Doors) -> None:
+async def test_slices_are_deleted_without_the_range(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "web-0")
     await world.stop()
     world.policy = replace(world.policy, relay_cidr="")
@@ -204,7 +212,7 @@ async def test_without_the_range_what_it_has_left_goes(world: World, doors: Door
     assert slices(world) == []
 
 
-async def test_slices_that_somebody_changes_are_put_right(world: World, doors: Doors) -> None:
+async def test_modified_slices_are_restored(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "web-0", "web-1")
     before = published(world)
     one, other = slices(world)
@@ -212,24 +220,28 @@ async def test_slices_that_somebody_changes_are_put_right(world: World, doors: D
     foreign = {"endpoints": [{"addresses": ["203.0.113.9"]}]}
     world.home.update(ENDPOINT_SLICES, other["metadata"]["name"], foreign, "default")
     await world.settle()
-    assert published(world) == doors.pods() == before
+    assert published(world) == listeners.pods() == before
 
 
-async def test_a_remote_that_is_away_takes_its_pods_out(world: World, doors: Doors) -> None:
+async def test_unreachable_remote_makes_its_pods_not_ready(
+    world: World, listeners: FakeListeners
+) -> None:
     await with_pods(world, "web-0")
     before = published(world)
     world.remote.fail(Fault("GET", "*/pods", times=None, code=503))
     world.remote.break_watches(PODS)
     await world.home.until(lambda: not ready(world))
     assert published(world) == before, "they keep their addresses"
-    assert doors.pods() == {}
+    assert listeners.pods() == {}
     world.remote.heal()
     await world.home.until(lambda: ready(world))
-    assert published(world) == doors.pods() == before
+    assert published(world) == listeners.pods() == before
 
 
-async def test_nothing_is_published_that_is_not_listened_for(world: World, doors: Doors) -> None:
-    doors.refuses = "another bridge of this machine has it"
+async def test_nothing_is_published_before_the_bridge_listens(
+    world: World, listeners: FakeListeners
+) -> None:
+    listeners.refuses = "another bridge of this machine has it"
     world.home.put(service(clusterIP="None"))
     await world.start()
     world.pod("web-0", labels={"app": "web"})
@@ -238,14 +250,16 @@ async def test_nothing_is_published_that_is_not_listened_for(world: World, doors
     await world.settle(waiting=True)
     assert slices(world) == []
     (event,) = await world.told("RelayNoPort")
-    assert event["message"] == doors.refuses
-    doors.refuses = ""
+    assert event["message"] == listeners.refuses
+    listeners.refuses = ""
     world.engine.retry_now()
     await world.settle()
-    assert doors.pods() == published(world)
+    assert listeners.pods() == published(world)
 
 
-async def test_other_services_are_as_without_a_range(world: World, doors: Doors) -> None:
+async def test_other_services_are_unaffected_by_the_range(
+    world: World, listeners: FakeListeners
+) -> None:
     world.home.put(service("plain"))
     await with_pods(world, "web-0")
     plain = [
@@ -254,14 +268,14 @@ async def test_other_services_are_as_without_a_range(world: World, doors: Doors)
         if it["metadata"]["labels"]["kubernetes.io/service-name"] == "plain"
     ]
     assert [it["endpoints"][0]["addresses"] for it in plain] == [[ADDRESS]]
-    assert doors.pods(Key("default", "plain")) == {}
+    assert listeners.pods(Key("default", "plain")) == {}
 
 
 def _port(known: Object) -> int:
     return int(known["ports"][0]["port"])
 
 
-async def test_what_changes_nothing_is_not_written(world: World, doors: Doors) -> None:
+async def test_irrelevant_change_causes_no_write(world: World, listeners: FakeListeners) -> None:
     await with_pods(world, "web-0")
     assert [_port(it) for it in slices(world)] == [80]
     world.runs("web-0", message="still here")

@@ -12,7 +12,7 @@ import pytest
 
 from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import agent_pods, endpoint_slices
-from sync.relay import reverse as module
+from sync.relay import reverse as reverse_module
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.world import ADDRESS, IDENTITY, THERE, World
@@ -25,25 +25,25 @@ HOME = HomeNamespace("default")
 IMAGE = "bridge:1"
 
 
-class Stations:
+class FakeForwarder:
     """Stands in for the carriers: relay pods listen where they are told to, but for the deaf."""
 
     def __init__(self) -> None:
-        self.shown: list[str] = []
-        self.ways: Mapping[int, ReverseRoute] = {}
+        self.agents: list[str] = []
+        self.routes: Mapping[int, ReverseRoute] = {}
         self.deaf: set[str] = set()
         self.silent: set[str] = set()
-        self.unlike: dict[str, str] = {}
+        self.warnings: dict[str, str] = {}
         self.running = False
         self.finished = False
         self._handlers: list[Callable[[HomeNamespace], None]] = []
 
     def update(
-        self, home: HomeNamespace, pods: Sequence[Object], ways: Mapping[int, ReverseRoute]
+        self, home: HomeNamespace, pods: Sequence[Object], routes: Mapping[int, ReverseRoute]
     ) -> None:
         names = [it["metadata"]["name"] for it in pods]
-        changed = (names, ways.keys()) != (self.shown, self.ways.keys())
-        self.shown, self.ways = names, ways
+        changed = (names, routes.keys()) != (self.agents, self.routes.keys())
+        self.agents, self.routes = names, routes
         if changed:
             self.tell()
 
@@ -53,11 +53,11 @@ class Stations:
 
     def agent_state(self, pod: Object) -> AgentState:
         name = pod["metadata"]["name"]
-        there = name in self.shown and name not in self.deaf | self.silent
+        there = name in self.agents and name not in self.deaf | self.silent
         return AgentState(
-            listening=frozenset(self.ways) if there else frozenset(),
+            listening=frozenset(self.routes) if there else frozenset(),
             unresponsive=name in self.silent,
-            version_warning=self.unlike.get(name, ""),
+            version_warning=self.warnings.get(name, ""),
         )
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
@@ -75,7 +75,7 @@ class Stations:
 
     def targets(self) -> list[str]:
         """Where connections go."""
-        return sorted({it.address for way in self.ways.values() for it in way.targets})
+        return sorted({it.address for route in self.routes.values() for it in route.targets})
 
 
 class There:
@@ -83,15 +83,15 @@ class There:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.stations = Stations()
-        world.forwarder = self.stations
+        self.forwarder = FakeForwarder()
+        world.forwarder = self.forwarder
         world.policy = replace(
             world.policy, network="relay", relay_address=ADDRESS, relay_image=IMAGE
         )
 
-    def forget_stations(self) -> None:
+    def replace_forwarder(self) -> None:
         """As in a new process; before the world is started."""
-        self.world.forwarder = self.stations = Stations()
+        self.world.forwarder = self.forwarder = FakeForwarder()
 
     def relays(self) -> list[Object]:
         """The relay pods, whatever becomes of them."""
@@ -146,10 +146,10 @@ UIDS: dict[str, str] = {}
 
 @pytest.fixture
 def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
-    monkeypatch.setattr(module, "DRAIN_SECONDS", 0.0)
+    monkeypatch.setattr(reverse_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
-    monkeypatch.setattr(module, "CONTROL_GRACE", 0.1)
-    monkeypatch.setattr(module, "LINGER", 0.1)
+    monkeypatch.setattr(reverse_module, "CONTROL_GRACE", 0.1)
+    monkeypatch.setattr(reverse_module, "LINGER", 0.1)
     monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.05)
     world.namespace_linger = 0.2
     for address in AT_HOME:
@@ -197,7 +197,7 @@ def endpoints(*addresses: str, name: str = "web", node: str = "worker-at-home") 
     }
 
 
-async def test_an_address_that_no_pod_has_is_not_reached(there: There) -> None:
+async def test_address_that_no_pod_has_is_not_a_target(there: There) -> None:
     """A tenant that may write EndpointSlices gives one the label of home's controller."""
     await there.serve()
     home = there.world.home
@@ -205,26 +205,26 @@ async def test_an_address_that_no_pod_has_is_not_reached(there: There) -> None:
     forged = endpoints("10.1.0.2", "192.0.2.1", "192.0.2.2")
     home.update(ENDPOINT_SLICES, "web-abc", forged, "default")
     await there.world.settle()
-    assert there.stations.targets() == ["10.1.0.2"]
+    assert there.forwarder.targets() == ["10.1.0.2"]
     # A pod of another namespace, or a predecessor of the same name, is another pod.
     UIDS["10.1.0.3"] = "another"
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.3"), "default")
     await there.world.settle()
-    assert there.stations.targets() == []
+    assert there.forwarder.targets() == []
 
 
-async def test_an_endpoint_is_looked_up_once(there: There) -> None:
+async def test_endpoint_is_verified_once(there: There) -> None:
     await there.serve()
     home = there.world.home
     home.clear_log()
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.1", "10.1.0.2"), "default")
     await there.world.settle()
-    assert there.stations.targets() == ["10.1.0.1", "10.1.0.2"]
+    assert there.forwarder.targets() == ["10.1.0.1", "10.1.0.2"]
     asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods/")]
     assert asked == ["/api/v1/namespaces/default/pods/10.1.0.2"]
 
 
-async def test_many_new_endpoints_are_looked_up_by_one_list(there: There) -> None:
+async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None:
     await there.serve()
     many = [f"10.1.1.{number}" for number in range(20)]
     for address in many:
@@ -233,12 +233,12 @@ async def test_many_new_endpoints_are_looked_up_by_one_list(there: There) -> Non
     home.clear_log()
     home.update(ENDPOINT_SLICES, "web-abc", endpoints(*many), "default")
     await there.world.settle()
-    assert there.stations.targets() == sorted(many)
+    assert there.forwarder.targets() == sorted(many)
     asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods")]
     assert asked == ["/api/v1/namespaces/default/pods"]
 
 
-async def test_a_relay_pod_is_made_and_the_service_leads_to_it(there: There) -> None:
+async def test_agent_is_created_and_the_service_leads_to_it(there: There) -> None:
     await there.start()
     (pod,) = there.relays()
     assert pod["metadata"]["namespace"] == THERE
@@ -247,30 +247,30 @@ async def test_a_relay_pod_is_made_and_the_service_leads_to_it(there: There) -> 
     there.runs(pod)
     await there.world.settle()
     assert there.published() == ["10.9.0.50"]
-    assert there.stations.targets() == ["10.1.0.1"]
-    (way,) = there.stations.ways.values()
-    assert way.targets == (HomeTarget("10.1.0.1", 8080),)
+    assert there.forwarder.targets() == ["10.1.0.1"]
+    (route,) = there.forwarder.routes.values()
+    assert route.targets == (HomeTarget("10.1.0.1", 8080),)
 
 
-async def test_what_changes_nothing_is_not_written(there: There) -> None:
+async def test_irrelevant_change_causes_no_write(there: There) -> None:
     pod = await there.serve()
     there.runs(pod)
-    there.stations.tell()
+    there.forwarder.tell()
     await there.world.settle()
     assert there.world.writes() == []
 
 
-async def test_endpoints_follow_homes_pods(there: There) -> None:
+async def test_endpoints_follow_pods_at_home(there: There) -> None:
     await there.serve()
     home = there.world.home
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.2", "10.1.0.3"), "default")
     await there.world.settle()
-    assert there.stations.targets() == ["10.1.0.2", "10.1.0.3"]
+    assert there.forwarder.targets() == ["10.1.0.2", "10.1.0.3"]
     assert len(there.slices()) == 2, "as many as home has pods"
     home.update(ENDPOINT_SLICES, "web-abc", {"endpoints": []}, "default")
     await there.world.settle()
     assert there.slices() == []
-    assert there.stations.targets() == []
+    assert there.forwarder.targets() == []
     assert there.relays(), "it is there for a while"
     await there.world.remote.until(there.all_end)
     (pod,) = there.relays()
@@ -280,7 +280,7 @@ async def test_endpoints_follow_homes_pods(there: There) -> None:
     assert len(there.relays()) == 1
 
 
-async def test_pods_of_the_node_are_left_to_the_remote(there: There) -> None:
+async def test_pods_of_the_node_are_no_targets(there: There) -> None:
     there.world.home.put(service())
     there.world.home.put(endpoints("10.1.0.1", node="virtual"))
     await there.world.start()
@@ -289,7 +289,7 @@ async def test_pods_of_the_node_are_left_to_the_remote(there: There) -> None:
     assert there.relays() == []
 
 
-async def test_a_relay_pod_that_somebody_deletes_serves_until_another_does(there: There) -> None:
+async def test_deleted_agent_serves_until_its_replacement_does(there: There) -> None:
     first = await there.serve()
     name = first["metadata"]["name"]
     there.world.remote.delete(PODS, name, THERE)
@@ -299,12 +299,12 @@ async def test_a_relay_pod_that_somebody_deletes_serves_until_another_does(there
     there.runs(second, "10.9.0.51")
     await there.world.settle()
     assert there.published() == ["10.9.0.51"]
-    assert name in there.stations.shown, "kube-proxies have to learn of it"
-    await there.world.remote.until(lambda: name not in there.stations.shown)
-    assert there.stations.shown == [second["metadata"]["name"]]
+    assert name in there.forwarder.agents, "kube-proxies have to learn of it"
+    await there.world.remote.until(lambda: name not in there.forwarder.agents)
+    assert there.forwarder.agents == [second["metadata"]["name"]]
 
 
-async def test_one_that_ends_by_itself_is_replaced(there: There) -> None:
+async def test_failed_agent_is_replaced(there: There) -> None:
     first = await there.serve()
     there.world.ends("Failed", first["metadata"]["name"], THERE)
     await there.world.remote.until(
@@ -320,11 +320,11 @@ async def test_one_that_ends_by_itself_is_replaced(there: There) -> None:
     assert there.published() == ["10.9.0.51"]
 
 
-async def test_one_that_hangs_is_replaced_and_that_is_told(there: There) -> None:
+async def test_unresponsive_agent_is_replaced_with_an_event(there: There) -> None:
     first = await there.serve()
     name = first["metadata"]["name"]
-    there.stations.silent.add(name)
-    there.stations.tell()
+    there.forwarder.silent.add(name)
+    there.forwarder.tell()
     await there.world.remote.until(there.all_end)
     deleted = [it for it in there.world.writes() if "DELETE" in it and name in it]
     assert len(deleted) == 1
@@ -338,7 +338,7 @@ async def test_one_that_hangs_is_replaced_and_that_is_told(there: There) -> None
     assert event["count"] == 1
 
 
-async def test_ones_that_hang_one_after_the_other_are_replaced_at_growing_intervals(
+async def test_repeated_replacements_are_delayed_increasingly(
     there: There, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.2)
@@ -350,8 +350,8 @@ async def test_ones_that_hang_one_after_the_other_are_replaced_at_growing_interv
             if name not in made:
                 made[name] = asyncio.get_running_loop().time()
                 there.runs(pod, f"10.9.0.{len(made)}")
-                there.stations.silent.add(name)
-                there.stations.tell()
+                there.forwarder.silent.add(name)
+                there.forwarder.tell()
         await asyncio.sleep(0.005)
     waits = [after - before for before, after in itertools.pairwise(made.values())]
     # 0.1 to 0.2 s, and 0.4 to 0.8 s two later.
@@ -360,11 +360,11 @@ async def test_ones_that_hang_one_after_the_other_are_replaced_at_growing_interv
     assert there.slices() == []
 
 
-async def test_a_relay_pod_of_another_version_is_told_once(there: There) -> None:
+async def test_version_warning_is_reported_once(there: There) -> None:
     pod = await there.serve()
-    there.stations.unlike[pod["metadata"]["name"]] = "it is of release 9, and this bridge of 8"
+    there.forwarder.warnings[pod["metadata"]["name"]] = "it is of release 9, and this bridge of 8"
     for _ in range(2):
-        there.stations.tell()
+        there.forwarder.tell()
         await there.world.settle()
     (event,) = await there.world.told("RelayBackVersion")
     assert event["involvedObject"]["name"] == "web"
@@ -372,14 +372,14 @@ async def test_a_relay_pod_of_another_version_is_told_once(there: There) -> None
     assert event["count"] == 1
 
 
-async def test_of_another_version_is_not_said_of_a_pod_that_is_being_replaced(
+async def test_no_version_warning_for_an_agent_being_replaced(
     there: There,
 ) -> None:
     pod = await there.serve()
     await there.world.stop()
     there.world.policy = replace(there.world.policy, relay_image="bridge:2")
-    there.forget_stations()
-    there.stations.unlike[pod["metadata"]["name"]] = "it is of release 8, and this bridge of 9"
+    there.replace_forwarder()
+    there.forwarder.warnings[pod["metadata"]["name"]] = "it is of release 8, and this bridge of 9"
     await there.world.start()
     await there.world.settle()
     assert len(there.relays()) == 2
@@ -387,24 +387,24 @@ async def test_of_another_version_is_not_said_of_a_pod_that_is_being_replaced(
     assert "RelayBackVersion" not in {it["reason"] for it in there.world.home.objects(EVENTS)}
 
 
-async def test_endpoints_go_when_the_relay_pod_is_not_spoken_to(there: There) -> None:
+async def test_endpoints_are_withdrawn_without_a_control_connection(there: There) -> None:
     pod = await there.serve()
-    there.stations.deaf.add(pod["metadata"]["name"])
-    there.stations.tell()
+    there.forwarder.deaf.add(pod["metadata"]["name"])
+    there.forwarder.tell()
     await there.world.settle()
     assert there.slices(), "it may come back in a moment"
     await there.world.remote.until(lambda: not there.slices())
-    there.stations.deaf.clear()
-    there.stations.tell()
+    there.forwarder.deaf.clear()
+    there.forwarder.tell()
     await there.world.settle()
     assert there.published() == ["10.9.0.50"]
 
 
-async def test_another_image_is_another_pod(there: There) -> None:
+async def test_changed_image_replaces_the_agent(there: There) -> None:
     first = await there.serve()
     await there.world.stop()
     there.world.policy = replace(there.world.policy, relay_image="bridge:2")
-    there.forget_stations()
+    there.replace_forwarder()
     await there.world.start()
     assert len(there.relays()) == 2
     assert there.published() == ["10.9.0.50"]
@@ -416,24 +416,24 @@ async def test_another_image_is_another_pod(there: There) -> None:
     assert going["metadata"].get("deletionTimestamp")
 
 
-async def test_a_restarted_bridge_takes_up_pod_ports_and_slices(there: There) -> None:
+async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There) -> None:
     await there.serve()
-    ports = set(there.stations.ways)
+    ports = set(there.forwarder.routes)
     await there.world.stop()
     assert there.published() == ["10.9.0.50"], "nobody else serves it: the relay pod holds"
-    assert there.stations.finished
+    assert there.forwarder.finished
     there.world.home.put(service("aaa"))
     there.world.home.put(endpoints("10.1.0.9", name="aaa"))
-    there.forget_stations()
+    there.replace_forwarder()
     there.world.forget()
     await there.world.start()
-    assert ports < set(there.stations.ways)
+    assert ports < set(there.forwarder.routes)
     assert [it for it in there.world.writes() if "DELETE" in it or "PATCH" in it] == []
     assert len(there.relays()) == 1
     assert len(there.slices()) == 2
 
 
-async def test_a_bridge_that_stops_leaves_services_to_those_who_serve_them(there: There) -> None:
+async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(there: There) -> None:
     await there.serve()
     there.world.pod("far", labels={"app": "web"})
     await there.world.settle()
@@ -441,11 +441,11 @@ async def test_a_bridge_that_stops_leaves_services_to_those_who_serve_them(there
     await there.world.settle()
     await there.world.stop()
     assert there.slices() == []
-    assert not there.stations.running
+    assert not there.forwarder.running
     assert there.relays(), "for the next bridge"
 
 
-async def test_without_an_image_nothing_is_made_and_what_is_left_goes(there: There) -> None:
+async def test_leftovers_are_deleted_without_an_image(there: There) -> None:
     await there.serve()
     await there.world.stop()
     there.world.forwarder = None
@@ -456,7 +456,7 @@ async def test_without_an_image_nothing_is_made_and_what_is_left_goes(there: The
     assert there.all_end()
 
 
-async def test_what_has_our_labels_elsewhere_is_left_alone(there: There) -> None:
+async def test_objects_with_copied_labels_elsewhere_are_left_alone(there: There) -> None:
     """Somebody of the remote has copied them."""
     pod = await there.serve()
     meta = {key: pod["metadata"][key] for key in ("labels", "annotations")}
@@ -464,11 +464,11 @@ async def test_what_has_our_labels_elsewhere_is_left_alone(there: There) -> None
     there.world.remote.put({**theirs, "status": {"phase": "Failed"}})
     await there.world.settle()
     assert there.world.remote.find(PODS, "theirs", "somebody") is not None
-    assert "theirs" not in there.stations.shown
+    assert "theirs" not in there.forwarder.agents
     await there.world.stop()
 
 
-async def test_foreign_slices_and_services_are_left_alone(there: There) -> None:
+async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> None:
     foreign = service()
     foreign["metadata"]["namespace"] = THERE
     there.world.remote.put(
@@ -483,7 +483,7 @@ async def test_foreign_slices_and_services_are_left_alone(there: There) -> None:
     assert there.relays() == [], "another's Service gets no endpoints of ours"
 
 
-async def test_a_remote_that_refuses_the_pod_is_told_at_the_service(there: There) -> None:
+async def test_rejected_agent_pod_is_reported_at_the_service(there: There) -> None:
     there.world.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, times=None))
     there.world.home.put(service())
     there.world.home.put(endpoints("10.1.0.1"))
@@ -497,7 +497,7 @@ async def test_a_remote_that_refuses_the_pod_is_told_at_the_service(there: There
     assert len(there.relays()) == 1
 
 
-async def test_what_cannot_be_carried_is_told_once(there: There) -> None:
+async def test_unsupported_service_is_reported_once(there: There) -> None:
     there.world.home.put(service("headless", clusterIP="None"))
     there.world.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
@@ -509,7 +509,7 @@ async def test_what_cannot_be_carried_is_told_once(there: There) -> None:
     assert event["count"] == 1
 
 
-async def test_a_service_that_is_made_anew_is_told_anew(there: There) -> None:
+async def test_recreated_service_is_reported_again(there: There) -> None:
     there.world.home.put(service("headless", clusterIP="None"))
     there.world.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
@@ -527,20 +527,20 @@ async def test_a_service_that_is_made_anew_is_told_anew(there: There) -> None:
     await there.world.home.until(lambda: len(told()) == 2)
 
 
-async def test_nothing_of_homes_endpoints_is_copied(there: There) -> None:
+async def test_endpoints_of_home_are_not_copied(there: There) -> None:
     """Nobody in the remote could reach them."""
     await there.serve()
     assert all(reverse.is_own_relay_object(it, IDENTITY) for it in there.slices())
 
 
-async def test_the_relay_pod_and_then_its_namespace_go_with_the_last_pod(there: There) -> None:
+async def test_agent_and_namespace_are_deleted_after_the_last_pod(there: There) -> None:
     await there.serve()
     there.world.home.delete(PODS, "client", "default")
     await there.world.remote.until(lambda: there.slices() == [])
     await there.world.remote.until(there.all_end)
 
 
-async def test_a_copy_that_somebody_deletes_takes_its_slices_along(there: There) -> None:
+async def test_deleted_service_copy_deletes_its_slices(there: There) -> None:
     await there.serve()
     there.world.remote.delete(SERVICES, "web", THERE)
     await there.world.settle()
@@ -549,7 +549,7 @@ async def test_a_copy_that_somebody_deletes_takes_its_slices_along(there: There)
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == copy["metadata"]["uid"]
 
 
-async def test_an_image_that_cannot_be_pulled_is_told_once_at_the_service(there: There) -> None:
+async def test_image_pull_failure_is_reported_once_at_the_service(there: There) -> None:
     await there.start()
     (pod,) = there.relays()
     name = pod["metadata"]["name"]

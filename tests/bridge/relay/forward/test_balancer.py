@@ -30,13 +30,13 @@ def test_pods_take_turns() -> None:
     assert Counter(chosen(of) for _ in range(9)) == {"a": 3, "b": 3, "c": 3}
 
 
-def test_there_may_be_none() -> None:
+def test_pick_returns_none_without_pods() -> None:
     assert chosen(showing()) == ""
     of = showing("a")
     assert of.pick("c", 0.0, tried=backends("a")) is None
 
 
-def test_with_affinity_a_client_stays() -> None:
+def test_client_with_affinity_keeps_its_pod() -> None:
     of = showing("a", "b", "c", affinity=10.0)
     first = {client: chosen(of, client) for client in "xyz"}
     assert set(first.values()) == {"a", "b", "c"}
@@ -50,13 +50,13 @@ def test_with_affinity_a_client_stays() -> None:
     assert chosen(of, gone, now=20.0) == moved
 
 
-def test_affinity_ends() -> None:
+def test_affinity_expires() -> None:
     of = showing("a", "b", affinity=10.0)
     first = chosen(of, "x")
     assert chosen(of, "x", now=11.0) != first
 
 
-def test_a_pod_that_could_not_be_reached_is_the_last_choice_for_a_while() -> None:
+def test_failed_pod_is_avoided_for_a_while() -> None:
     of = showing("a", "b")
     (a, _) = backends("a", "b")
     of.mark_failed(a, now=0.0)
@@ -67,7 +67,7 @@ def test_a_pod_that_could_not_be_reached_is_the_last_choice_for_a_while() -> Non
     assert chosen(alone, now=1.0) == "a"
 
 
-def test_clients_are_not_remembered_without_end() -> None:
+def test_number_of_remembered_clients_is_bounded() -> None:
     of = showing("a", affinity=1e9)
     for number in range(balancer.MAX_CLIENTS + 50):
         of.pick(str(number), 0.0)

@@ -98,7 +98,7 @@ class Holding:
         assert isinstance(ended, asyncio.CancelledError), ended
 
 
-async def test_a_bridge_has_the_range_while_it_serves(machine: Machine, cidr: str) -> None:
+async def test_route_exists_while_a_bridge_holds_it(machine: Machine, cidr: str) -> None:
     async with Holding(cidr) as held:
         assert held.unavailable_reason == ""
         assert machine.ours() == [cidr]
@@ -109,7 +109,7 @@ async def test_a_bridge_has_the_range_while_it_serves(machine: Machine, cidr: st
     assert machine.ours() == []
 
 
-async def test_another_bridge_waits_for_its_turn(machine: Machine, cidr: str) -> None:
+async def test_second_bridge_waits_for_the_range(machine: Machine, cidr: str) -> None:
     async with Holding(cidr):
         async with Holding(cidr) as waiting:
             assert "another bridge on this node holds" in waiting.unavailable_reason
@@ -121,7 +121,7 @@ async def test_another_bridge_waits_for_its_turn(machine: Machine, cidr: str) ->
     await last.__aexit__()
 
 
-async def test_what_a_crash_has_left_is_taken_up(machine: Machine, cidr: str) -> None:
+async def test_stale_route_is_taken_over(machine: Machine, cidr: str) -> None:
     machine.has(cidr, ours=True)
     assert is_stale(cidr)
     check_available(cidr)
@@ -131,7 +131,7 @@ async def test_what_a_crash_has_left_is_taken_up(machine: Machine, cidr: str) ->
     assert machine.ours() == []
 
 
-async def test_or_removed(machine: Machine, cidr: str) -> None:
+async def test_stale_route_can_be_removed(machine: Machine, cidr: str) -> None:
     machine.has("10.0.0.0/8", gateway=True)
     machine.has(cidr, ours=True)
     remove_stale(cidr)
@@ -143,7 +143,7 @@ async def test_or_removed(machine: Machine, cidr: str) -> None:
         remove_stale(cidr)
 
 
-async def test_a_range_that_is_anothers_is_not_touched(machine: Machine, cidr: str) -> None:
+async def test_route_of_others_is_not_touched(machine: Machine, cidr: str) -> None:
     machine.routes.append(
         Route(ipaddress.ip_network(cidr), is_local=True, is_bridge_owned=False, has_gateway=False)
     )
@@ -154,7 +154,7 @@ async def test_a_range_that_is_anothers_is_not_touched(machine: Machine, cidr: s
     assert machine.ours() == []
 
 
-async def test_somebody_may_remove_the_route_meanwhile(machine: Machine, cidr: str) -> None:
+async def test_route_removed_by_others_is_tolerated(machine: Machine, cidr: str) -> None:
     async with Holding(cidr):
         machine.routes.clear()
 
@@ -162,7 +162,7 @@ async def test_somebody_may_remove_the_route_meanwhile(machine: Machine, cidr: s
 # -- before a join -------------------------------------------------------------------------
 
 
-def test_a_free_range_can_be_had(machine: Machine) -> None:
+def test_unused_range_is_available(machine: Machine) -> None:
     machine.has("0.0.0.0/0", gateway=True)
     machine.has("10.78.0.0/24")
     machine.has("fd00::/8")
@@ -173,18 +173,18 @@ def test_a_free_range_can_be_had(machine: Machine) -> None:
 @pytest.mark.parametrize(
     "taken", ["10.77.0.0/16", "10.77.0.5/32", "10.0.0.0/8", "10.77.0.128/25", "10.77.0.0/24"]
 )
-def test_a_range_in_use_on_the_machine_is_refused(machine: Machine, taken: str) -> None:
+def test_range_in_use_on_the_node_is_rejected(machine: Machine, taken: str) -> None:
     machine.has(taken)
     with pytest.raises(LocalRouteError, match=f"is in use: this node has a route to {taken}"):
         check_available("10.77.0.0/24")
 
 
-def test_what_is_left_of_another_range_is_in_nobodys_way(machine: Machine) -> None:
+def test_stale_route_of_another_range_does_not_conflict(machine: Machine) -> None:
     machine.has("10.77.0.0/16", ours=True)
     check_available("10.77.0.0/24")
 
 
-def test_without_the_right_to_change_routes_it_is_refused(machine: Machine) -> None:
+def test_missing_capability_is_reported(machine: Machine) -> None:
     machine.allows = False
     with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
         check_available("10.77.0.0/24")
@@ -196,7 +196,7 @@ def test_without_the_right_to_change_routes_it_is_refused(machine: Machine) -> N
 @given(
     st.ip_addresses().flatmap(lambda it: st.tuples(st.just(it), st.integers(0, it.max_prefixlen)))
 )
-def test_a_message_says_what_was_meant(
+def test_route_message_round_trips(
     given: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
 ) -> None:
     network = ipaddress.ip_network(given, strict=False)
@@ -205,14 +205,14 @@ def test_a_message_says_what_was_meant(
     )
 
 
-def test_this_machine_has_a_route_to_itself() -> None:
+def test_kernel_lists_the_loopback_route() -> None:
     assert any(
         it.is_local and it.destination.is_loopback and not it.is_bridge_owned
         for it in netlink.routes(4)
     )
 
 
-def test_whether_routes_may_be_changed_is_the_capability() -> None:
+def test_can_change_routes_matches_the_capability() -> None:
     status = Path("/proc/self/status").read_text()
     capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
     has_it = bool(capabilities >> 12 & 1)  # CAP_NET_ADMIN (linux/capability.h)

@@ -61,10 +61,10 @@ class Relay:
     """Doors at work, before a remote."""
 
     def __init__(self, access: ClientConfig, asked: RelaySettings) -> None:
-        self.measures = RelayMetrics()
+        self.metrics = RelayMetrics()
         self.told: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access, address="127.0.0.1", settings=asked, metrics=self.measures
+            access, address="127.0.0.1", settings=asked, metrics=self.metrics
         )
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
@@ -91,28 +91,28 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
     async with FakeRemote() as remote:
         playing(remote, played)
         made = Relay(access_for(remote.url, "remote"), asked or RelaySettings(cidr=CIDR))
-        async with at_work(made.listeners, made.limited, made.measures):
+        async with at_work(made.listeners, made.limited, made.metrics):
             yield made
 
 
-async def test_each_address_leads_to_its_own_pod(routes: Routes) -> None:
+async def test_each_address_leads_to_its_own_pod_only(routes: Routes) -> None:
     named = fake_pods.says_its_name
     async with relaying(a=named, b=named) as made:
         assert routes.ours == [CIDR]
         await made.open(made.to(A, "a") | made.to(B, "b"))
         assert [await made.ask(it) for it in (A, B, A, B)] == [b"a", b"b", b"a", b"b"]
-        assert (made.measures.listening, made.measures.addresses) == (2, 2)
-        await until(lambda: made.measures.results["done"] == 4)
+        assert (made.metrics.listening, made.metrics.addresses) == (2, 2)
+        await until(lambda: made.metrics.results["done"] == 4)
 
         await made.open(made.to(B, "b"))
         with pytest.raises(ConnectionRefusedError):
             await made.ask(A)
         assert await made.ask(B) == b"b"
-        assert (made.measures.listening, made.measures.addresses) == (1, 1)
+        assert (made.metrics.listening, made.metrics.addresses) == (1, 1)
     assert routes.ours == [], "the range goes with the bridge"
 
 
-async def test_a_pod_that_was_made_anew_is_reached_where_it_was(routes: Routes) -> None:
+async def test_recreated_pod_keeps_its_address(routes: Routes) -> None:
     async with relaying(new=fake_pods.says_its_name) as made:
         await made.open(made.to(A, "old"))
         with pytest.raises(ConnectionResetError):
@@ -121,10 +121,10 @@ async def test_a_pod_that_was_made_anew_is_reached_where_it_was(routes: Routes) 
         assert await made.ask(A) == b"new"
 
 
-async def test_two_services_may_lead_to_one_port_of_a_pod(routes: Routes) -> None:
+async def test_two_services_share_one_port_of_a_pod(routes: Routes) -> None:
     async with relaying(a=fake_pods.says_its_name) as made:
         await asyncio.gather(made.open(made.to(A, "a")), made.open(made.to(A, "a"), ADMIN))
-        assert made.measures.listening == 1
+        assert made.metrics.listening == 1
         await made.open({})
         assert await made.ask(A) == b"a", "the other still has it"
         await made.open({}, ADMIN)
@@ -132,20 +132,20 @@ async def test_two_services_may_lead_to_one_port_of_a_pod(routes: Routes) -> Non
             await made.ask(A)
 
 
-async def test_connections_count_as_their_services(routes: Routes) -> None:
+async def test_connections_count_against_their_service(routes: Routes) -> None:
     asked = RelaySettings(cidr=CIDR, per_service=1)
     async with relaying(asked, a=fake_pods.waits, b=fake_pods.waits) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)
-        await until(lambda: made.measures.dials["ok"] == 1)
+        await until(lambda: made.metrics.dials["ok"] == 1)
         with pytest.raises(ConnectionResetError):
             await made.ask(B)
-        assert made.measures.results == {"service-limit": 1}
+        assert made.metrics.results == {"service-limit": 1}
         assert [key for key, _ in made.told] == [WEB]
         writer.close()
 
 
-async def test_a_port_that_the_machine_has_taken_is_told(routes: Routes) -> None:
+async def test_port_taken_on_the_node_is_reported(routes: Routes) -> None:
     async with relaying() as made:
         with (
             socket.create_server(("0.0.0.0", made.port)),
@@ -155,10 +155,10 @@ async def test_a_port_that_the_machine_has_taken_is_told(routes: Routes) -> None
         assert f"port {made.port} of {A}" in str(refused.value)
         assert "at all addresses" in str(refused.value)
         await made.open(made.to(A, "a"))
-        assert made.measures.listening == 1
+        assert made.metrics.listening == 1
 
 
-async def test_without_the_range_nothing_is_listened_for(routes: Routes) -> None:
+async def test_nothing_listens_without_the_route(routes: Routes) -> None:
     routes.refuses = errno.EPERM
     async with relaying() as made:
         with pytest.raises(PortUnavailableError, match="CAP_NET_ADMIN"):

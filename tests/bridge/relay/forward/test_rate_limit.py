@@ -26,7 +26,7 @@ def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[
     return run
 
 
-def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
+def test_bucket_allows_a_burst_of_one_second() -> None:
     bucket = TokenBucket(10.0)
     assert [bucket.take(0.0) for _ in range(11)] == [0.0] * 10 + [None]
     assert bucket.wait(0.0) == pytest.approx(0.1)
@@ -35,13 +35,13 @@ def test_a_second_s_worth_is_there_at_once_and_then_the_rate_counts() -> None:
     assert bucket.take(100.0) == 0.0
 
 
-def test_who_is_patient_is_told_how_long_and_later_ones_come_later() -> None:
+def test_take_returns_growing_waits_up_to_the_maximum() -> None:
     bucket = TokenBucket(2.0)
     found = [bucket.take(0.0, max_wait=1.0) for _ in range(5)]
     assert found == [0.0, 0.0, 0.5, 1.0, None]
 
 
-async def test_no_more_than_the_places_are_at_once() -> None:
+async def test_number_of_slots_is_bounded() -> None:
     turns = FairLimiter(4, 1e6)
     inside, most = 0, 0
 
@@ -61,7 +61,7 @@ async def test_no_more_than_the_places_are_at_once() -> None:
 
 
 @on_virtual_time
-async def test_services_take_turns_however_many_come_for_one() -> None:
+async def test_services_take_turns_under_load_of_one() -> None:
     turns = FairLimiter(1, 100.0)
     order: list[Key] = []
 
@@ -84,7 +84,7 @@ async def test_services_take_turns_however_many_come_for_one() -> None:
 
 
 @on_virtual_time
-async def test_the_rate_holds() -> None:
+async def test_rate_is_kept() -> None:
     turns = FairLimiter(100, 50.0)
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -100,7 +100,7 @@ async def test_the_rate_holds() -> None:
 
 
 @on_virtual_time
-async def test_whose_turn_does_not_come_gives_up_and_takes_nobody_s() -> None:
+async def test_timed_out_caller_takes_no_slot() -> None:
     turns = FairLimiter(10, 1.0)
     async with turns.slot(ONE, 1.0):
         pass
@@ -113,7 +113,7 @@ async def test_whose_turn_does_not_come_gives_up_and_takes_nobody_s() -> None:
     turns.close()
 
 
-async def test_one_that_is_cancelled_leaves_its_place() -> None:
+async def test_cancelled_caller_releases_its_slot() -> None:
     turns = FairLimiter(1, 1e6)
     held = asyncio.Event()
 

@@ -21,7 +21,7 @@ from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators.objects import RemoteUid
-from translators.relay import forward as relay
+from translators.relay import forward as forward_translator
 from translators.relay.forward import Backend, EndpointPort, ForwardPlan
 
 WEB = Key("shop", "web")
@@ -39,14 +39,14 @@ class Relay:
 
     def __init__(self, remote: FakeRemote, asked: RelaySettings) -> None:
         self.remote = remote
-        self.measures = RelayMetrics()
-        self.told: list[tuple[Key, str]] = []
+        self.metrics = RelayMetrics()
+        self.reported: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access_for(remote.url, "remote"), address=HERE, settings=asked, metrics=self.measures
+            access_for(remote.url, "remote"), address=HERE, settings=asked, metrics=self.metrics
         )
 
     def limited(self, key: Key, why: str) -> None:
-        self.told.append((key, why))
+        self.reported.append((key, why))
 
     async def serve(self, wanted: ForwardPlan, key: Key = WEB) -> dict[EndpointPort, int]:
         return await self.listeners.serve(key, wanted, {})
@@ -61,35 +61,35 @@ async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIt
     """A relay to these pods."""
     async with FakeRemote() as remote:
         playing(remote, played)
-        made = Relay(remote, asked or RelaySettings())
-        async with at_work(made.listeners, made.limited, made.measures):
-            yield made
+        relay = Relay(remote, asked or RelaySettings())
+        async with at_work(relay.listeners, relay.limited, relay.metrics):
+            yield relay
 
 
-async def test_connections_are_spread_over_pods_and_answered() -> None:
+async def test_connections_are_balanced_over_pods() -> None:
     named = fake_pods.says_its_name
-    async with relaying(a=named, b=named, c=named) as made:
-        found = await made.serve(plan("a", "b", "c"))
+    async with relaying(a=named, b=named, c=named) as relay:
+        found = await relay.serve(plan("a", "b", "c"))
         assert sorted(found) == [
             EndpointPort("http", 0),
             EndpointPort("http", 1),
             EndpointPort("http", 2),
         ]
         ports = [*found.values()]
-        answers = [await made.ask(port) for port in ports * 3]
+        answers = [await relay.ask(port) for port in ports * 3]
         assert Counter(answers) == {b"a": 3, b"b": 3, b"c": 3}
-        asked = made.remote.asked[0]
+        asked = relay.remote.asked[0]
         assert asked.target.endswith("/portforward?ports=8080")
         assert asked.target.startswith("/api/v1/namespaces/shop-h/pods/")
-        await until(lambda: made.measures.results["done"] == 9)
-        assert made.measures.dials == {"ok": 9}
-        assert made.measures.bytes == {"in": 9 * 4, "out": 9}
+        await until(lambda: relay.metrics.results["done"] == 9)
+        assert relay.metrics.dials == {"ok": 9}
+        assert relay.metrics.bytes == {"in": 9 * 4, "out": 9}
 
 
-async def test_large_bodies_go_through_both_ways_unchanged() -> None:
+async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None:
     body = bytes(range(256)) * 20_000
-    async with relaying(a=fake_pods.echoes) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(a=fake_pods.echoes) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         got = b""
         async with asyncio.timeout(30):
@@ -100,15 +100,15 @@ async def test_large_bodies_go_through_both_ways_unchanged() -> None:
         writer.close()
 
 
-async def test_a_client_that_ends_its_direction_still_gets_its_answer() -> None:
+async def test_half_closed_client_still_gets_its_response() -> None:
     async def late(forward: Forward) -> None:
         await forward.receive()
         await asyncio.sleep(0.1)
         await forward.send(b"late")
         await forward.close()
 
-    async with relaying(a=late) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(a=late) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"x")
         writer.write_eof()
@@ -117,7 +117,7 @@ async def test_a_client_that_ends_its_direction_still_gets_its_answer() -> None:
         writer.close()
 
 
-async def test_the_rest_of_an_answer_comes_after_the_clients_end(
+async def test_response_continues_after_the_clients_eof(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections_module, "LINGERING_TIMEOUT", 0.2)
@@ -129,8 +129,8 @@ async def test_the_rest_of_an_answer_comes_after_the_clients_end(
         await forward.send(b"late")
         await forward.close()
 
-    async with relaying(RelaySettings(per_service=10), a=in_parts) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(RelaySettings(per_service=10), a=in_parts) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
 
         async def ask() -> bytes:
             reader, writer = await asyncio.open_connection(HERE, port)
@@ -148,7 +148,7 @@ async def test_the_rest_of_an_answer_comes_after_the_clients_end(
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-async def test_what_a_pod_says_first_is_not_lost(goes_on: bool) -> None:
+async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
     """Though it comes together with the answer to the port-forward, before there is a tunnel."""
     greeting, close = server_frame(2, b"\x00hello "), server_frame(8, b"\x03\xe8")
 
@@ -159,56 +159,56 @@ async def test_what_a_pod_says_first_is_not_lost(goes_on: bool) -> None:
             await forward.send(await forward.receive())
             await forward.close()
 
-    async with relaying(a=fake_pods.waits) as made:
-        made.remote.play = greets
-        (port,) = (await made.serve(plan("a"))).values()
-        assert await made.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
+    async with relaying(a=fake_pods.waits) as relay:
+        relay.remote.play = greets
+        (port,) = (await relay.serve(plan("a"))).values()
+        assert await relay.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
 
 
-async def test_a_pod_to_which_there_is_no_way_is_passed_over() -> None:
-    async with relaying(b=fake_pods.says_its_name) as made:
-        ports = await made.serve(plan("gone", "b"))
-        answers = [await made.ask(port) for port in [*ports.values()] * 3]
+async def test_unreachable_pod_is_skipped() -> None:
+    async with relaying(b=fake_pods.says_its_name) as relay:
+        ports = await relay.serve(plan("gone", "b"))
+        answers = [await relay.ask(port) for port in [*ports.values()] * 3]
         assert set(answers) == {b"b"}
-        assert made.measures.dials["failed"] <= 1, "then it is avoided"
+        assert relay.metrics.dials["failed"] <= 1, "then it is avoided"
 
 
-async def test_where_there_is_no_way_at_all_the_client_is_reset() -> None:
-    async with relaying() as made:
-        (port, _) = (await made.serve(plan("a", "b"))).values()
+async def test_client_is_reset_if_no_pod_is_reachable() -> None:
+    async with relaying() as relay:
+        (port, _) = (await relay.serve(plan("a", "b"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.measures.results == {"no-way": 1}
+            await relay.ask(port)
+        assert relay.metrics.results == {"no-way": 1}
 
 
-async def test_where_no_pod_is_ready_any_more_the_client_is_reset() -> None:
-    async with relaying(a=fake_pods.says_its_name) as made:
-        (port,) = (await made.serve(plan("a"))).values()
-        assert await made.serve(relay.NO_FORWARDING) == {}
+async def test_client_is_reset_if_no_pod_is_ready() -> None:
+    async with relaying(a=fake_pods.says_its_name) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
+        assert await relay.serve(forward_translator.NO_FORWARDING) == {}
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.measures.results == {"no-pod": 1}
+            await relay.ask(port)
+        assert relay.metrics.results == {"no-pod": 1}
 
 
-async def test_a_port_on_which_nothing_listens_resets_the_client() -> None:
-    async with relaying(a=fake_pods.refuses) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+async def test_client_is_reset_if_the_pods_port_is_closed() -> None:
+    async with relaying(a=fake_pods.refuses) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        await until(lambda: made.measures.results["failed"] == 1)
+            await relay.ask(port)
+        await until(lambda: relay.metrics.results["failed"] == 1)
 
 
-async def test_a_part_is_not_taken_for_the_whole() -> None:
+async def test_client_is_reset_if_the_response_is_cut_short() -> None:
     """The remote's API server goes down in the middle of an answer."""
 
     async def half(forward: Forward) -> None:
         await forward.receive()
         await forward.send(b"half of it")
 
-    async with relaying(a=half) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(a=half) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
+            await relay.ask(port)
 
 
 class Nowhere(asyncio.Transport):
@@ -239,7 +239,7 @@ class LostAtOnce:
         protocol.connection_lost(None)
 
 
-async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
+async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = b""
@@ -248,63 +248,63 @@ async def test_a_way_that_is_lost_before_it_is_joined_ends_the_client(
         return LostAtOnce(said)
 
     monkeypatch.setattr(connections_module, "open_port_forward", lost)
-    async with relaying() as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying() as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
+            await relay.ask(port)
         said = server_frame(8, b"\x03\xe8")
-        assert await made.ask(port, b"") == b""
-        await until(lambda: made.measures.open == 0)
-        assert made.measures.results == {"failed": 1, "done": 1}
+        assert await relay.ask(port, b"") == b""
+        await until(lambda: relay.metrics.open == 0)
+        assert relay.metrics.results == {"failed": 1, "done": 1}
 
 
-async def test_what_is_open_outlives_its_pods_readiness() -> None:
-    async with relaying(a=fake_pods.echoes) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+async def test_open_connection_outlives_pod_readiness() -> None:
+    async with relaying(a=fake_pods.echoes) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"one")
         assert await reader.read(10) == b"one"
-        await made.serve(relay.NO_FORWARDING)
+        await relay.serve(forward_translator.NO_FORWARDING)
         writer.write(b"two")
         assert await reader.read(10) == b"two"
         writer.close()
 
 
-async def test_a_place_is_listened_on_for_a_while_and_taken_up_again(
+async def test_unpublished_port_lingers_and_can_be_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with relaying(a=fake_pods.says_its_name, b=fake_pods.says_its_name) as made:
-        monkeypatch.setattr(made.listeners, "_linger", 0.1)
-        two = await made.serve(plan("a", "b"))
-        one = await made.serve(plan("a"))
+    async with relaying(a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
+        monkeypatch.setattr(relay.listeners, "_linger", 0.1)
+        two = await relay.serve(plan("a", "b"))
+        one = await relay.serve(plan("a"))
         assert one == {EndpointPort("http", 0): two[EndpointPort("http", 0)]}
-        assert await made.ask(two[EndpointPort("http", 1)]) == b"a", "kube-proxy may not know yet"
-        assert await made.serve(plan("a", "b")) == two
-        await made.serve(plan("a"))
-        await until(lambda: made.measures.listening == 1)
+        assert await relay.ask(two[EndpointPort("http", 1)]) == b"a", "kube-proxy may not know yet"
+        assert await relay.serve(plan("a", "b")) == two
+        await relay.serve(plan("a"))
+        await until(lambda: relay.metrics.listening == 1)
         with pytest.raises(ConnectionRefusedError):
-            await made.ask(two[EndpointPort("http", 1)])
+            await relay.ask(two[EndpointPort("http", 1)])
 
 
-async def test_the_ports_of_before_are_asked_for_first() -> None:
+async def test_previous_ports_are_requested_first() -> None:
     with socket.create_server((HERE, 0)) as taken, socket.create_server((HERE, 0)) as free:
         used, wish = taken.getsockname()[1], free.getsockname()[1]
         free.close()
-        async with relaying(a=fake_pods.says_its_name) as made:
+        async with relaying(a=fake_pods.says_its_name) as relay:
             known = {EndpointPort("http", 0): wish, EndpointPort("http", 1): used}
-            found = await made.listeners.serve(WEB, plan("a", "b"), known)
+            found = await relay.listeners.serve(WEB, plan("a", "b"), known)
             assert found[EndpointPort("http", 0)] == wish
             assert found[EndpointPort("http", 1)] not in (used, 0)
 
 
-async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
+async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     with socket.create_server((HERE, 0)) as probe:
         first = probe.getsockname()[1]
     asked = RelaySettings(ports=PortRange(first, first))
-    async with relaying(asked, a=fake_pods.says_its_name) as made:
-        assert await made.serve(plan("a")) == {EndpointPort("http", 0): first}
+    async with relaying(asked, a=fake_pods.says_its_name) as relay:
+        assert await relay.serve(plan("a")) == {EndpointPort("http", 0): first}
         with pytest.raises(PortUnavailableError, match=f"{first}-{first}"):
-            await made.serve(plan("a"), Key("shop", "other"))
+            await relay.serve(plan("a"), Key("shop", "other"))
 
 
 @pytest.mark.parametrize(
@@ -314,140 +314,140 @@ async def test_a_range_of_ports_is_kept_to_and_its_end_is_told() -> None:
         (RelaySettings(per_service=2), "service-limit"),
     ],
 )
-async def test_more_connections_than_there_may_be_are_reset(asked: RelaySettings, why: str) -> None:
-    async with relaying(asked, a=fake_pods.waits) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+async def test_connections_beyond_the_limit_are_reset(asked: RelaySettings, why: str) -> None:
+    async with relaying(asked, a=fake_pods.waits) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
-        await until(lambda: made.measures.open == 2)
+        await until(lambda: relay.metrics.open == 2)
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.measures.results == {why: 1}
+            await relay.ask(port)
+        assert relay.metrics.results == {why: 1}
         for _, writer in held:
             writer.close()
-        await until(lambda: made.measures.open == 0)
+        await until(lambda: relay.metrics.open == 0)
 
 
-async def test_one_namespace_cannot_use_up_the_connections_of_others() -> None:
+async def test_namespace_cannot_use_up_all_connections() -> None:
     """Nor by many Services; the limit of all holds as well."""
-    async with relaying(RelaySettings(connections=4), a=fake_pods.waits) as made:
-        (web,) = (await made.serve(plan("a"))).values()
-        (api,) = (await made.serve(plan("a"), Key("shop", "api"))).values()
-        (other,) = (await made.serve(plan("a"), Key("other", "web"))).values()
-        (third,) = (await made.serve(plan("a"), Key("third", "web"))).values()
+    async with relaying(RelaySettings(connections=4), a=fake_pods.waits) as relay:
+        (web,) = (await relay.serve(plan("a"))).values()
+        (api,) = (await relay.serve(plan("a"), Key("shop", "api"))).values()
+        (other,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
+        (third,) = (await relay.serve(plan("a"), Key("third", "web"))).values()
         held = [await asyncio.open_connection(HERE, port) for port in (web, api)]
-        await until(lambda: made.measures.open == 2)
+        await until(lambda: relay.metrics.open == 2)
         with pytest.raises(ConnectionResetError):
-            await made.ask(web)
-        assert made.told == [
+            await relay.ask(web)
+        assert relay.reported == [
             (WEB, "namespace shop has 2 connections open, its share of 4 (--relay-connections)")
         ]
         held += [await asyncio.open_connection(HERE, port) for port in (other, third)]
-        await until(lambda: made.measures.open == 4)
+        await until(lambda: relay.metrics.open == 4)
         with pytest.raises(ConnectionResetError):
-            await made.ask(other)
-        assert made.measures.results == {"namespace-limit": 1, "limit": 1}
+            await relay.ask(other)
+        assert relay.metrics.results == {"namespace-limit": 1, "limit": 1}
         for _, writer in held:
             writer.close()
-        await until(lambda: made.measures.open == 0)
+        await until(lambda: relay.metrics.open == 0)
 
 
-async def test_one_namespace_cannot_use_up_the_listeners_of_others() -> None:
-    async with relaying(RelaySettings(listeners=4), a=fake_pods.says_its_name) as made:
-        assert made.measures.listening_limit == 4
+async def test_namespace_cannot_use_up_all_listeners() -> None:
+    async with relaying(RelaySettings(listeners=4), a=fake_pods.says_its_name) as relay:
+        assert relay.metrics.listening_limit == 4
         for name in ("one", "two"):
-            await made.serve(plan("a"), Key("shop", name))
+            await relay.serve(plan("a"), Key("shop", name))
         with pytest.raises(PortUnavailableError, match=r"2 ports for namespace shop.*4 in all"):
-            await made.serve(plan("a"), Key("shop", "three"))
-        (port,) = (await made.serve(plan("a"), Key("other", "web"))).values()
-        assert await made.ask(port) == b"a"
-        await made.serve(plan("a"), Key("third", "web"))
+            await relay.serve(plan("a"), Key("shop", "three"))
+        (port,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
+        assert await relay.ask(port) == b"a"
+        await relay.serve(plan("a"), Key("third", "web"))
         with pytest.raises(PortUnavailableError, match="listens on 4 ports, which is the limit"):
-            await made.serve(plan("a"), Key("fourth", "web"))
-        assert made.measures.listening == 4
+            await relay.serve(plan("a"), Key("fourth", "web"))
+        assert relay.metrics.listening == 4
 
 
-async def test_a_listener_that_is_closed_makes_room_for_another() -> None:
-    async with relaying(RelaySettings(listeners=1), a=fake_pods.says_its_name) as made:
-        made.listeners._linger = 0.0
-        await made.serve(plan("a"))
-        await made.serve(plan())
-        await until(lambda: made.measures.listening == 0)
-        await made.serve(plan("a"), Key("other", "web"))
+async def test_closed_listener_frees_its_place() -> None:
+    async with relaying(RelaySettings(listeners=1), a=fake_pods.says_its_name) as relay:
+        relay.listeners._linger = 0.0
+        await relay.serve(plan("a"))
+        await relay.serve(plan())
+        await until(lambda: relay.metrics.listening == 0)
+        await relay.serve(plan("a"), Key("other", "web"))
 
 
-async def test_what_is_refused_is_told_of_its_service() -> None:
-    async with relaying(RelaySettings(per_service=1), a=fake_pods.waits) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+async def test_rejection_is_reported_for_its_service() -> None:
+    async with relaying(RelaySettings(per_service=1), a=fake_pods.waits) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
-        await until(lambda: made.measures.open == 1)
+        await until(lambda: relay.metrics.open == 1)
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.told == [(WEB, "it has 1 connections open (--relay-service-connections)")]
+            await relay.ask(port)
+        assert relay.reported == [(WEB, "it has 1 connections open (--relay-service-connections)")]
         writer.close()
 
 
-async def test_connections_that_come_too_fast_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_beyond_the_rate_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "RATE_WAIT", 0.0)
-    async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.says_its_name) as made:
-        (port,) = (await made.serve(plan("a"))).values()
-        assert await made.ask(port) == b"a"
+    async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.says_its_name) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
+        assert await relay.ask(port) == b"a"
         for _ in range(2):
             with pytest.raises(ConnectionResetError):
-                await made.ask(port)
-        assert made.measures.results["service-rate"] == 2
-        assert made.told[0] == (
+                await relay.ask(port)
+        assert relay.metrics.results["service-rate"] == 2
+        assert relay.reported[0] == (
             WEB,
             "it gets more than 0.01 connections per second (--relay-service-rate)",
         )
 
 
-async def test_connections_that_come_a_little_too_fast_wait() -> None:
-    async with relaying(RelaySettings(service_rate=20), a=fake_pods.says_its_name) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+async def test_connections_slightly_beyond_the_rate_wait() -> None:
+    async with relaying(RelaySettings(service_rate=20), a=fake_pods.says_its_name) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         loop = asyncio.get_running_loop()
         began = loop.time()
-        found = await asyncio.gather(*(made.ask(port) for _ in range(25)))
+        found = await asyncio.gather(*(relay.ask(port) for _ in range(25)))
         assert found == [b"a"] * 25
         assert loop.time() - began > 0.2
-        assert made.told == []
+        assert relay.reported == []
 
 
-async def test_a_service_with_very_many_connections_does_not_keep_another_waiting(
+async def test_flooded_service_does_not_delay_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rate in all is used up by one; the next turns are both's."""
     monkeypatch.setattr(connections_module, "SLOT_WAIT", 60.0)
     asked = RelaySettings(rate=20, service_rate=1000)
-    async with relaying(asked, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as made:
-        (flood,) = (await made.serve(plan("a"))).values()
-        (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
-        many = [asyncio.create_task(made.ask(flood)) for _ in range(60)]
-        await until(lambda: made.measures.open > 30)
-        assert await made.ask(other) == b"b"
+    async with relaying(asked, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
+        (flood,) = (await relay.serve(plan("a"))).values()
+        (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
+        many = [asyncio.create_task(relay.ask(flood)) for _ in range(60)]
+        await until(lambda: relay.metrics.open > 30)
+        assert await relay.ask(other) == b"b"
         assert sum(task.done() for task in many) < 50, "it was before those that came first"
         for task in many:
             task.cancel()
         await asyncio.gather(*many, return_exceptions=True)
 
 
-async def test_one_service_does_not_take_anothers_room() -> None:
+async def test_service_limit_leaves_capacity_for_others() -> None:
     asked = RelaySettings(per_service=1)
-    async with relaying(asked, a=fake_pods.waits, b=fake_pods.says_its_name) as made:
-        (full,) = (await made.serve(plan("a"))).values()
-        (other,) = (await made.serve(plan("b"), Key("shop", "other"))).values()
+    async with relaying(asked, a=fake_pods.waits, b=fake_pods.says_its_name) as relay:
+        (full,) = (await relay.serve(plan("a"))).values()
+        (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         _, writer = await asyncio.open_connection(HERE, full)
-        await until(lambda: made.measures.open == 1)
-        assert await made.ask(other) == b"b"
+        await until(lambda: relay.metrics.open == 1)
+        assert await relay.ask(other) == b"b"
         writer.close()
 
 
-async def test_one_that_is_silent_for_too_long_is_closed() -> None:
-    async with relaying(RelaySettings(idle=0.1), a=fake_pods.waits) as made:
-        (port,) = (await made.serve(plan("a"))).values()
-        assert await made.ask(port) == b""
+async def test_idle_connection_is_closed() -> None:
+    async with relaying(RelaySettings(idle=0.1), a=fake_pods.waits) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
+        assert await relay.ask(port) == b""
 
 
-async def test_a_client_that_goes_is_gone_in_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_close_reaches_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "ANSWERED_TIMEOUT", 0.5)
     gone = asyncio.Event()
 
@@ -455,16 +455,16 @@ async def test_a_client_that_goes_is_gone_in_the_pod(monkeypatch: pytest.MonkeyP
         await forward.gone()
         gone.set()
 
-    async with relaying(a=notices) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(a=notices) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
-        await until(lambda: made.measures.dials["ok"] == 1)
+        await until(lambda: relay.metrics.dials["ok"] == 1)
         writer.transport.abort()
         async with asyncio.timeout(5):
             await gone.wait()
 
 
-async def test_a_slow_reader_stops_the_pod() -> None:
+async def test_slow_client_applies_back_pressure_to_the_pod() -> None:
     sent = 0
 
     async def pours(forward: Forward) -> None:
@@ -474,8 +474,8 @@ async def test_a_slow_reader_stops_the_pod() -> None:
             await forward.send(b"x" * 65536)
             sent += 65536
 
-    async with relaying(a=pours) as made:
-        (port,) = (await made.serve(plan("a"))).values()
+    async with relaying(a=pours) as relay:
+        (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port, limit=1)
         writer.write(b"go")
         await reader.read(1)
@@ -487,31 +487,31 @@ async def test_a_slow_reader_stops_the_pod() -> None:
         writer.transport.abort()
 
 
-async def test_an_answer_that_is_no_port_forward_is_no_way() -> None:
-    async with relaying() as made:
+async def test_response_without_port_forward_is_a_failed_dial() -> None:
+    async with relaying() as relay:
 
         async def other(asked: Asked) -> None:
             await asked.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
 
-        made.remote.play = other
-        (port,) = (await made.serve(plan("a"))).values()
+        relay.remote.play = other
+        (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.measures.results == {"no-way": 1}
+            await relay.ask(port)
+        assert relay.metrics.results == {"no-way": 1}
 
 
-async def test_a_pod_that_is_not_reached_in_time_is_passed_over(
+async def test_port_forward_timeout_is_a_failed_dial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("bridge.net.port_forward.OPEN_TIMEOUT", 0.1)
     monkeypatch.setattr(connections_module, "TRIES", 1)
-    async with relaying() as made:
+    async with relaying() as relay:
 
         async def silent(asked: Asked) -> None:
             await asked.gone()
 
-        made.remote.play = silent
-        (port,) = (await made.serve(plan("a"))).values()
+        relay.remote.play = silent
+        (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
-            await made.ask(port)
-        assert made.measures.dials == {"failed": 1}
+            await relay.ask(port)
+        assert relay.metrics.dials == {"failed": 1}

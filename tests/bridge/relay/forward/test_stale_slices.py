@@ -55,13 +55,13 @@ async def was_joined(two: Clusters, network: str) -> None:
     put_slice(two, "anothers", "another")
 
 
-async def test_slices_of_the_node_are_removed(two: Clusters) -> None:
+async def test_slices_of_the_node_are_deleted(two: Clusters) -> None:
     await was_joined(two, "relay")
     async with joined(two):
         assert names(two) == ["anothers"]
 
 
-async def test_nothing_is_looked_for_where_there_was_no_relay(two: Clusters) -> None:
+async def test_no_request_without_a_previous_relay(two: Clusters) -> None:
     await was_joined(two, "flat")
     two.home.clear_log()
     async with joined(two):
@@ -70,7 +70,7 @@ async def test_nothing_is_looked_for_where_there_was_no_relay(two: Clusters) -> 
     assert names(two) == ["anothers", "ours"]
 
 
-async def test_what_may_not_be_removed_is_told(
+async def test_missing_permission_to_delete_is_logged(
     two: Clusters, caplog: pytest.LogCaptureFixture
 ) -> None:
     await was_joined(two, "relay")

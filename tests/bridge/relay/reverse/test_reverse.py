@@ -39,19 +39,19 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-class Back:
+class ReverseWorld:
     """A relay pod in a remote, a bridge that speaks to it, and pods at home."""
 
     def __init__(self, remote: FakeRemote, relay: RelayAgent, asked: RelaySettings) -> None:
         self.remote = remote
         self.relay = relay
-        self.measures = ReverseRelayMetrics()
+        self.metrics = ReverseRelayMetrics()
         self.leads = True
         self.port = free_port()
-        self.carriers = ReverseForwarder(
+        self.forwarder = ReverseForwarder(
             access_for(remote.url, "remote"),
             settings=asked,
-            metrics=self.measures,
+            metrics=self.metrics,
             is_leader=lambda: self.leads,
         )
         playing(remote, {"relay": self._forwarded})
@@ -81,15 +81,15 @@ class Back:
             await asyncio.gather(back, return_exceptions=True)
 
     def show(self, *targets: HomeTarget, sticky: bool = False) -> None:
-        ways = {self.port: ReverseRoute("web", targets, sticky)}
-        self.carriers.update(SHOP, [POD], ways)
+        routes = {self.port: ReverseRoute("web", targets, sticky)}
+        self.forwarder.update(SHOP, [POD], routes)
 
     def has(self, count: int) -> bool:
         """Whether so many connections are open."""
-        return self.measures.open == count
+        return self.metrics.open == count
 
     async def ready(self) -> None:
-        await until(lambda: self.carriers.agent_state(POD).listening == {self.port})
+        await until(lambda: self.forwarder.agent_state(POD).listening == {self.port})
 
     async def ask(self, data: bytes = b"who?") -> bytes:
         """What a client in the remote gets. Raises ConnectionResetError."""
@@ -157,40 +157,40 @@ async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 @asynccontextmanager
 async def relayed(
     asked: RelaySettings | None = None, *, hold_timeout: float = 5.0
-) -> AsyncIterator[Back]:
+) -> AsyncIterator[ReverseWorld]:
     """All of it at work."""
     relay = RelayAgent(host=HERE, control_port=0, hold_timeout=hold_timeout)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
     async with FakeRemote() as remote:
-        back = Back(remote, relay, asked or RelaySettings())
-        carrying = asyncio.create_task(back.carriers.run())
+        back = ReverseWorld(remote, relay, asked or RelaySettings())
+        carrying = asyncio.create_task(back.forwarder.run())
         await asyncio.sleep(0)
         try:
             yield back
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
-            assert back.measures.open == 0
-            assert back.measures.agents == 0
+            assert back.metrics.open == 0
+            assert back.metrics.agents == 0
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_pod_of_the_remote_is_answered_by_pods_at_home_in_turn() -> None:
+async def test_connections_are_balanced_over_pods_at_home() -> None:
     async with relayed() as back, at_home(says(b"a")) as one, at_home(says(b"b")) as other:
         back.show(one, other)
         await back.ready()
         answers = [await back.ask() for _ in range(6)]
         assert Counter(answers) == {b"a": 3, b"b": 3}
-        await until(lambda: back.measures.results["done"] == 6)
-        assert back.measures.bytes == {"in": 6 * 4, "out": 6}
-        assert back.measures.agents == 1
+        await until(lambda: back.metrics.results["done"] == 6)
+        assert back.metrics.bytes == {"in": 6 * 4, "out": 6}
+        assert back.metrics.agents == 1
         assert back.forwards == 1 + 6
 
 
-async def test_large_bodies_go_through_both_ways_unchanged() -> None:
+async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None:
     body = bytes(range(256)) * 20_000
     async with relayed() as back, at_home(echoes) as pod:
         back.show(pod)
@@ -203,11 +203,11 @@ async def test_large_bodies_go_through_both_ways_unchanged() -> None:
                 got += await reader.read(1 << 20)
         assert got == body
         writer.close()
-        await until(lambda: back.measures.open == 0)
-        assert back.measures.results == {"done": 1}
+        await until(lambda: back.metrics.open == 0)
+        assert back.metrics.results == {"done": 1}
 
 
-async def test_the_end_of_one_direction_arrives_and_the_other_goes_on() -> None:
+async def test_half_close_is_forwarded() -> None:
     async with relayed() as back, at_home(after_the_end) as pod:
         back.show(pod)
         await back.ready()
@@ -219,7 +219,7 @@ async def test_the_end_of_one_direction_arrives_and_the_other_goes_on() -> None:
         writer.close()
 
 
-async def test_a_server_that_speaks_first_is_heard() -> None:
+async def test_server_may_send_first() -> None:
     async def greets(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"welcome")
         await writer.drain()
@@ -230,7 +230,7 @@ async def test_a_server_that_speaks_first_is_heard() -> None:
         assert await back.ask(b"") == b"welcome"
 
 
-async def test_what_is_broken_off_at_home_is_no_end_for_the_client() -> None:
+async def test_connection_lost_at_home_resets_the_client() -> None:
     async with relayed() as back, at_home(breaks) as pod:
         back.show(pod)
         await back.ready()
@@ -238,7 +238,7 @@ async def test_what_is_broken_off_at_home_is_no_end_for_the_client() -> None:
             await back.ask()
 
 
-async def test_a_client_that_is_gone_is_gone_for_the_pod_at_home() -> None:
+async def test_client_close_reaches_the_pod_at_home() -> None:
     ended = asyncio.Event()
 
     async def waits(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -250,18 +250,18 @@ async def test_a_client_that_is_gone_is_gone_for_the_pod_at_home() -> None:
         back.show(pod)
         await back.ready()
         _, writer = await asyncio.open_connection(HERE, back.port)
-        await until(lambda: back.measures.open == 1)
+        await until(lambda: back.metrics.open == 1)
         writer.transport.abort()
         async with asyncio.timeout(5):
             await ended.wait()
 
 
-async def test_who_comes_while_no_bridge_is_there_is_answered_by_the_next_one() -> None:
+async def test_held_connection_is_served_by_the_next_bridge() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        back.carriers.update(SHOP, [], {})
-        await until(lambda: back.measures.agents == 0)
+        back.forwarder.update(SHOP, [], {})
+        await until(lambda: back.metrics.agents == 0)
         asking = asyncio.create_task(back.ask())
         await asyncio.sleep(0.2)
         assert not asking.done()
@@ -269,11 +269,11 @@ async def test_who_comes_while_no_bridge_is_there_is_answered_by_the_next_one() 
         assert await asking == b"a"
 
 
-async def test_without_a_bridge_for_long_nobody_is_held() -> None:
+async def test_agent_stops_listening_without_a_bridge() -> None:
     async with relayed(hold_timeout=0.3) as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        back.carriers.update(SHOP, [], {})
+        back.forwarder.update(SHOP, [], {})
         with pytest.raises(ConnectionResetError):
             await back.ask()
 
@@ -291,7 +291,7 @@ async def test_without_a_bridge_for_long_nobody_is_held() -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
+async def test_second_bridge_replaces_the_first() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod, at_home(says(b"b")) as other:
         back.show(pod)
         await back.ready()
@@ -306,13 +306,13 @@ async def test_a_second_bridge_takes_the_place_of_the_first() -> None:
         await asyncio.sleep(0)
         another.update(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
         await until(lambda: bool(another.agent_state(POD).listening))
-        await until(lambda: back.measures.agents == 0)
+        await until(lambda: back.metrics.agents == 0)
         assert await back.ask() == b"b"
         carrying.cancel()
         await asyncio.gather(carrying, return_exceptions=True)
 
 
-async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_next() -> None:
+async def test_draining_bridge_finishes_open_connections_and_takes_no_new_ones() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         await asyncio.sleep(0.3)
@@ -323,19 +323,19 @@ async def test_a_bridge_that_stops_lets_requests_end_and_leaves_new_ones_to_the_
         back.show(pod)
         await back.ready()
         first = asyncio.create_task(back.ask())
-        await until(lambda: back.measures.open == 1)
-        finishing = asyncio.create_task(back.carriers.drain())
-        await until(lambda: back.measures.agents == 0)
+        await until(lambda: back.metrics.open == 1)
+        finishing = asyncio.create_task(back.forwarder.drain())
+        await until(lambda: back.metrics.agents == 0)
         second = asyncio.create_task(back.ask())
         assert await first == b"late"
         await finishing
         assert not second.done()
-        back.carriers.update(SHOP, [], {})
+        back.forwarder.update(SHOP, [], {})
         back.show(pod)
         assert await second == b"late"
 
 
-async def test_who_stands_by_speaks_to_nobody() -> None:
+async def test_standby_bridge_opens_no_control_connection() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.leads = False
         back.show(pod)
@@ -345,7 +345,7 @@ async def test_who_stands_by_speaks_to_nobody() -> None:
         await back.ready()
 
 
-async def test_a_client_for_whom_there_is_nobody_is_reset(
+async def test_client_is_reset_if_no_pod_at_home_is_reachable(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with relayed() as back:
@@ -353,20 +353,20 @@ async def test_a_client_for_whom_there_is_nobody_is_reset(
         await back.ready()
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        assert back.measures.results == {"no-pod": 1}
+        assert back.metrics.results == {"no-pod": 1}
         back.show(HomeTarget(HERE, free_port()))
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.measures.results["no-way"] == 1)
+        await until(lambda: back.metrics.results["no-way"] == 1)
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.measures.results["no-way"] == 2)
+        await until(lambda: back.metrics.results["no-way"] == 2)
     told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     [line] = [it for it in told if "the bridge cannot connect to its pods at home" in it]
     assert "bridge install" in line, "what to do"
 
 
-async def test_a_pod_at_home_that_does_not_answer_is_passed_over() -> None:
+async def test_unreachable_pod_at_home_is_skipped() -> None:
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(HomeTarget(HERE, free_port()), pod)
         await back.ready()
@@ -393,13 +393,13 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
             await until(partial(back.has, 1))
             with pytest.raises(ConnectionResetError):
                 await back.ask()
-            assert back.measures.results[why] == 1
+            assert back.metrics.results[why] == 1
             writer.close()
             await until(partial(back.has, 0))
             assert await _first(back) == b"x"
 
 
-async def _first(back: Back) -> bytes:
+async def _first(back: ReverseWorld) -> bytes:
     reader, writer = await asyncio.open_connection(HERE, back.port)
     writer.write(b"x")
     got = await reader.read(1)
@@ -407,7 +407,7 @@ async def _first(back: Back) -> bytes:
     return got
 
 
-async def test_an_idle_connection_is_closed() -> None:
+async def test_idle_connection_is_closed() -> None:
     async with relayed(RelaySettings(idle=0.2)) as back, at_home(echoes) as pod:
         back.show(pod)
         await back.ready()
@@ -417,7 +417,7 @@ async def test_an_idle_connection_is_closed() -> None:
         writer.close()
 
 
-async def test_a_relay_pod_that_is_told_to_end_does_when_nothing_is_open() -> None:
+async def test_stopping_agent_ends_when_nothing_is_open() -> None:
     relay = RelayAgent(host=HERE, control_port=0)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
@@ -436,7 +436,7 @@ async def test_a_relay_pod_that_is_told_to_end_does_when_nothing_is_open() -> No
 # -- who lies --------------------------------------------------------------------------------
 
 
-class Liar:
+class FakeAgent:
     """A relay pod that somebody has taken over: says what it is told to."""
 
     def __init__(self, *lines: bytes) -> None:
@@ -455,31 +455,31 @@ class Liar:
 
 
 @asynccontextmanager
-async def lied_to(
-    liar: Pod, ways: Mapping[int, ReverseRoute]
+async def with_fake_agent(
+    agent: Pod, routes: Mapping[int, ReverseRoute]
 ) -> AsyncIterator[tuple[ReverseForwarder, ReverseRelayMetrics]]:
     """A bridge that speaks to it."""
-    measures = ReverseRelayMetrics()
+    metrics = ReverseRelayMetrics()
     async with FakeRemote() as remote:
-        playing(remote, {"relay": liar})
-        carriers = ReverseForwarder(
+        playing(remote, {"relay": agent})
+        forwarder = ReverseForwarder(
             access_for(remote.url, "remote"),
             settings=RelaySettings(),
-            metrics=measures,
+            metrics=metrics,
             is_leader=lambda: True,
         )
-        carrying = asyncio.create_task(carriers.run())
+        carrying = asyncio.create_task(forwarder.run())
         await asyncio.sleep(0)
-        carriers.update(SHOP, [POD], ways)
+        forwarder.update(SHOP, [POD], routes)
         try:
-            yield carriers, measures
+            yield forwarder, metrics
         finally:
             carrying.cancel()
             await asyncio.gather(carrying, return_exceptions=True)
-            assert measures.open == 0
+            assert metrics.open == 0
 
 
-async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
+async def test_agent_reaches_only_ports_with_a_route() -> None:
     """It names ports of its own alone: which pod of home that is, the bridge decides."""
     asked: list[bytes] = []
 
@@ -487,14 +487,14 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
         asked.append(b"somebody came")
 
     async with at_home(notes) as secret:
-        liar = Liar(
+        agent = FakeAgent(
             messages.encode(version=messages.VERSION),
             messages.encode(arrived="a", port=secret.port),
             messages.encode(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
-        async with lied_to(liar, {20000: ReverseRoute("web", ())}) as (_, measures):
-            await until(lambda: measures.results["no-pod"] == 2)
-            await until(lambda: b"".join(liar.heard).count(b"refuse") == 2)
+        async with with_fake_agent(agent, {20000: ReverseRoute("web", ())}) as (_, metrics):
+            await until(lambda: metrics.results["no-pod"] == 2)
+            await until(lambda: b"".join(agent.heard).count(b"refuse") == 2)
     assert not asked
 
 
@@ -509,47 +509,51 @@ async def test_a_relay_pod_reaches_no_port_that_no_service_has() -> None:
         b"x" * (messages.MAX_LINE + 1),
     ],
 )
-async def test_a_line_that_is_none_ends_the_control_and_nothing_else(
+async def test_malformed_message_ends_only_the_control_connection(
     line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control_connection, "RETRY_SECONDS", 30.0)
-    async with lied_to(Liar(messages.encode(version=messages.VERSION), line), {}) as (_, measures):
+    async with with_fake_agent(FakeAgent(messages.encode(version=messages.VERSION), line), {}) as (
+        _,
+        metrics,
+    ):
         await asyncio.sleep(0.2)
-        await until(lambda: measures.agents == 0)
+        await until(lambda: metrics.agents == 0)
 
 
-async def test_one_that_speaks_another_protocol_is_not_used_and_that_is_said(
+async def test_agent_with_another_protocol_version_is_not_used(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    liar = Liar(
+    agent = FakeAgent(
         messages.encode(version=99, release="9.0 \n\x1b[31m"),
         messages.encode(listening=[20000]),
         messages.encode(arrived="a", port=20000),
     )
-    async with lied_to(liar, {}) as (carriers, measures):
+    async with with_fake_agent(agent, {}) as (forwarder, metrics):
         await until(lambda: "version 99" in caplog.text)
-        assert "version 99" in carriers.agent_state(POD).version_warning
-        assert not carriers.agent_state(POD).listening
-        assert measures.agents == 0
+        assert "version 99" in forwarder.agent_state(POD).version_warning
+        assert not forwarder.agent_state(POD).listening
+        assert metrics.agents == 0
         await asyncio.sleep(0.3)
-        assert liar.begun == 1, "it is not asked again and again"
+        assert agent.begun == 1, "it is not asked again and again"
 
 
-async def test_one_of_another_release_is_used_and_that_is_said() -> None:
+async def test_agent_of_another_release_is_used_with_a_warning() -> None:
     lines = (
         messages.encode(release="0.0.1 \n\x1b", version=messages.VERSION),
         messages.encode(listening=[20000]),
     )
-    async with lied_to(Liar(*lines), {}) as (carriers, _):
-        await until(lambda: bool(carriers.agent_state(POD).listening))
+    async with with_fake_agent(FakeAgent(*lines), {}) as (forwarder, _):
+        await until(lambda: bool(forwarder.agent_state(POD).listening))
         assert (
-            f"0.0.1???, and this bridge of {version()}" in carriers.agent_state(POD).version_warning
+            f"0.0.1???, and this bridge of {version()}"
+            in forwarder.agent_state(POD).version_warning
         )
     async with relayed() as back, at_home(says(b"a")) as pod:
         back.show(pod)
         await back.ready()
-        assert not back.carriers.agent_state(POD).version_warning
+        assert not back.forwarder.agent_state(POD).version_warning
 
 
 class Sleeper:
@@ -578,20 +582,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("greets", [0, 1])
 @pytest.mark.usefixtures("hasty")
-async def test_one_that_hangs_is_known_to(greets: int) -> None:
+async def test_silent_agent_is_reported_unresponsive(greets: int) -> None:
     """Whether it has ever answered or not; over one control alone that is not said."""
     sleeper = Sleeper(greets)
-    async with lied_to(sleeper, {}) as (carriers, measures):
-        await until(lambda: carriers.agent_state(POD).unresponsive)
+    async with with_fake_agent(sleeper, {}) as (forwarder, metrics):
+        await until(lambda: forwarder.agent_state(POD).unresponsive)
         assert sleeper.begun == 2
-        assert measures.agents == 0
+        assert metrics.agents == 0
         sleeper.greets = 100
-        await until(lambda: not carriers.agent_state(POD).unresponsive)
+        await until(lambda: not forwarder.agent_state(POD).unresponsive)
 
 
 @pytest.mark.parametrize("complains", [False, True])
 @pytest.mark.usefixtures("hasty")
-async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) -> None:
+async def test_unreachable_agent_is_not_unresponsive(*, complains: bool) -> None:
     """Nothing listens in it yet; the kubelet may hang up, or only say so."""
     begun = 0
 
@@ -601,33 +605,33 @@ async def test_one_that_cannot_be_spoken_to_does_not_hang(*, complains: bool) ->
         await forward.fail("failed to connect to localhost:19999 inside namespace")
         await (forward.gone() if complains else forward.close())
 
-    async with lied_to(refuses, {}) as (carriers, _):
+    async with with_fake_agent(refuses, {}) as (forwarder, _):
         await until(lambda: begun > 3)
-        assert not carriers.agent_state(POD).unresponsive
+        assert not forwarder.agent_state(POD).unresponsive
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_a_control_that_is_lost_on_its_way_is_no_sign_of_a_pod_that_hangs() -> None:
+async def test_lost_control_connection_does_not_make_an_agent_unresponsive() -> None:
     """It is asked anew, and answers."""
     sleeper = Sleeper(greets=100)
     told: list[bool] = []
-    async with lied_to(sleeper, {}) as (carriers, _):
-        carriers.on_change(lambda _: told.append(carriers.agent_state(POD).unresponsive))
+    async with with_fake_agent(sleeper, {}) as (forwarder, _):
+        forwarder.on_change(lambda _: told.append(forwarder.agent_state(POD).unresponsive))
         await until(lambda: sleeper.begun == 4)
     assert not any(told)
 
 
-async def test_what_is_not_known_in_a_line_is_passed_over() -> None:
-    liar = Liar(
+async def test_unknown_keys_of_a_message_are_ignored() -> None:
+    agent = FakeAgent(
         messages.encode(version=messages.VERSION), messages.encode(news="of a later version")
     )
-    async with lied_to(liar, {}) as (_, measures):
-        await until(lambda: measures.agents == 1)
+    async with with_fake_agent(agent, {}) as (_, metrics):
+        await until(lambda: metrics.agents == 1)
         await asyncio.sleep(0.1)
-        assert measures.agents == 1
+        assert metrics.agents == 1
 
 
-async def test_a_word_that_nobody_was_told_takes_nothing() -> None:
+async def test_unknown_token_takes_nothing() -> None:
     async with relayed() as back:
         reader, writer = await asyncio.open_connection(HERE, back.relay.control_port)
         writer.write(messages.encode(take="guessed", idle=10))
