@@ -1,4 +1,4 @@
-"""A secret that is planted everywhere is nowhere in a report; what helps is."""
+"""Secrets in any field do not appear in a bug report; diagnostic data does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENCODED = base64.b64encode(CANARY.encode()).decode()
 
 
 def planted(world: World) -> None:
-    """Wherever a person can put it, and wherever a cluster could quote it."""
+    """Objects with the secret wherever a user can put it or a cluster can quote it."""
     world.home.put(secret("key", data={"password": ENCODED}))
     world.home.put(config_map("conf", data={"password": CANARY}))
     container: Object = {
@@ -47,16 +47,16 @@ def planted(world: World) -> None:
 
 def quoted(world: World) -> None:
     """Statuses and Events that quote it."""
-    said = f'exec: "login {CANARY}": not found'
+    message = f'exec: "login {CANARY}": not found'
     ended = {"exitCode": 1, "reason": "Error", "message": f"my log: {CANARY}"}
     status = {
         "phase": "Running",
-        "message": said,
+        "message": message,
         "containerStatuses": [
             {
                 "name": "main",
                 "restartCount": 3,
-                "state": {"waiting": {"reason": "RunContainerError", "message": said}},
+                "state": {"waiting": {"reason": "RunContainerError", "message": message}},
                 "lastState": {"terminated": ended},
             }
         ],
@@ -70,7 +70,7 @@ def quoted(world: World) -> None:
             "metadata": {"name": "a.1", "namespace": "default"},
             "involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"},
             "reason": "Failed",
-            "message": f"{said}; {ENCODED}",
+            "message": f"{message}; {ENCODED}",
         }
     )
 
@@ -87,13 +87,13 @@ def contents(path: Path) -> dict[str, str]:
 
 
 async def report(two: Clusters, path: Path, *, addresses: bool = False) -> dict[str, str]:
-    """A report of the node, as it is read back."""
+    """A report of the node, read back from its archive."""
     settings = BugReportSettings(two.settings.home, NODE, addresses=addresses)
-    told: list[str] = []
-    listed = archive.write(path, await collect(settings, notify=told.append))
+    notified: list[str] = []
+    listed = archive.write(path, await collect(settings, notify=notified.append))
     files = contents(path)
     assert set(files) == {"CONTENTS.txt", *(str(it["file"]) for it in listed)}
-    assert CANARY not in str(told) + str(listed)
+    assert CANARY not in str(notified) + str(listed)
     return files
 
 
@@ -112,9 +112,9 @@ async def test_secrets_in_all_objects_are_not_in_the_report(two: Clusters, tmp_p
     for name, text in files.items():
         assert CANARY not in text, name
         assert ENCODED not in text, name
-        # Where the API servers are is not told unless that is wanted.
+        # Addresses of the API servers are not included by default.
         assert "http://127.0.0.1" not in text, name
-    # What helps is there.
+    # Diagnostic data is included.
     [pod] = parsed(files, f"nodes/{NODE}/pods.json")
     [its] = pod["status"]["containerStatuses"]
     assert its["state"]["waiting"]["reason"] == "RunContainerError"
@@ -146,7 +146,7 @@ async def test_addresses_are_included_on_request(two: Clusters, tmp_path: Path) 
     async with joined(two):
         files = await report(two, tmp_path / "report.tar.gz", addresses=True)
     assert two.home.url in files["check.json"]
-    # Nobody proxies to a kubelet in a fake cluster.
+    # The fake cluster does not proxy to kubelets.
     assert "/metrics of virtual" in files["problems.json"]
 
 

@@ -1,4 +1,4 @@
-"""`bridge cordon`, `uncordon` and `drain`: our nodes alone, and nothing where nothing is to do."""
+"""`bridge cordon`, `uncordon` and `drain`: only virtual nodes, and only necessary writes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.fakeapi.client_config import client_config_for
 
 @pytest.fixture
 async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
-    """Home, for a person, with one virtual node that is served, and another."""
+    """A client of home, which has a served virtual node and a real node."""
 
     async def served(_: KubeClient, node: str) -> str:
         return "host (pid 1)" if node == "remote" else ""
@@ -80,7 +80,7 @@ async def test_unmanaged_and_unknown_nodes_are_rejected(two: Clusters, home: Kub
 
 
 async def test_drain_evicts_all_but_daemonset_pods(two: Clusters, home: KubeClient) -> None:
-    told: list[str] = []
+    notified: list[str] = []
     two.home.put(objects.pod("web", "shop", node="remote"))
     two.home.put(objects.pod("other", "shop", node="real"))
     daemon = objects.pod("agent", "shop", node="remote")
@@ -90,7 +90,7 @@ async def test_drain_evicts_all_but_daemonset_pods(two: Clusters, home: KubeClie
     two.home.put(daemon_set("a", "shop"))
 
     async def ends() -> None:
-        """As the bridge does when it sees that the pod is to go."""
+        """Terminates the evicted pod as the bridge does."""
         await two.home.until(lambda: two.home.requests("POST", "*/web/eviction"))
         await two.home.until(
             lambda: (
@@ -104,7 +104,7 @@ async def test_drain_evicts_all_but_daemonset_pods(two: Clusters, home: KubeClie
     async with asyncio.timeout(SOON), asyncio.TaskGroup() as group:
         group.create_task(ends())
         done = await node_commands.drain(
-            home, "remote", options=EVICT_ALL, timeout=SOON, dry_run=False, notify=told.append
+            home, "remote", options=EVICT_ALL, timeout=SOON, dry_run=False, notify=notified.append
         )
     assert done.newly_cordoned
     assert node_commands.pod_references(done.evicted) == [{"namespace": "shop", "name": "web"}]
@@ -112,7 +112,7 @@ async def test_drain_evicts_all_but_daemonset_pods(two: Clusters, home: KubeClie
     assert unschedulable(two)
     assert two.home.find(PODS, "agent", "shop")
     assert two.home.find(PODS, "other", "shop")
-    assert told == [
+    assert notified == [
         "home: node remote is cordoned",
         "home: 1 of 1 pod(s) evicted",
     ]
@@ -150,7 +150,7 @@ async def test_drain_requires_a_serving_bridge(
 
 
 def owned_by(kind: str, owner_name: str = "a", *, name: str = "web") -> Object:
-    """A pod of the virtual node that a controller made."""
+    """A pod of the virtual node that a controller created."""
     made = objects.pod(name, "shop", node="remote")
     owner: Object = {"apiVersion": "apps/v1", "kind": kind, "name": owner_name, "uid": "u"}
     owner["controller"] = True
@@ -215,17 +215,17 @@ async def test_filters_evict_finished_and_allowed_pods_and_skip_mirror_pods() ->
 
 
 class Draining:
-    """A drain of two pods; the bridge ends what is evicted."""
+    """A drain of two pods; a simulated bridge terminates evicted pods."""
 
     def __init__(self, two: Clusters, home: KubeClient) -> None:
         self.two = two
         self._home = home
-        self.told: list[str] = []
+        self.notified: list[str] = []
         for name in ("bad", "good"):
             two.home.put(objects.pod(name, "shop", node="remote"))
 
     async def run(self, *, timeout: float = SOON, grace: int | None = None) -> str:
-        """The error it ends with; "" for none."""
+        """Drains, and returns the error; "" for none."""
         serving = asyncio.create_task(self._serve())
         options = DrainOptions(force=True, grace_period=grace)
         try:
@@ -235,7 +235,7 @@ class Draining:
                 options=options,
                 timeout=timeout,
                 dry_run=False,
-                notify=self.told.append,
+                notify=self.notified.append,
             )
         except PreflightError as error:
             return str(error)
@@ -264,7 +264,7 @@ def draining(two: Clusters, home: KubeClient) -> Draining:
 def eviction_fault(
     code: int, *, times: int | None = None, message: str = "", raw: Object | None = None
 ) -> Fault:
-    """What is answered to an eviction of the pod ``bad``."""
+    """A faulty answer to evictions of the pod ``bad``."""
     body = None if raw is None else json.dumps(raw).encode()
     return Fault("POST", "*/bad/eviction", code=code, message=message, times=times, raw=body)
 
@@ -281,7 +281,7 @@ async def test_transient_eviction_errors_are_retried(draining: Draining, code: i
 async def test_permanent_eviction_error_is_reported_and_other_pods_are_evicted(
     draining: Draining, code: int
 ) -> None:
-    """500 is also the answer where two PodDisruptionBudgets select the pod."""
+    """The API server also answers 500 if two PodDisruptionBudgets select the pod."""
     draining.two.home.fail(eviction_fault(code, message="two budgets"))
     error = await draining.run()
     assert "1 pod(s) could not be evicted (shop/bad: two budgets)" in error
@@ -346,5 +346,5 @@ async def test_timeout_names_blocked_and_failed_pods(draining: Draining) -> None
 
 async def test_grace_period_is_sent_with_the_eviction(draining: Draining) -> None:
     assert await draining.run(grace=7) == ""
-    (asked,) = draining.two.home.requests("POST", "*/bad/eviction")
-    assert asked.body["deleteOptions"]["gracePeriodSeconds"] == 7
+    (request,) = draining.two.home.requests("POST", "*/bad/eviction")
+    assert request.body["deleteOptions"]["gracePeriodSeconds"] == 7

@@ -1,4 +1,4 @@
-"""The kustomize base: what is rendered for a node `remote`, without its credential. And the
+"""The kustomize base: the objects rendered for a node `remote`, without its credential. And the
 component that adds its webhook.
 
 python -m tests.bridge.install.base        writes both anew
@@ -44,19 +44,19 @@ def without_credential(made: list[Object]) -> list[Object]:
 
 
 def base() -> list[Object]:
-    """The base's objects."""
+    """The objects of the base."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
     return without_credential(manifests.render(wanted, ""))
 
 
 def component() -> list[Object]:
-    """The component's objects."""
+    """The objects of the component."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
     return webhook_manifests.render_webhook(wanted)
 
 
 class _Plain(yaml.SafeDumper):
-    """Without anchors: a reader sees each object whole."""
+    """Dumps without anchors, so that every object is complete."""
 
     def ignore_aliases(self, _: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Kubeconfigs of a remote, as people have them."""
+"""Kubeconfigs of a remote, as users have them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CANARY = "canary-4711"
 def config(
     *, user: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, name: str = "far"
 ) -> dict[str, Any]:
-    """One context with its cluster and user."""
+    """A kubeconfig with one context, cluster and user."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

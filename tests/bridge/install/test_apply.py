@@ -1,4 +1,4 @@
-"""An installation at home: applied once, the same again changes nothing, and leaving removes it."""
+"""Installations in home: applying is idempotent, rollouts are awaited, and leaving removes them."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ WHERE = WANTED.namespace
 
 @dataclass
 class Home:
-    """Home, its administrator, and what was told."""
+    """Home, its administrator's client, and the notifications."""
 
     two: Clusters
     client: KubeClient
-    told: list[str] = field(default_factory=list)
+    notified: list[str] = field(default_factory=list)
 
     async def apply(self, wanted: Installation = WANTED, *, dry: bool = False) -> list[str]:
-        """The kinds of changes, without those that are none."""
+        """Applies the installation, and returns the changes."""
         path = self.two.settings.remote.path
         assert path is not None
         made = manifests.render(wanted, path.read_text())
-        self.told.clear()
+        self.notified.clear()
         done = await apply.apply(
-            self.client, made, node=wanted.node, dry_run=dry, notify=self.told.append
+            self.client, made, node=wanted.node, dry_run=dry, notify=self.notified.append
         )
-        assert CANARY not in "".join(self.told)
+        assert CANARY not in "".join(self.notified)
         return [change for change, _ in done if change != "unchanged"]
 
     def there(self) -> list[str]:
-        """All that is of the kinds of an installation."""
+        """All objects of the installed resources."""
         return [
             f"{it['kind']} {it['metadata']['name']}"
             for kind in INSTALLED_RESOURCES
@@ -74,7 +74,7 @@ class Home:
         ]
 
     def runs(self, name: str = WANTED.name, *, ready: bool = True, **pod_status: object) -> None:
-        """Home's controllers have made the pods."""
+        """Simulates home's controllers, which create the pods."""
         deployment = self.two.home.get(DEPLOYMENTS, name, WHERE)
         count = deployment["spec"]["replicas"] if ready else 0
         status: Object = {
@@ -90,15 +90,15 @@ class Home:
         self.two.home.put({**pod, "status": pod_status})
 
     def node_is(self, status: str) -> None:
-        """The Node's condition."""
+        """Sets the Node's Ready condition."""
         made = node(NODE)
         made["status"] = {"conditions": [{"type": "Ready", "status": status, "message": "why"}]}
         self.two.home.put(made)
 
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
-        self.told.clear()
+        self.notified.clear()
         await rollout.wait_until_ready(
-            self.client, wanted, timeout=seconds, notify=self.told.append
+            self.client, wanted, timeout=seconds, notify=self.notified.append
         )
 
 
@@ -120,18 +120,18 @@ async def test_applying_again_changes_nothing(home: Home) -> None:
     assert set(await home.apply()) == {"created"}
     versions = {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES}
     assert await home.apply() == []
-    assert home.told == []
+    assert home.notified == []
     assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == versions
 
 
 async def test_dry_run_reports_changes_and_persists_nothing(home: Home) -> None:
     assert set(await home.apply(dry=True)) == {"created"}
-    assert "would be created" in home.told[0]
+    assert "would be created" in home.notified[0]
     assert home.there() == []
     await home.apply()
     before = home.there()
     assert await home.apply(replace(WANTED, replicas=5), dry=True) == ["changed"]
-    assert home.told[0].endswith("would be changed: spec.replicas")
+    assert home.notified[0].endswith("would be changed: spec.replicas")
     assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)["spec"]["replicas"] == 2
     assert home.there() == before
 
@@ -139,7 +139,7 @@ async def test_dry_run_reports_changes_and_persists_nothing(home: Home) -> None:
 async def test_permission_that_is_no_longer_requested_is_removed(home: Home) -> None:
     await home.apply(replace(WANTED, all_namespaces=True))
     assert await home.apply() == ["removed"]
-    assert "ClusterRoleBinding" in home.told[0]
+    assert "ClusterRoleBinding" in home.notified[0]
 
 
 async def test_webhook_that_is_no_longer_requested_is_removed_completely(home: Home) -> None:
@@ -150,7 +150,7 @@ async def test_webhook_that_is_no_longer_requested_is_removed_completely(home: H
     assert set(await home.apply(dry=True)) == {"removed"}
     assert len(home.there()) > len(before)
     assert set(await home.apply()) == {"removed"}
-    assert home.told[0].startswith("home: MutatingWebhookConfiguration ")
+    assert home.notified[0].startswith("home: MutatingWebhookConfiguration ")
     assert home.there() == before
 
 
@@ -166,7 +166,7 @@ async def test_join_into_another_namespace_is_rejected(home: Home, left: str) ->
     assert f"is installed in namespace {WHERE} (" in str(caught.value)
     assert f"bridge leave --name {NODE}" in str(caught.value)
     assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == before
-    assert home.told == []
+    assert home.notified == []
 
 
 async def test_installation_without_deployment_and_secret_can_be_moved(
@@ -202,8 +202,8 @@ async def test_new_credential_starts_a_rollout(home: Home) -> None:
     assert path is not None
     path.write_text(path.read_text().replace(CANARY, f"{CANARY}-new"))
     assert await home.apply() == ["changed", "changed"]
-    assert home.told[0] == f"home: Secret {WHERE}/{WANTED.name} changed: data.kubeconfig"
-    assert "annotations" in home.told[1]
+    assert home.notified[0] == f"home: Secret {WHERE}/{WANTED.name} changed: data.kubeconfig"
+    assert "annotations" in home.notified[1]
 
 
 # -- waiting -------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ async def test_rollout_is_done_when_pods_are_updated_and_node_is_ready(home: Hom
     home.runs()
     home.node_is("True")
     await home.waits()
-    assert home.told == []
+    assert home.notified == []
 
 
 async def test_rollout_waits_for_the_webhook(home: Home) -> None:
@@ -239,7 +239,7 @@ async def test_rollout_waits_for_the_node(home: Home) -> None:
     home.node_is("False")
     with pytest.raises(PreflightError, match="is not Ready: why"):
         await home.waits()
-    assert len(home.told) == 1, "each trouble is told once"
+    assert len(home.notified) == 1, "each trouble is notified once"
 
 
 def container(**status: object) -> list[Object]:
@@ -253,11 +253,11 @@ async def test_image_pull_error_is_reported(home: Home) -> None:
     with pytest.raises(PreflightError, match="not Ready after") as caught:
         await home.waits()
     assert "ErrImagePull: no such host" in str(caught.value)
-    assert "--image names another" in home.told[0]
+    assert "--image names another" in home.notified[0]
 
 
 async def test_image_pull_error_of_several_pods_is_reported_once(home: Home) -> None:
-    """Though each pod tries, and says it in other words each time."""
+    """Although each pod retries, with different messages."""
     await home.apply()
     states = [
         {"waiting": {"reason": reason, "message": f"no such host {number}"}}
@@ -267,7 +267,7 @@ async def test_image_pull_error_of_several_pods_is_reported_once(home: Home) -> 
     home.runs(ready=False, containerStatuses=both)
     with pytest.raises(PreflightError):
         await home.waits()
-    assert len([line for line in home.told if "bridge:1" in line]) == 1
+    assert len([line for line in home.notified if "bridge:1" in line]) == 1
 
 
 async def test_unschedulable_pod_is_reported(home: Home) -> None:
@@ -291,7 +291,7 @@ async def test_cluster_that_a_pod_waits_for_is_reported_once(home: Home) -> None
     home.two.home.route("GET", f"/api/v1/namespaces/{WHERE}/pods/{pod}/log", log)
     with pytest.raises(PreflightError, match="remote: GET /version: refused; see"):
         await home.waits()
-    assert home.told == [f"home: pod {pod} waits: remote: GET /version: refused"]
+    assert home.notified == [f"home: pod {pod} waits: remote: GET /version: refused"]
 
 
 async def test_crash_loop_ends_the_wait(home: Home) -> None:
@@ -307,11 +307,11 @@ async def test_crash_loop_ends_the_wait(home: Home) -> None:
     home.runs(ready=False, containerStatuses=crashed)
     with pytest.raises(PreflightError, match=r"is in a crash loop.*error: may not list nodes"):
         await waiting_for_it
-    assert any("terminated: ✓ a step | error: may not list nodes" in line for line in home.told)
+    assert any("terminated: ✓ a step | error: may not list nodes" in line for line in home.notified)
 
 
 async def test_crashed_pods_are_replaced_on_a_second_join(home: Home) -> None:
-    """What kept it was put right meanwhile; home would try the same pod in minutes only."""
+    """The cause may be fixed, and the kubelet's back-off would take minutes."""
     await home.apply()
     crashed = container(state={"waiting": {"reason": "CrashLoopBackOff"}})
     crashed[0]["restartCount"] = 5
@@ -320,7 +320,7 @@ async def test_crashed_pods_are_replaced_on_a_second_join(home: Home) -> None:
     with pytest.raises(PreflightError, match="is not Ready after"):
         await home.waits()
     assert home.two.home.objects(PODS) == []
-    assert home.told[0] == f"home: pod {WANTED.name}-1 was in a crash loop; replacing it"
+    assert home.notified[0] == f"home: pod {WANTED.name}-1 was in a crash loop; replacing it"
 
 
 async def test_crash_of_the_previous_revision_does_not_end_the_wait(home: Home) -> None:
@@ -337,24 +337,24 @@ async def test_crash_of_the_previous_revision_does_not_end_the_wait(home: Home) 
 
 
 async def left(home: Home, *, force: bool = False) -> list[str]:
-    asked: list[str] = []
+    confirmed: list[str] = []
     settings = LeaveSettings(NODE, home.two.settings.home, None, force=force)
-    home.told.clear()
+    home.notified.clear()
 
     def agree(lines: list[str]) -> bool:
-        asked.extend(lines)
+        confirmed.extend(lines)
         return True
 
-    assert await leave(settings, notify=home.told.append, agree=agree)
-    assert CANARY not in "".join([*asked, *home.told])
-    return asked
+    assert await leave(settings, notify=home.notified.append, agree=agree)
+    assert CANARY not in "".join([*confirmed, *home.notified])
+    return confirmed
 
 
 async def test_leave_uses_the_stored_kubeconfig_and_removes_the_installation(home: Home) -> None:
     await home.apply(replace(WANTED, bound_namespaces=["default"]))
-    asked = await left(home)
-    assert f"home:   Deployment {WHERE}/{WANTED.name}" in asked
-    assert f"home:   Namespace {WHERE}, if nothing else is in it" in asked
+    confirmed = await left(home)
+    assert f"home:   Deployment {WHERE}/{WANTED.name}" in confirmed
+    assert f"home:   Namespace {WHERE}, if nothing else is in it" in confirmed
     assert home.there() == []
 
 
@@ -374,7 +374,7 @@ async def test_leave_removes_the_webhook_after_its_pods_terminated(home: Home) -
     assert home.there() == []
     deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
     assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
-    assert any("namespace(s) default are offloaded" in line for line in home.told)
+    assert any("namespace(s) default are offloaded" in line for line in home.notified)
 
 
 async def test_network_policy_is_removed_with_the_relay(home: Home) -> None:
@@ -415,12 +415,12 @@ async def test_namespace_with_unmanaged_objects_stays(home: Home) -> None:
     }
     home.two.home.put(theirs)
     await left(home)
-    assert f"home: namespace {WHERE} stays: it holds ConfigMap theirs" in home.told
+    assert f"home: namespace {WHERE} stays: it holds ConfigMap theirs" in home.notified
     assert home.there() == [f"Namespace {WHERE}"]
 
 
 async def test_leave_without_list_permissions_ignores_installations(home: Home) -> None:
-    """A foreground bridge's node, by an account that sees no Deployment: nothing is tried."""
+    """The account may not list Deployments, so no installation is searched."""
     home.two.home.api.authorize = lambda spec: (
         spec["resourceAttributes"]["resource"] != "deployments"
     )

@@ -1,4 +1,4 @@
-"""A kubeconfig read from a cluster: what the installer writes is accepted, all else is rejected."""
+"""Kubeconfigs read from a cluster: only those of the installer are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is rendered, and what the repository ships of it. The chart is compared in e2e/, by helm."""
+"""Rendered objects, and the manifests shipped with them. e2e/ compares the chart, with helm."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
 
 
 def test_kustomize_base_equals_the_rendered_objects() -> None:
-    """Where this fails: python -m tests.bridge.install.base."""
+    """To update the file: python -m tests.bridge.install.base."""
     assert list(yaml.safe_load_all(base.FILE.read_text())) == base.base()
     listed = yaml.safe_load((base.FOLDER / "kustomization.yaml").read_text())
     assert listed["resources"] == [base.FILE.name]
 
 
 def test_kustomize_component_equals_the_rendered_webhook() -> None:
-    """Where this fails: python -m tests.bridge.install.base."""
+    """To update the file: python -m tests.bridge.install.base."""
     assert list(yaml.safe_load_all(base.WEBHOOK_FILE.read_text())) == base.component()
     listed = yaml.safe_load((base.COMPONENT / "kustomization.yaml").read_text())
     assert listed["resources"] == [base.WEBHOOK_FILE.name]
@@ -62,7 +62,7 @@ def test_two_nodes_share_only_the_namespace(webhook: bool) -> None:
 
 
 def test_webhook_is_rendered_beside_the_bridge() -> None:
-    """The bridges' Deployment and budget select none of its pods, nor the other way round."""
+    """The selectors of the bridges and of the webhook match only their own pods."""
     plain, made = (manifests.render(wanted(offload_webhook=it), KUBECONFIG) for it in (False, True))
     assert made[: len(plain)] == plain
     added = made[len(plain) :]

@@ -1,4 +1,4 @@
-"""A Secret that a tenant of home gave an installation's labels: no command uses its kubeconfig."""
+"""A tenant's Secret with an installation's labels: no command uses its kubeconfig."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "
 
 
 def hostile(two: Clusters, folder: Path) -> tuple[Object, Path]:
-    """A kubeconfig that runs a program, and the file that shows that it ran."""
+    """A kubeconfig that runs a program, and the file that the program creates."""
     marker = folder / "executed"
     user = plugin(folder / "plugin", f"touch {marker}\n")
     return kubeconfig(two.remote.url, user=user), marker
 
 
 async def everything(two: Clusters) -> str:
-    """What the commands that look for the remote report; `leave` is answered with no."""
+    """The output of all commands that search the remote; `leave` is not confirmed."""
     home = two.settings.home
     lines: list[str] = []
     checked = await runner.check_nodes(NodeCheckSettings(home, ""))
@@ -98,8 +98,8 @@ async def everything(two: Clusters) -> str:
     return "\n".join(lines)
 
 
-def warned(told: str, secret: str) -> int:
-    return sum(f"Secret {secret} is ignored" in line for line in told.splitlines())
+def warned(notified: str, secret: str) -> int:
+    return sum(f"Secret {secret} is ignored" in line for line in notified.splitlines())
 
 
 @pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "not installed"])
@@ -110,18 +110,18 @@ async def test_a_tenants_kubeconfig_is_not_executed_and_the_warning_names_its_se
         install(two)
     content, marker = hostile(two, tmp_path)
     plant(two, content)
-    told = await everything(two)
+    notified = await everything(two)
     assert not marker.exists()
-    assert warned(told, f"{TENANT}/planted") >= 5
+    assert warned(notified, f"{TENANT}/planted") >= 5
     assert bool(two.remote.log) is is_installed, "the installation's own Secret is used"
 
 
 async def test_a_tenants_kubeconfig_that_looks_valid_is_not_used_either(two: Clusters) -> None:
     async with FakeApi() as theirs:
         plant(two, kubeconfig(theirs.url.replace("http:", "https:"), user={"token": "theirs"}))
-        told = await everything(two)
+        notified = await everything(two)
         assert theirs.log == []
-    assert warned(told, f"{TENANT}/planted") >= 5
+    assert warned(notified, f"{TENANT}/planted") >= 5
 
 
 async def test_a_token_file_in_the_installations_namespace_is_not_sent(
@@ -135,20 +135,20 @@ async def test_a_token_file_in_the_installations_namespace_is_not_sent(
     content = yaml.safe_load(two.settings.remote.path.read_text())
     content["users"][0]["user"] = {"tokenFile": str(secret_file)}
     plant(two, content, WANTED.namespace, WANTED.name)
-    told = await everything(two)
+    notified = await everything(two)
     assert two.remote.log == []
-    assert "users[0].user.tokenFile is a field that the installer does not write" in told
-    assert warned(told, f"{WANTED.namespace}/{WANTED.name}") >= 5
+    assert "users[0].user.tokenFile is a field that the installer does not write" in notified
+    assert warned(notified, f"{WANTED.namespace}/{WANTED.name}") >= 5
 
 
 async def test_a_node_annotation_alone_does_not_make_a_namespace_trusted(two: Clusters) -> None:
-    """A kubelet of home may annotate a Node of its own; a ClusterRoleBinding it cannot write."""
+    """A kubelet of home can annotate its Node, but cannot write a ClusterRoleBinding."""
     assert two.settings.remote.path is not None
     content = yaml.safe_load(two.settings.remote.path.read_text())
     plant(two, content, WANTED.namespace)
-    told = await everything(two)
+    notified = await everything(two)
     assert two.remote.log == []
-    assert warned(told, f"{WANTED.namespace}/planted") >= 5
+    assert warned(notified, f"{WANTED.namespace}/planted") >= 5
 
 
 async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_be_listed(
@@ -157,10 +157,10 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
     install(two)
 
     def authorize(spec: dict[str, Any]) -> bool:
-        asked = spec["resourceAttributes"]
-        if asked["resource"] == SECRETS.plural:
-            return bool(asked.get("namespace") == WANTED.namespace)
-        return bool(asked["resource"] != CLUSTER_ROLE_BINDINGS.plural)
+        attributes = spec["resourceAttributes"]
+        if attributes["resource"] == SECRETS.plural:
+            return bool(attributes.get("namespace") == WANTED.namespace)
+        return bool(attributes["resource"] != CLUSTER_ROLE_BINDINGS.plural)
 
     two.home.api.authorize = authorize
     [its] = (await version_report.collect_versions(VersionSettings(two.settings.home)))["nodes"]
@@ -168,7 +168,7 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
 
 
 async def test_the_webhooks_secret_is_no_kubeconfig(two: Clusters) -> None:
-    """The webhook's account may write that Secret, and its labels."""
+    """The webhook's ServiceAccount can write that Secret and its labels."""
     install(two)
     two.home.remove(SECRETS, WANTED.name, WANTED.namespace)
     assert two.settings.remote.path is not None
@@ -187,8 +187,8 @@ async def test_leave_keeps_tenant_objects_with_installation_labels(two: Clusters
         two.home.put({"apiVersion": api, "kind": kind, "metadata": meta, "roleRef": {}})
     lines: list[str] = []
 
-    def refuse(asked: list[str]) -> bool:
-        lines.extend(asked)
+    def refuse(confirmed: list[str]) -> bool:
+        lines.extend(confirmed)
         return False
 
     two.home.remove(NODES, NODE)

@@ -1,4 +1,4 @@
-"""A kubeconfig for a pod: all that it needs in one file, or a sentence that says what to do."""
+"""Self-contained kubeconfigs: all files are inlined, or an error names the alternative."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_first_file_with_an_entry_takes_precedence(
 
 
 def test_impersonation_stays_in_the_kubeconfig(path: Path) -> None:
-    """Without it the pods would have all permissions of the credential."""
+    """Without impersonation the pods would have all permissions of the credential."""
     user = {
         "token": CANARY,
         "as": "jane",

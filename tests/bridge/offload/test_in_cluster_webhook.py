@@ -1,4 +1,4 @@
-"""Replicas of a webhook behind a Service: one certificate, which home trusts before it is shown."""
+"""Replicas behind a Service: they share a certificate, which home trusts before they serve it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_successor_is_trusted_before_it_is_served() -> None:
     later = due + certificate_rotation.SETTLED
     assert (
         certificate_rotation.certificate_to_serve(known, old.pair.certificate, later) == old.pair
-    ), "home was not told of it"
+    ), "home was not notified of it"
     assert certificate_rotation.certificate_to_serve(known, both, later) == new.pair
     assert certificate_rotation.certificate_to_serve(known, b"", old.expires) == new.pair, (
         "the old one is of no use"
@@ -114,7 +114,7 @@ def test_next_change_is_at_renewal_settling_or_expiry() -> None:
 
 
 class World:
-    """Home with what is installed, and a clock."""
+    """Home with the installed objects, and a clock."""
 
     def __init__(self, two: Clusters) -> None:
         self.home = two.home
@@ -138,7 +138,7 @@ class World:
         return [b64decode(text) for key, text in self.data().items() if key.endswith(".crt")]
 
     def agrees(self) -> bool:
-        """Home trusts what the Secret has, and nothing else."""
+        """Whether the CA bundle equals the Secret's certificates."""
         return bool(self.data()) and self.bundle() == b"".join(self.certificates())
 
     @asynccontextmanager
@@ -239,11 +239,11 @@ async def test_replica_answers_and_shuts_down_gracefully(
     world.home.put({**namespace, "metadata": {"name": "shop", "labels": labels}})
     assert world.home.get(NAMESPACES, "shop")
     stop = asyncio.Event()
-    told: list[str] = []
+    notified: list[str] = []
     serving = asyncio.create_task(
-        in_cluster_webhook.serve(world.settings(unused_tcp_port), notify=told.append, stop=stop)
+        in_cluster_webhook.serve(world.settings(unused_tcp_port), notify=notified.append, stop=stop)
     )
-    await world.home.until(lambda: any("listens" in it for it in told))
+    await world.home.until(lambda: any("listens" in it for it in notified))
     await world.home.until(world.agrees)
     trust = ssl.create_default_context(cadata=world.bundle().decode())
     url = f"https://127.0.0.1:{unused_tcp_port}"
@@ -251,22 +251,22 @@ async def test_replica_answers_and_shuts_down_gracefully(
     review = {"request": {"uid": "7", "namespace": "shop", "object": pod}}
     async with aiohttp.ClientSession() as session:
 
-        async def asked(path: str) -> tuple[int, aiohttp.ClientResponse]:
+        async def request(path: str) -> tuple[int, aiohttp.ClientResponse]:
             async with session.get(url + path, ssl=trust, server_hostname=HOST) as answer:
                 return answer.status, answer
 
         async with asyncio.timeout(5):
-            while (await asked("/readyz"))[0] != 200:  # noqa: ASYNC110  # of another task
+            while (await request("/readyz"))[0] != 200:  # noqa: ASYNC110  # of another task
                 await asyncio.sleep(0.01)
-        assert (await asked("/livez"))[0] == 200
+        assert (await request("/livez"))[0] == 200
         async with session.post(
             url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
-            said = json.loads(b64decode((await answer.json())["response"]["patch"]))
-        assert said == offload_patch.admission_patch(pod, "remote-only", {})
+            patch = json.loads(b64decode((await answer.json())["response"]["patch"]))
+        assert patch == offload_patch.admission_patch(pod, "remote-only", {})
         stop.set()
         async with asyncio.timeout(5):
-            while (await asked("/readyz"))[0] != 503:  # noqa: ASYNC110
+            while (await request("/readyz"))[0] != 503:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         async with session.post(
             url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST

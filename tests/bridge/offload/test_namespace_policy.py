@@ -1,4 +1,4 @@
-"""Offloading a namespace: what is written, what is taken back, and a webhook that answers."""
+"""`bridge offload`, `unoffload` and `webhook`: written and removed objects, and webhook answers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from translators import offload_patch
 pytestmark = pytest.mark.usefixtures("soon")
 
 BETA = admission_policy.policy_resource("v1beta1"), admission_policy.binding_resource("v1beta1")
-#: More than any of this takes on a machine that is busy.
+#: Timeout of all steps, for a busy machine.
 SOON = 15.0
 
 
 class World:
-    """A home with one namespace, ``shop``, whose API server obeys policies or does not."""
+    """A home with the namespace ``shop``, whose API server may enforce policies."""
 
     def __init__(self, two: Clusters) -> None:
         self.home = two.home
         self.settings = OffloadSettings(two.settings.home, "shop", mechanism="auto")
-        self.told: list[str] = []
+        self.notified: list[str] = []
         self.namespace("shop")
         two.home.register(MUTATING_WEBHOOKS, status=False)
 
@@ -62,18 +62,19 @@ class World:
             self.admits()
 
     def admits(self) -> None:
-        """Its API server changes pods by what is registered."""
+        """The API server mutates pods by the installed objects."""
         self.home.route("POST", "/api/v1/namespaces/shop/pods", self._admit)
 
     async def _admit(self, request: web.Request) -> web.Response:
-        """As an API server with the policy: by what the namespace says."""
+        """Mutates the pod by the namespace's policy, as an API server does."""
         assert request.query["dryRun"] == "All"
         pod: Object = await request.json()
-        said = offload_patch.policy_of(self.shop)
+        policy = offload_patch.policy_of(self.shop)
         served = _served(self.home, BETA[1]) and self.home.find(BETA[1], admission_policy.NAME)
-        if said is not None and (served or self.home.objects(MUTATING_WEBHOOKS)):
+        if policy is not None and (served or self.home.objects(MUTATING_WEBHOOKS)):
             pod = applied(
-                pod, offload_patch.admission_patch(pod, said, offload_patch.selector_of(self.shop))
+                pod,
+                offload_patch.admission_patch(pod, policy, offload_patch.selector_of(self.shop)),
             )
         return web.json_response(pod, status=201)
 
@@ -82,7 +83,7 @@ class World:
         return self.home.get(NAMESPACES, "shop")
 
     def ours(self) -> list[str]:
-        """The kinds of our objects that are there."""
+        """The kinds of the bridge's existing objects."""
         kinds = (*BETA, MUTATING_WEBHOOKS)
         known = [it for it in kinds if it.api_version in self.home.store.registry.groups()]
         return [it.kind for it in known if _served(self.home, it) and self.home.objects(it)]
@@ -90,12 +91,12 @@ class World:
     async def offload(self, **changes: Any) -> Object:
         settings = replace(self.settings, **changes)
         async with asyncio.timeout(SOON):
-            return await offload_namespace(settings, notify=self.told.append)
+            return await offload_namespace(settings, notify=self.notified.append)
 
     async def unoffload(self, namespace: str = "shop", **changes: Any) -> Object:
         settings = replace(self.settings, namespace=namespace, **changes)
         async with asyncio.timeout(SOON):
-            return await unoffload_namespace(settings, notify=self.told.append)
+            return await unoffload_namespace(settings, notify=self.notified.append)
 
 
 def _served(api: FakeApi, resource: Resource) -> bool:
@@ -108,7 +109,7 @@ def _served(api: FakeApi, resource: Resource) -> bool:
 
 @pytest.fixture
 def world(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> World:
-    """Home, and short waits."""
+    """Home, with short intervals."""
     monkeypatch.setattr(enforcement, "PROBE_SECONDS", 0.01)
     monkeypatch.setattr(enforcement, "ENFORCEMENT_SECONDS", 0.3)
     monkeypatch.setattr(standalone_webhook, "RETRY_SECONDS", 0.01)
@@ -162,7 +163,7 @@ async def test_unoffload_of_a_deleted_namespace_removes_enforcement(world: World
     world.home.remove(NAMESPACES, "shop")
     await world.unoffload()
     assert world.ours() == []
-    assert any("there is no namespace shop" in line for line in world.told)
+    assert any("there is no namespace shop" in line for line in world.notified)
 
 
 async def test_dry_run_of_offload_writes_nothing(world: World) -> None:
@@ -260,7 +261,7 @@ async def test_unknown_namespace_is_an_error(world: World) -> None:
 
 
 def test_policy_and_webhook_cannot_block_a_cluster() -> None:
-    """Pods alone, when they are made, of labelled namespaces; a failure lets them pass."""
+    """They match only the creation of pods in labelled namespaces, and fail open."""
     selector = {
         "matchExpressions": [
             {
@@ -285,14 +286,14 @@ def test_policy_and_webhook_cannot_block_a_cluster() -> None:
 
 
 class Running:
-    """A webhook that runs."""
+    """A running webhook."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.stop = asyncio.Event()
         settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", 0)
         self.task = asyncio.create_task(
-            standalone_webhook.serve(settings, notify=world.told.append, stop=self.stop)
+            standalone_webhook.serve(settings, notify=world.notified.append, stop=self.stop)
         )
 
     async def registered(self) -> Object:
@@ -332,7 +333,7 @@ def _review(pod: Object, namespace: str = "shop") -> Object:
 
 
 async def _asked(config: Object, body: object) -> tuple[int, Object]:
-    """As an API server asks, with the trust that was registered."""
+    """Sends a review as an API server does, with the registered CA bundle."""
     trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
     async with (
         aiohttp.ClientSession() as session,
@@ -362,7 +363,7 @@ OTHER = "https://192.0.2.1:9443"
 
 
 def register_another(world: World) -> None:
-    """Another `bridge webhook` takes the registration over."""
+    """Another `bridge webhook` replaces the registration."""
     theirs = webhook_configuration.url_configuration(OTHER, b"theirs", "another-process")
     world.home.update(MUTATING_WEBHOOKS, admission_policy.NAME, theirs)
 
@@ -503,10 +504,10 @@ async def test_new_certificate_is_registered_before_it_is_served(world: World) -
         NAMESPACES, "shop", {"metadata": {"labels": {offload_patch.LABEL_OFFLOAD: "burst"}}}
     )
     async with (
-        connect(world.settings.home, side="home", notify=world.told.append) as home,
+        connect(world.settings.home, side="home", notify=world.notified.append) as home,
         asyncio.TaskGroup() as group,
     ):
-        hook = standalone_webhook.StandaloneWebhook(home, "127.0.0.1", world.told.append)
+        hook = standalone_webhook.StandaloneWebhook(home, "127.0.0.1", world.notified.append)
         await hook.start(0)
         watching = group.create_task(hook.namespaces.run())
         await hook.namespaces.synced.wait()
@@ -530,13 +531,13 @@ async def test_new_certificate_is_registered_before_it_is_served(world: World) -
 
 async def test_used_port_is_a_one_line_error(world: World) -> None:
     async with running(world) as run:
-        await world.home.until(lambda: any("listens" in it for it in world.told), timeout=SOON)
+        await world.home.until(lambda: any("listens" in it for it in world.notified), timeout=SOON)
         port = int(
-            next(it for it in world.told if "listens" in it).split(";")[0].rpartition(":")[2]
+            next(it for it in world.notified if "listens" in it).split(";")[0].rpartition(":")[2]
         )
         settings = StandaloneWebhookSettings(world.settings.home, "127.0.0.1", port)
         with pytest.raises(PreflightError, match="--address or --port"):
-            await standalone_webhook.serve(settings, notify=world.told.append, stop=run.stop)
+            await standalone_webhook.serve(settings, notify=world.notified.append, stop=run.stop)
 
 
 async def test_probe_creates_no_pod(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What bridges have left in a remote, from the remote's side alone."""
+"""`bridge garbage`: lists and removes leftovers in a remote without any home."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from translators.relay import agent_pod
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-#: Two homes, as the remote knows them.
+#: The IDs of two homes.
 A, B = "a" * 16, "b" * 16
 
 
 def owned(obj: Object, home: str, node: str = "burst", name: str | None = None) -> Object:
-    """The object as a bridge of this home makes it."""
+    """The object as a bridge of this home creates it."""
     meta = obj["metadata"]
     meta["labels"] = {LABEL_HOME: home, LABEL_NODE: node}
     meta["annotations"] = {ANNOTATION_HOME_NAMESPACE: "shop"}
@@ -49,14 +49,14 @@ def namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-class Left:
-    """A remote in which two homes have something, and what was said and asked."""
+class World:
+    """A remote with objects of two homes, and the notifications and confirmations."""
 
     def __init__(self, two: Clusters) -> None:
         self.remote = two.remote
         self.settings = PruneSettings(two.settings.remote)
-        self.told: list[str] = []
-        self.asked: list[list[str]] = []
+        self.notified: list[str] = []
+        self.confirmations: list[list[str]] = []
         self.answer = True
         for home, where in ((A, "shop-a"), (B, "shop-b")):
             self.remote.put(owned(namespace(where), home))
@@ -65,40 +65,40 @@ class Left:
             self.remote.put(owned(secret("key", where, data={"k": "Y2FuYXJ5LTQ3MTE="}), home))
         self.remote.put(owned(pod("other", "shop-a"), A, node="pool"))
         self.remote.put(config_map("theirs", "shop-b"))
-        # Labels can be copied, as a controller does that makes pods of a template.
+        # Controllers copy labels to the pods of a template.
         labelled = pod("labelled", "shop-a")
         labelled["metadata"]["labels"] = {LABEL_HOME: A, LABEL_NODE: "burst"}
         self.labelled = self.remote.put(labelled)
 
     def agree(self, lines: list[str]) -> bool:
-        self.asked.append(lines)
+        self.confirmations.append(lines)
         return self.answer
 
     async def listed(self) -> list[str]:
-        return await leftovers.list_leftovers(self.settings, notify=self.told.append)
+        return await leftovers.list_leftovers(self.settings, notify=self.notified.append)
 
     async def remove(self, home: str, node: str = "", *, timeout: float = SOON) -> bool:
         settings = replace(self.settings, home=home, node=node, timeout=timeout)
         async with asyncio.timeout(SOON):
             return await leftovers.remove_leftovers(
-                settings, notify=self.told.append, agree=self.agree
+                settings, notify=self.notified.append, agree=self.agree
             )
 
 
 @pytest.fixture
-def left(two: Clusters) -> Left:
-    """Two homes' belongings."""
-    return Left(two)
+def world(two: Clusters) -> World:
+    """A remote with objects of two homes."""
+    return World(two)
 
 
-async def test_list_shows_counts_and_last_write_without_writing(left: Left) -> None:
+async def test_list_shows_counts_and_last_write_without_writing(world: World) -> None:
     written = "2031-02-03T04:05:06Z"
     fields = [
         {"manager": "cluster-bridge", "time": written},
         {"manager": "kubelet", "time": "2032-01-01T00:00:00Z"},
     ]
-    left.remote.update(PODS, "web", {"metadata": {"managedFields": fields}}, "shop-a")
-    head, *rows = await left.listed()
+    world.remote.update(PODS, "web", {"metadata": {"managedFields": fields}}, "shop-a")
+    head, *rows = await world.listed()
     assert head.split() == [
         *("HOME", "NODE", "PODS", "CONFIGMAPS", "SECRETS", "SERVICES", "ENDPOINTSLICES"),
         *("NAMESPACES", "WRITTEN"),
@@ -110,7 +110,7 @@ async def test_list_shows_counts_and_last_write_without_writing(left: Left) -> N
     ]
     assert rows[0].split()[-1] == written
     assert re.fullmatch(r"20\d\d-.*Z", rows[2].split()[-1])
-    assert left.remote.writes() == []
+    assert world.remote.writes() == []
     assert CANARY not in "".join([head, *rows])
 
 
@@ -121,9 +121,9 @@ async def test_clean_remote_has_an_empty_list(two: Clusters) -> None:
     )
 
 
-async def test_objects_of_one_home_are_removed_and_others_stay(left: Left) -> None:
-    assert await left.remove(A)
-    assert left.asked == [
+async def test_objects_of_one_home_are_removed_and_others_stay(world: World) -> None:
+    assert await world.remove(A)
+    assert world.confirmations == [
         [
             "remote: Pod shop-a/web",
             "remote: ConfigMap shop-a/conf",
@@ -132,23 +132,25 @@ async def test_objects_of_one_home_are_removed_and_others_stay(left: Left) -> No
             "remote: Pod shop-a/other",
         ]
     ]
-    assert any(line.startswith(f"remote: home {A} last wrote objects of its") for line in left.told)
-    assert left.remote.get(PODS, "labelled", "shop-a") == left.labelled
-    assert "remote: namespace shop-a stays: it holds Pod labelled" in left.told
-    names = [it["metadata"]["name"] for it in left.remote.objects(PODS)]
+    assert any(
+        line.startswith(f"remote: home {A} last wrote objects of its") for line in world.notified
+    )
+    assert world.remote.get(PODS, "labelled", "shop-a") == world.labelled
+    assert "remote: namespace shop-a stays: it holds Pod labelled" in world.notified
+    names = [it["metadata"]["name"] for it in world.remote.objects(PODS)]
     assert names == ["labelled", "web"]
     for kind, name in ((CONFIG_MAPS, "conf"), (SECRETS, "key"), (CONFIG_MAPS, "theirs")):
-        assert left.remote.find(kind, name, "shop-b")
-    assert left.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
-    left.remote.remove(PODS, "labelled", "shop-a")
-    assert await left.remove(A)
-    assert left.remote.find(NAMESPACES, "shop-a") is None
+        assert world.remote.find(kind, name, "shop-b")
+    assert world.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
+    world.remote.remove(PODS, "labelled", "shop-a")
+    assert await world.remove(A)
+    assert world.remote.find(NAMESPACES, "shop-a") is None
 
 
-async def test_objects_of_one_virtual_node_can_be_removed(left: Left) -> None:
-    assert await left.remove(A, "pool")
-    assert left.asked == [["remote: Pod shop-a/other"]]
-    assert left.remote.find(PODS, "web", "shop-a")
+async def test_objects_of_one_virtual_node_can_be_removed(world: World) -> None:
+    assert await world.remove(A, "pool")
+    assert world.confirmations == [["remote: Pod shop-a/other"]]
+    assert world.remote.find(PODS, "web", "shop-a")
 
 
 def using(name: str, where: str, config: str) -> Object:
@@ -158,76 +160,76 @@ def using(name: str, where: str, config: str) -> Object:
 
 
 async def test_copies_used_by_another_node_are_transferred_to_it(
-    left: Left,
+    world: World,
 ) -> None:
-    left.remote.put(owned(using("uses", "shop-a", "conf"), A, node="pool"))
-    assert await left.remove(A, "burst")
+    world.remote.put(owned(using("uses", "shop-a", "conf"), A, node="pool"))
+    assert await world.remove(A, "burst")
     reason = "remote: ConfigMap shop-a/conf stays: pods of virtual node pool use it"
-    assert reason in left.told
-    assert "remote: ConfigMap shop-a/conf" not in left.asked[0]
-    copy = left.remote.get(CONFIG_MAPS, "conf", "shop-a")
+    assert reason in world.notified
+    assert "remote: ConfigMap shop-a/conf" not in world.confirmations[0]
+    copy = world.remote.get(CONFIG_MAPS, "conf", "shop-a")
     assert copy["metadata"]["labels"][LABEL_NODE] == "pool"
-    assert left.remote.find(SECRETS, "key", "shop-a") is None
-    assert left.told[-1] == (
+    assert world.remote.find(SECRETS, "key", "shop-a") is None
+    assert world.notified[-1] == (
         f"remote: the objects of node burst of home {A} are removed, except those reported above"
     )
-    left.remote.remove(PODS, "labelled", "shop-a")
-    assert await left.remove(A, "pool")
-    assert left.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
+    world.remote.remove(PODS, "labelled", "shop-a")
+    assert await world.remove(A, "pool")
+    assert world.remote.find(CONFIG_MAPS, "conf", "shop-a") is None
 
 
-async def test_namespace_used_by_another_node_stays(left: Left) -> None:
+async def test_namespace_used_by_another_node_stays(world: World) -> None:
     claims = {used_by_annotation(it): "true" for it in ("burst", "pool")}
-    left.remote.update(NAMESPACES, "shop-a", {"metadata": {"annotations": claims}})
+    world.remote.update(NAMESPACES, "shop-a", {"metadata": {"annotations": claims}})
     for name in ("other", "labelled"):
-        left.remote.remove(PODS, name, "shop-a")
-    assert await left.remove(A, "burst")
-    assert "remote: namespace shop-a stays: virtual node(s) pool use it" in left.told
-    assert await left.remove(A, "pool")
-    assert left.remote.find(NAMESPACES, "shop-a") is None
-    assert left.told[-1] == f"remote: the objects of node pool of home {A} are removed"
+        world.remote.remove(PODS, name, "shop-a")
+    assert await world.remove(A, "burst")
+    assert "remote: namespace shop-a stays: virtual node(s) pool use it" in world.notified
+    assert await world.remove(A, "pool")
+    assert world.remote.find(NAMESPACES, "shop-a") is None
+    assert world.notified[-1] == f"remote: the objects of node pool of home {A} are removed"
 
 
-async def test_objects_that_appear_again_are_an_error(left: Left) -> None:
+async def test_objects_that_appear_again_are_an_error(world: World) -> None:
     async def again(_: web.Request) -> web.Response:
-        left.remote.remove(CONFIG_MAPS, "conf", "shop-a")
-        left.remote.put(owned(config_map("again", "shop-a"), A))
+        world.remote.remove(CONFIG_MAPS, "conf", "shop-a")
+        world.remote.put(owned(config_map("again", "shop-a"), A))
         return web.json_response({})
 
-    left.remote.route("DELETE", "*/shop-a/configmaps/conf", again)
+    world.remote.route("DELETE", "*/shop-a/configmaps/conf", again)
     with pytest.raises(PreflightError, match=r"has objects again \(.*\): a bridge still serves"):
-        await left.remove(A, "burst")
+        await world.remove(A, "burst")
 
 
-async def test_nothing_is_removed_without_confirmation(left: Left) -> None:
-    left.answer = False
-    assert await left.remove(A) is False
-    assert left.remote.writes() == []
+async def test_nothing_is_removed_without_confirmation(world: World) -> None:
+    world.answer = False
+    assert await world.remove(A) is False
+    assert world.remote.writes() == []
 
 
-async def test_home_without_objects_is_no_error(left: Left) -> None:
-    assert await left.remove("c" * 16)
-    assert left.asked == [[]]
-    assert left.told[-1] == "remote: unchanged"
-    assert left.remote.writes() == []
+async def test_home_without_objects_is_no_error(world: World) -> None:
+    assert await world.remove("c" * 16)
+    assert world.confirmations == [[]]
+    assert world.notified[-1] == "remote: unchanged"
+    assert world.remote.writes() == []
 
 
-async def test_pods_that_do_not_terminate_keep_their_copies(left: Left) -> None:
-    left.remote.bind("web", "worker", "shop-b")
+async def test_pods_that_do_not_terminate_keep_their_copies(world: World) -> None:
+    world.remote.bind("web", "worker", "shop-b")
     with pytest.raises(PreflightError, match="not all pods have terminated"):
-        await left.remove(B, timeout=0.05)
-    assert left.remote.find(CONFIG_MAPS, "conf", "shop-b")
+        await world.remove(B, timeout=0.05)
+    assert world.remote.find(CONFIG_MAPS, "conf", "shop-b")
 
 
-async def test_derived_endpointslices_are_not_listed_or_deleted(left: Left) -> None:
-    """The remote's own controller copies our labels to its EndpointSlices."""
+async def test_derived_endpointslices_are_not_listed_or_deleted(world: World) -> None:
+    """The remote's EndpointSlice controller copies the Service's labels."""
     service: Object = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": "web", "namespace": "shop-a"},
         "spec": {"ports": [{"port": 80}]},
     }
-    left.remote.put(owned(service, A))
+    world.remote.put(owned(service, A))
     derived: Object = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -237,21 +239,21 @@ async def test_derived_endpointslices_are_not_listed_or_deleted(left: Left) -> N
         "ports": [],
     }
     derived["metadata"]["labels"] = {LABEL_HOME: A, LABEL_NODE: "burst"}
-    left.remote.put(derived)
-    assert await left.remove(A)
-    assert left.remote.find(SERVICES, "web", "shop-a") is None
-    assert not any("EndpointSlice" in line for line in left.asked[0])
+    world.remote.put(derived)
+    assert await world.remove(A)
+    assert world.remote.find(SERVICES, "web", "shop-a") is None
+    assert not any("EndpointSlice" in line for line in world.confirmations[0])
 
 
-async def test_relay_agent_is_removed_but_not_counted(left: Left) -> None:
+async def test_relay_agent_is_removed_but_not_counted(world: World) -> None:
     identity = Identity(home_id=A, home_name="a", node="burst")
     made = agent_pod.agent_pod(
         "relay", HomeNamespace("shop"), identity, image="i", node_selector={}
     )
     made["metadata"]["namespace"] = "shop-a"
-    left.remote.put(made)
-    row = next(line for line in await left.listed() if line.split()[:2] == [A, "burst"])
+    world.remote.put(made)
+    row = next(line for line in await world.listed() if line.split()[:2] == [A, "burst"])
     assert row.split()[2] == "1", "the pod of home's"
-    await left.remove(A, "burst")
-    assert "remote: Pod shop-a/relay" in left.asked[0]
-    assert left.remote.find(PODS, "relay", "shop-a") is None
+    await world.remove(A, "burst")
+    assert "remote: Pod shop-a/relay" in world.confirmations[0]
+    assert world.remote.find(PODS, "relay", "shop-a") is None

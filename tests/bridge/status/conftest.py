@@ -1,4 +1,4 @@
-"""Fixtures of the tests of what `bridge status` and its like find out."""
+"""Fixtures for `bridge status` and related commands."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.world import NODE
 
-#: Home's API server asks the node's port for everything below this.
+#: Home's API server forwards requests below this path to the node's port.
 PROXY = f"/api/v1/nodes/{NODE}/proxy"
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is given twice, and none is waited for for long."""
+    """Disables the answer cache and shortens timeouts."""
     monkeypatch.setattr(status_endpoint, "CACHE_SECONDS", 0.0)
     monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 2.0)
 
 
 @pytest.fixture
 async def home(two: Clusters) -> AsyncIterator[KubeClient]:
-    """Home, for a person."""
+    """A user's client of home."""
     async with KubeClient(client_config_for(two.home, "home")) as client:
         yield client
 
 
 @pytest.fixture
 async def bridged(two: Clusters, soon: None) -> AsyncIterator[Joined]:
-    """A join that runs, whose port home's API server reaches."""
+    """A running join whose port home's API server reaches."""
     async with joined(two) as run, caller(run) as session:
 
         async def passed_on(request: web.Request) -> web.Response:

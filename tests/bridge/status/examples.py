@@ -1,4 +1,4 @@
-"""States of a virtual node, as a bridge tells them."""
+"""Example statuses of a virtual node."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from translators.pods.status import CONDITION_ACCEPTED
 
 
 def node(*, ready: bool = True, message: str = "usable nodes: 1 of 1") -> dict[str, Any]:
-    """A Node of ours."""
-    said = {"type": "Ready", "status": "True" if ready else "False", "reason": "RemoteReady"}
+    """A virtual node of a bridge."""
+    condition = {"type": "Ready", "status": "True" if ready else "False", "reason": "RemoteReady"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -28,7 +28,7 @@ def node(*, ready: bool = True, message: str = "usable nodes: 1 of 1") -> dict[s
             "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110", "hugepages-2Mi": "0"},
             "allocatable": {"cpu": "3", "memory": "6Gi", "pods": "100", "hugepages-2Mi": "0"},
             "conditions": [
-                {**said, "message": message, "lastTransitionTime": "2030-01-01T00:00:00Z"},
+                {**condition, "message": message, "lastTransitionTime": "2030-01-01T00:00:00Z"},
                 {"type": "MemoryPressure", "status": "False", "reason": "a", "message": "b"},
             ],
             "nodeInfo": {"kubeletVersion": "v1.34.4", "osImage": "cluster-bridge 0.1.0"},
@@ -44,13 +44,13 @@ def pod(name: str, phase: str, *, cpu: str = "500m", **status: Any) -> dict[str,
 
 
 def refused(name: str, *, message: str = "take it away") -> dict[str, Any]:
-    """One that the bridge does not make."""
-    said = {"type": CONDITION_ACCEPTED, "status": "False", "reason": "FieldRefused"}
-    return pod(name, "Pending", conditions=[{**said, "message": message}])
+    """A pod that the bridge rejects."""
+    condition = {"type": CONDITION_ACCEPTED, "status": "False", "reason": "FieldRefused"}
+    return pod(name, "Pending", conditions=[{**condition, "message": message}])
 
 
 def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """The whole status, with a bridge that is well."""
+    """A complete status with a healthy bridge."""
     counted = node_summary.PodCounts()
     for it in pods:
         counted.add(it)
@@ -58,7 +58,7 @@ def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def bridge(**changes: Any) -> dict[str, Any]:
-    """One that serves its node, and has nothing to do."""
+    """An idle bridge that serves its node."""
     queue = dict.fromkeys(("depth", "working", "later", "failing", "retries"), 0)
     cluster = {"version": "v1.34.4", "watched": True, "error": ""}
     return {

@@ -1,4 +1,4 @@
-"""`bridge events`: which Events, in which order, and those that come."""
+"""`bridge events`: selection, order and following of Events."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MIRRORED = {"cluster-bridge.io/node": "remote"}
 
 @pytest.fixture
 async def home(two: Clusters) -> AsyncIterator[KubeClient]:
-    """Home, for a person, with one virtual node and another."""
+    """A user's client of home, which has a virtual node and a real node."""
     two.home.put(examples.node())
     two.home.put(objects.node("real"))
     async with KubeClient(client_config_for(two.home, "home")) as client:
         yield client
 
 
-def said(name: str, about: Object, second: int, **changes: Any) -> Object:
+def event(name: str, about: Object, second: int, **changes: Any) -> Object:
     """An Event about an object."""
     meta = about["metadata"]
     where = meta.get("namespace") or "default"
@@ -48,7 +48,7 @@ def said(name: str, about: Object, second: int, **changes: Any) -> Object:
         },
         "type": "Normal",
         "reason": name.capitalize(),
-        "message": f"{name} was said",
+        "message": f"{name} was emitted",
         "source": {"component": "kubelet"},
         "firstTimestamp": moment,
         "lastTimestamp": moment,
@@ -67,13 +67,15 @@ async def test_events_of_virtual_nodes_and_their_pods_are_sorted(
     ours = two.home.put(objects.pod("web", "shop", node="remote"))
     other = two.home.put(objects.pod("db", "shop", node="real"))
     gone = {"kind": "Pod", "metadata": {"name": "was", "namespace": "shop", "uid": "gone"}}
-    two.home.put(said("late", ours, 9, count=3, source={"component": "default-scheduler"}))
-    two.home.put(said("early", ours, 1, labels=MIRRORED))
-    two.home.put(said("theirs", other, 2))
-    two.home.put(said("node", examples.node(), 5))
-    two.home.put(said("elsewhere", objects.node("real"), 5))
-    two.home.put(said("last", gone, 3, labels=MIRRORED))
-    two.home.put(said("dropped", gone, 4, source={"component": "cluster-bridge", "host": "remote"}))
+    two.home.put(event("late", ours, 9, count=3, source={"component": "default-scheduler"}))
+    two.home.put(event("early", ours, 1, labels=MIRRORED))
+    two.home.put(event("theirs", other, 2))
+    two.home.put(event("node", examples.node(), 5))
+    two.home.put(event("elsewhere", objects.node("real"), 5))
+    two.home.put(event("last", gone, 3, labels=MIRRORED))
+    two.home.put(
+        event("dropped", gone, 4, source={"component": "cluster-bridge", "host": "remote"})
+    )
     new: Object = {
         "lastTimestamp": None,
         "eventTime": "2030-01-01T00:00:07.000000Z",
@@ -82,7 +84,7 @@ async def test_events_of_virtual_nodes_and_their_pods_are_sorted(
         "reportingInstance": "controller-0",
         "action": "Doing",
     }
-    two.home.put(said("new", ours, 0, **new))
+    two.home.put(event("new", ours, 0, **new))
     found = await event_list.list_events(home, node=None, namespace=None)
     assert reasons(found) == ["Early", "Last", "Dropped", "Node", "New", "Late"]
     assert found == await event_list.list_events(home, node="remote", namespace=None)
@@ -101,7 +103,7 @@ async def test_events_of_virtual_nodes_and_their_pods_are_sorted(
         "name": "web",
         "type": "Normal",
         "reason": "Early",
-        "message": "early was said",
+        "message": "early was emitted",
         "count": 1,
         "first": "2030-01-01T00:00:01Z",
         "last": "2030-01-01T00:00:01Z",
@@ -117,7 +119,7 @@ async def test_control_characters_do_not_reach_the_terminal(
     two: Clusters, home: KubeClient
 ) -> None:
     ours = two.home.put(objects.pod("web", "shop", node="remote"))
-    two.home.put(said("bad", ours, 1, message="\x1b[2J\nall is well", lastTimestamp="no time"))
+    two.home.put(event("bad", ours, 1, message="\x1b[2J\nall is well", lastTimestamp="no time"))
     (found,) = await event_list.list_events(home, node=None, namespace=None)
     shown = [*event_list.table_row(found, datetime.now(UTC)), event_list.one_line(found)]
     assert all(cell.isprintable() for cell in shown)
@@ -126,8 +128,8 @@ async def test_control_characters_do_not_reach_the_terminal(
 
 async def test_new_events_are_followed(two: Clusters, home: KubeClient) -> None:
     web = two.home.put(objects.pod("web", "shop", node="remote"))
-    two.home.put(said("second", web, 2))
-    two.home.put(said("first", web, 1))
+    two.home.put(event("second", web, 2))
+    two.home.put(event("first", web, 1))
     shown: list[str] = []
     came, stop = asyncio.Event(), asyncio.Event()
 
@@ -146,9 +148,9 @@ async def test_new_events_are_followed(two: Clusters, home: KubeClient) -> None:
     async with asyncio.timeout(SOON):
         await until(2)
         later = two.home.put(objects.pod("later", "shop"))
-        # Said before the pod is known to be ours.
-        two.home.put(said("third", later, 3))
-        two.home.put(said("node", examples.node(), 4))
+        # Emitted before the pod is known to be on the node.
+        two.home.put(event("third", later, 3))
+        two.home.put(event("node", examples.node(), 4))
         await until(3)
         two.home.bind("later", "remote", "shop")
         await until(4)

@@ -1,4 +1,4 @@
-"""The page: what it shows, that nothing in it can run, and that it stands below any path."""
+"""The HTML page: its content, its Content-Security-Policy, and its relative links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;</style>
 
 
 class Elements(HTMLParser):
-    """The elements of a page as a browser finds them, its text, and what scripts and styles say."""
+    """Parses a page into its elements, its text, scripts and styles."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

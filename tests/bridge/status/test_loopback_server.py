@@ -1,4 +1,4 @@
-"""The page at this machine: for who has its address, and for nobody else."""
+"""The loopback server: it answers only requests with its secret address."""
 
 from __future__ import annotations
 

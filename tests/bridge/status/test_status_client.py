@@ -1,4 +1,4 @@
-"""What a person's kubeconfig of home finds out, whatever does not answer."""
+"""Reading statuses with home's kubeconfig, also if something does not answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from translators.objects import Object
 async def sees(
     watched: status_client.StatusWatch, condition: Callable[[list[Object]], bool]
 ) -> None:
-    """Looks until it is so."""
+    """Reads until the condition holds."""
     while True:
         if condition(await watched.read()):
             return
@@ -45,7 +45,7 @@ async def test_status_includes_node_pods_and_bridge(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         (Fault(code=403, message="you may not"), "requires permission to get nodes/proxy"),
         (Fault(code=404), "its version does not serve its status"),
@@ -58,7 +58,7 @@ async def test_status_includes_node_pods_and_bridge(
     ],
 )
 async def test_unavailable_bridge_status_names_the_cause(
-    two: Clusters, home: KubeClient, fault: Fault, said: str, monkeypatch: pytest.MonkeyPatch
+    two: Clusters, home: KubeClient, fault: Fault, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(status_client, "TIMEOUT_SECONDS", 0.2)
     two.home.put(examples.node())
@@ -66,7 +66,7 @@ async def test_unavailable_bridge_status_names_the_cause(
     two.home.fail(fault)
     (found,) = await status_client.read_statuses(home, "remote")
     assert found["bridge"] is None
-    assert said in found["bridgeUnknown"]
+    assert expected in found["bridgeUnknown"]
     assert found["pods"]["total"] == 0
 
 

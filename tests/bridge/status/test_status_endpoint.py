@@ -1,4 +1,4 @@
-"""What a running bridge tells of itself, over the kubelet API."""
+"""The status endpoint of a running bridge, over the kubelet API."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ROW = re.compile(r"^\| `([\w.\[\]*]+)` \|", re.MULTILINE)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is given twice."""
+    """Disables the answer cache."""
     monkeypatch.setattr(status_endpoint, "CACHE_SECONDS", 0.0)
 
 
-async def told(session: aiohttp.ClientSession) -> dict[str, Any]:
+async def read_status(session: aiohttp.ClientSession) -> dict[str, Any]:
     async with session.get(status_endpoint.STATUS_PATH) as answer:
         text = await answer.text()
         assert answer.status == 200, text
@@ -42,17 +42,17 @@ async def told(session: aiohttp.ClientSession) -> dict[str, Any]:
 async def once(
     session: aiohttp.ClientSession, condition: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
-    """What it tells when the condition has come true."""
+    """The first status for which the condition holds."""
     async with asyncio.timeout(SOON):
         while True:
-            found = await told(session)
+            found = await read_status(session)
             if condition(found):
                 return found
             await asyncio.sleep(0.01)
 
 
 def fields(value: Any, path: str = "") -> set[str]:
-    """The names of all fields, as the document has them: ``queues[].depth``; ``resources.*``."""
+    """The paths of all fields as in the documentation: ``queues[].depth``; ``resources.*``."""
     found = set()
     if isinstance(value, list):
         for it in value:
@@ -73,7 +73,7 @@ async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
         async with caller(run) as session:
-            found = await told(session)
+            found = await read_status(session)
     assert found["name"] == NODE
     assert found["ready"] is True
     assert found["cordoned"] is False
@@ -109,7 +109,7 @@ async def test_every_field_is_documented(two: Clusters) -> None:
 
 async def test_outage_is_reported_with_cause_and_last_version(two: Clusters) -> None:
     async with joined(two) as run, caller(run) as session:
-        await told(session)
+        await read_status(session)
         two.remote.fail(Fault(code=503, times=None))
         two.remote.break_watches()
         found = await once(session, lambda it: not it["bridge"]["clusters"]["remote"]["watched"])
@@ -126,7 +126,7 @@ async def test_standby_reports_its_role(two: Clusters) -> None:
         try:
             await other.says("standing by")
             async with caller(other) as session:
-                found = await told(session)
+                found = await read_status(session)
         finally:
             await other.end()
     assert found["ready"] is None

@@ -1,4 +1,4 @@
-"""How `bridge status` shows what it found: in place, in lines, and as documents."""
+"""The output of `bridge status`: redrawn in place, as lines, and as documents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Screen(io.StringIO):
 
 
 class Looked(StatusWatch):
-    """Gives one status after the other, and then says stop."""
+    """Returns one status after the other, then sets ``stop``."""
 
     def __init__(self, stop: asyncio.Event, *states: list[Object]) -> None:
         self.changed = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What people see of a status: the whole tree, and one line of it."""
+"""The tree of a status, and its one-line summary."""
 
 from __future__ import annotations
 
@@ -83,25 +83,25 @@ def test_tree_of_an_unknown_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, "remote: Ready, 2 pods (1 Pending, 1 Running), 1 refused"),
         ({"bridge": None}, "remote: Ready, 2 pods (1 Pending, 1 Running), 1 refused, bridge: no"),
         ({"pods": None}, "remote: Ready"),
     ],
 )
-def test_one_line_summary(changes: dict[str, Any], said: str) -> None:
+def test_one_line_summary(changes: dict[str, Any], expected: str) -> None:
     shown = status(pod("a", "Running"), refused("b"), **changes)
-    assert tree.one_line(shown).startswith(said)
+    assert tree.one_line(shown).startswith(expected)
 
 
 def test_finished_pods_request_nothing_and_rejected_pods_are_counted() -> None:
     pods = node_summary.PodCounts()
     for it in (pod("a", "Succeeded"), pod("b", "Strange"), *(refused(str(n)) for n in range(30))):
         pods.add(it)
-    told = pods.as_dict()
-    assert (told["refused"], len(told["refusedPods"])) == (30, node_summary.MAX_NAMED)
-    assert (told["byPhase"]["Unknown"], told["byPhase"]["Succeeded"]) == (1, 1)
+    counts = pods.as_dict()
+    assert (counts["refused"], len(counts["refusedPods"])) == (30, node_summary.MAX_NAMED)
+    assert (counts["byPhase"]["Unknown"], counts["byPhase"]["Succeeded"]) == (1, 1)
     assert pods.requested == {"cpu": 31 * 500, "pods": 31}
 
 
@@ -114,15 +114,15 @@ def test_control_characters_are_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [(-1, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (172_800, "2d"), (9e6, "104d")],
 )
-def test_format_age(seconds: float, said: str) -> None:
-    assert tree.format_age(seconds) == said
+def test_format_age(seconds: float, expected: str) -> None:
+    assert tree.format_age(seconds) == expected
 
 
 @pytest.mark.parametrize(
-    ("resource", "quantities", "said"),
+    ("resource", "quantities", "expected"),
     [
         ("cpu", ("100m", "1", "2"), "0.1 of 1 (10 %); the remote has 2"),
         ("cpu", ("1m", "1", "2"), "<0.01 of 1 (0 %); the remote has 2"),
@@ -138,7 +138,9 @@ def test_format_age(seconds: float, said: str) -> None:
         ("nvidia.com/gpu", ("1", "2", "4"), "1 of 2 (50 %); the remote has 4"),
     ],
 )
-def test_amounts_share_one_unit(resource: str, quantities: tuple[str, str, str], said: str) -> None:
+def test_amounts_share_one_unit(
+    resource: str, quantities: tuple[str, str, str], expected: str
+) -> None:
     used, offered, has = quantities
     node = examples.node()
     node["status"] |= {"allocatable": {resource: offered}, "capacity": {resource: has}}
@@ -147,7 +149,7 @@ def test_amounts_share_one_unit(resource: str, quantities: tuple[str, str, str],
     text = tree.plain_text(
         tree.build_tree({**node_summary.summarize_node(node, counted), "bridge": None})
     )
-    assert f"    {resource}: {said}\n" in text
+    assert f"    {resource}: {expected}\n" in text
 
 
 @pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])

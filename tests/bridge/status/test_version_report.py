@@ -1,4 +1,4 @@
-"""Which versions there are, as far as can be known from here."""
+"""`bridge version`: versions of the command, clusters and bridges."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_versions_of_a_served_node(two: Clusters) -> None:
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("may_look", [True, False], ids=["who may look", "who may not"])
 async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) -> None:
-    """The kubeconfig is in the installation's Secret, and its file nowhere else."""
+    """The remote's kubeconfig is only in the installation's Secret."""
     async with joined(two):
         pass
     gone = {node_object.ANNOTATION_KUBECONFIG: "/gone.yaml"}
@@ -54,8 +54,8 @@ async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) ->
     for it in manifests.render(wanted, two.settings.remote.path.read_text()):
         two.home.put(it)
     if not may_look:
-        two.home.api.authorize = lambda asked: (
-            asked["resourceAttributes"]["resource"] != SECRETS.plural
+        two.home.api.authorize = lambda spec: (
+            spec["resourceAttributes"]["resource"] != SECRETS.plural
         )
     found = await version_report.collect_versions(VersionSettings(two.settings.home))
     [its] = found["nodes"]
