@@ -154,7 +154,7 @@ def test_precheck_reports_credentials_and_permissions(
     says(found, "BRG103", "error", "does not accept")
     says(found, "BRG201", "error", "create nodes")
     found = check("fresh", *pre(poor(remote, tmp_path / "poor.yaml")), home=home, code=1)
-    says(found, "BRG202", "error", "create secrets")
+    says(found, "BRG202", "error", "create namespaces")
     assert "BRG201" not in found
     server = f"https://127.0.0.1:{closed_port()}"
     gone = changed(remote, tmp_path / "gone.yaml", server=server)
@@ -326,7 +326,7 @@ def the_kubelet_api_is_out_of_reach(bridged: Bridged) -> None:
 def nobody_serves(bridged: Bridged) -> None:
     """It is told, and `--wait` sees it end."""
     found = check(bridged.node, home=bridged.home, code=1)
-    says(found, "BRG303", "error", "no bridge renews the lease")
+    says(found, "BRG303", "error", "no bridge renews the election Lease")
     bridged.bridge.launch()
     done = bridge_command.run("check", bridged.node, "--wait", "60", home=bridged.home)
     assert done.returncode == 0, done.stdout

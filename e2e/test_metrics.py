@@ -304,7 +304,7 @@ def test_metrics_api_is_used_without_permission_for_kubelets(
     bridge = Bridge(bridged.bridge.home, remote, bridged.bridge.log, bridged.bridge.args)
     try:
         bridge.start()
-        assert "its metrics API tells what pods use" in bridge.log.read_text()
+        assert "its metrics API serves resource metrics" in bridge.log.read_text()
         run(bridged, "busy", busy())
         agrees(bridged, "busy")
         for path in ("/metrics/cadvisor", "/metrics/probes", "/metrics/slis"):

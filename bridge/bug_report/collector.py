@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
-from bridge.checks import runner, virtual_node
+from bridge.checks import check_command, virtual_node
+from bridge.checks.check_command import NodeCheckSettings
 from bridge.checks.connectivity import check_connectivity
-from bridge.checks.runner import NodeCheckSettings
 from bridge.clusters.connection import Notify, cluster_uid
 from bridge.election import election_record
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
@@ -113,7 +113,7 @@ async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport
     )
     found.add("versions.json", "versions of both clusters and of the bridges", lambda: versions)
     health = NodeCheckSettings(settings.home, settings.name, settings.remote)
-    report = await runner.check_nodes(health)
+    report = await check_command.check_nodes(health)
 
     def findings() -> Object:
         data = report.as_data()

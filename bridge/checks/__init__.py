@@ -1,8 +1,6 @@
-"""What is the matter with two clusters and the node between them, as data.
+"""Checks of the two clusters and the virtual node, as data. Nothing here writes.
 
-`bridge.checks.catalog` has every check with its id and what it means; the modules beside it look; and
-`bridge.checks.runner` runs them, before a join or of a node that exists, each by itself: what one
-cannot find out hides nothing that another finds. Nothing here writes.
-
-No running bridge imports this.
+`catalog` is the one table of checks, and explains how to add one. `check_command` runs all of them
+for `bridge check`, `join_checks` those that `bridge join` requires. Each check runs by itself: one
+that cannot look hides no other.
 """

@@ -1,7 +1,7 @@
-"""The first questions to an API server: can it be reached, as whom, which version, what time.
+"""Connects to a cluster: kubeconfig, credential, certificate and API server (BRG101 to BRG105).
 
-`reached` answers them all with findings, and gives a client where there is one to go on with. It
-ends within `LIMIT` seconds.
+`check_connectivity` returns findings and, where the API server responds, a client, within
+`CONNECT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 import orjson
 
 from bridge.checks import credential_expiry
+from bridge.checks.context import Connectivity
 from bridge.checks.report import Finding, error, info, ok, warning
 from bridge.rbac import permissions
 from sync.kube.client import KubeClient
@@ -32,81 +32,72 @@ from sync.kube.errors import (
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.timestamps import format_time
 
-#: Seconds for one side; credential plugins may ask somebody.
+#: Seconds to connect to one cluster; credential plugins may ask a person.
 CONNECT_SECONDS = 12.0
-#: By which audit logs tell a person's command from the bridge.
+#: Tells the requests of a command from those of the bridge in audit logs.
 USER_AGENT = "cluster-bridge-check"
-#: A credential that nothing renews is warned of when it has no longer to live.
+#: Remaining lifetime at which a credential that nothing renews is a warning.
 EXPIRY_WARNING = timedelta(days=7)
-
-
-@dataclass(slots=True)
-class Connectivity:
-    """One side, as far as it was reached."""
-
-    side: Side
-    ref: KubeconfigRef | None
-    client: KubeClient | None = None
-    version: str = ""
-    """As the server gives it, such as v1.34.4; "" where that is not known."""
-    clock_ahead: float | None = None
-    """Seconds that its clock is ahead of this machine's; None where that is not known."""
-    findings: list[Finding] = field(default_factory=list)
-
-    @property
-    def unavailable_reason(self) -> str:
-        """Why there is no client, in half a sentence."""
-        return f"{self.side} was not reached"
 
 
 async def check_connectivity(
     stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
 ) -> Connectivity:
-    """Asks; the client is closed with ``stack``. People are told of the kubeconfig as ``named``."""
-    its = Connectivity(side, ref)
+    """Connects to a cluster; ``stack`` closes the client. ``named`` is the kubeconfig in findings.
+
+    Raises nothing: the findings say what failed. A check that fails has no other finding.
+    """
+    cluster = Connectivity(side, ref)
+    config: ClientConfig | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            access = await load(ref, side=side)
-            context = "" if ref.context else f" (context {access.context})"
-            its.findings.append(ok("BRG102", side, f"{named or ref}{context}"))
-            its.findings += _of_access(access)
-            client = await stack.enter_async_context(KubeClient(access, user_agent=USER_AGENT))
-            await _ask(client, its)
-            its.client = client
+            config = await load(ref, side=side)
+            client = await stack.enter_async_context(KubeClient(config, user_agent=USER_AGENT))
+            await _read_version(client, cluster)
+            cluster.client = client
     except TimeoutError:
-        said = "no answer in time, from the API server or from the credential plugin"
-        its.findings.append(error("BRG101", side, said))
+        text = "no answer in time, from the API server or from the credential plugin"
+        failure: Finding | None = error("BRG101", side, text)
     except KubeError as problem:
-        its.findings.append(_problem(problem))
-    return its
+        failure = _failure(problem)
+    else:
+        failure = None
+    findings = list(_of_config(config, cluster, named)) if config is not None else []
+    if failure is not None:
+        cluster.findings.append(failure)
+        findings = [it for it in findings if it.id != failure.id]
+    cluster.findings += findings
+    return cluster
 
 
-async def _ask(client: KubeClient, its: Connectivity) -> None:
-    """The version, and the time by which the server answers."""
-    access, begin = client.config, time.time()
+async def _read_version(client: KubeClient, cluster: Connectivity) -> None:
+    """Requests the version, and compares the server's clock by its response."""
+    start = time.time()
     async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
         with client.map_read_errors("/version"):
             raw = await response.read()
-        its.clock_ahead = _ahead(response.headers.get("Date", ""), (begin + time.time()) / 2)
+        date = response.headers.get("Date", "")
+        cluster.clock_ahead = _ahead(date, (start + time.time()) / 2)
+    server = client.config.server
     try:
-        its.version = str(orjson.loads(raw).get("gitVersion") or "")
+        cluster.version = str(orjson.loads(raw).get("gitVersion") or "")
     except (orjson.JSONDecodeError, AttributeError):
-        said = f"{access.server} gives no version: is it an API server, or a proxy before one?"
-        its.findings.append(error("BRG101", its.side, said))
+        text = f"{server} returns no version: is it an API server, or a proxy in front of one?"
+        cluster.findings.append(error("BRG101", cluster.side, text))
         return
-    its.findings.append(ok("BRG101", its.side, f"{access.server} answers"))
-    its.findings.append(ok("BRG103", its.side, "the credential is accepted"))
+    cluster.findings.append(ok("BRG101", cluster.side, f"{server} answers"))
+    cluster.findings.append(ok("BRG103", cluster.side, "the credential is accepted"))
 
 
 def _ahead(date: str, now: float) -> float | None:
-    """A Date has whole seconds, cut off: half of one is added."""
+    """Seconds that the Date is ahead; it is truncated, so half a second is added."""
     try:
         return parsedate_to_datetime(date).timestamp() + 0.5 - now
     except (ValueError, TypeError):
         return None
 
 
-def _problem(problem: KubeError) -> Finding:
+def _failure(problem: KubeError) -> Finding:
     side = problem.side
     if isinstance(problem, ClientConfigError):
         return error("BRG102", side, f"{problem.what}: {problem.message}")
@@ -119,36 +110,39 @@ def _problem(problem: KubeError) -> Finding:
     return error("BRG101", side, problem.message)
 
 
-def _of_access(access: ClientConfig) -> Iterator[Finding]:
-    """What the kubeconfig tells before anything is asked."""
-    side = access.side
-    if access.is_verified:
-        yield ok("BRG105", side, "the API server's certificate is verified")
-    elif access.ssl is None:
-        yield warning("BRG105", side, "the API server is asked over plain http")
-    else:
+def _of_config(config: ClientConfig, cluster: Connectivity, named: str) -> Iterator[Finding]:
+    """What follows from the kubeconfig, after the attempt to connect."""
+    side, ref = config.side, config.ref
+    context = "" if ref.context else f" (context {config.context})"
+    yield ok("BRG102", side, f"{named or ref}{context}")
+    if config.ssl is None:
+        yield warning("BRG105", side, "the API server is reached over plain http")
+    elif not config.is_verified:
         yield warning("BRG105", side, "the API server's certificate is not verified")
-    yield check_expiry(access)
+    elif cluster.client is not None:
+        yield ok("BRG105", side, "the API server's certificate is verified")
+    yield check_expiry(config, accepted=cluster.client is not None)
 
 
-def check_expiry(access: ClientConfig, now: datetime | None = None) -> Finding:
-    """Whether the credential ends soon."""
-    side, now = access.side, now or datetime.now(UTC)
+def check_expiry(
+    config: ClientConfig, now: datetime | None = None, *, accepted: bool = False
+) -> Finding:
+    """BRG104. ``accepted``: the API server accepted the credential just now."""
+    side, now = config.side, now or datetime.now(UTC)
     ends = {
-        "the client certificate": credential_expiry.client_certificate_expiry(access),
-        "the token": credential_expiry.token_expiry(access),
+        "the client certificate": credential_expiry.client_certificate_expiry(config),
+        "the token": credential_expiry.token_expiry(config),
     }
     known = [(end, what) for what, end in ends.items() if end is not None]
     if not known:
-        return info("BRG104", side, "the credential does not tell when it ends")
+        return info("BRG104", side, "the credential does not show when it expires")
     end, what = min(known)
     if end <= now:
-        return error("BRG104", side, f"{what} has expired, at {_at(end)}")
-    said = f"{what} is good until {_at(end)}"
-    if credential_expiry.renews_itself(access.ref, access.context):
-        return ok("BRG104", side, f"{said}, and renews itself")
-    return warning("BRG104", side, said) if end - now < EXPIRY_WARNING else ok("BRG104", side, said)
-
-
-def _at(moment: datetime) -> str:
-    return format_time(moment)
+        text = f"{what} has expired, at {format_time(end)}"
+        if accepted:
+            return warning("BRG104", side, f"{text}, but the API server still accepts it")
+        return error("BRG104", side, text)
+    text = f"{what} is valid until {format_time(end)}"
+    if credential_expiry.renews_itself(config.ref, config.context):
+        return ok("BRG104", side, f"{text}, and renews itself")
+    return warning("BRG104", side, text) if end - now < EXPIRY_WARNING else ok("BRG104", side, text)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, info, ok, summarize_names, warning
-from bridge.clusters.connection import cluster_uid
+from bridge.checks.report import Finding, info, not_checked, ok, summarize_names, warning
 from bridge.explain.cluster_lookup import pod_of_manifest
 from bridge.node import join_record, node_object
 from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.rbac import permissions
 from sync.kube.resources import DAEMON_SETS, NODES
-from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
 from translators.pods import remote_pod, scheduling_predicates
 from translators.translation_policy import DaemonSets
 
-#: What the DaemonSet controller adds to the tolerations of every pod
-#: (AddOrUpdateDaemonPodTolerations in pkg/controller/daemon/util).
-_ADDED = tuple(
+#: Tolerations that the DaemonSet controller adds to every pod (AddOrUpdateDaemonPodTolerations in
+#: pkg/controller/daemon/util).
+_DEFAULT_TOLERATIONS = tuple(
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
     for key, effect in (
         ("not-ready", "NoExecute"),
@@ -29,8 +27,8 @@ _ADDED = tuple(
         ("unschedulable", "NoSchedule"),
     )
 )
-#: As above, of pods with hostNetwork alone.
-_ADDED_HOST_NETWORK = {
+#: Added to pods with hostNetwork only.
+_HOST_NETWORK_TOLERATION = {
     "key": "node.kubernetes.io/network-unavailable",
     "operator": "Exists",
     "effect": "NoSchedule",
@@ -41,11 +39,11 @@ _HINT = (
 )
 
 
-async def before(subject: CheckContext) -> list[Finding]:
-    """BRG507 before a join: of the Node that the join would register."""
-    settings = subject.settings
+async def before_join(context: CheckContext) -> list[Finding]:
+    """BRG507 before a join: for the Node that the join would register."""
+    settings = context.settings
     facts = NodeFacts(
-        name=subject.name,
+        name=context.name,
         remote_id="",
         address="",
         port=0,
@@ -54,28 +52,26 @@ async def before(subject: CheckContext) -> list[Finding]:
         annotations={},
     )
     selector = ",".join(f"{key}={it}" for key, it in settings.node_selector.items())
-    nodes = (await subject.remote_client.list(NODES, labels=selector)).items
+    nodes = (await context.remote_client.list(NODES, labels=selector)).items
     planned = node_object.build_node(
-        subject.name, node_object.desired_metadata(facts, nodes, largest="")
+        context.name, node_object.desired_metadata(facts, nodes, largest="")
     )
-    return await _found(subject, planned, settings.daemonsets)
+    return await _findings(context, planned, settings.daemonsets)
 
 
-async def of_node(subject: CheckContext) -> list[Finding]:
-    """BRG507 of a node that exists."""
-    policy, _ = join_record.read_policy(
-        subject.existing_node, home_id_from_uid(await cluster_uid(subject.home_client))
-    )
-    return await _found(subject, subject.existing_node, policy.daemonsets)
+async def existing_node(context: CheckContext) -> list[Finding]:
+    """BRG507 of an existing node."""
+    policy, _ = join_record.read_policy(context.existing_node, await context.home_id())
+    return await _findings(context, context.existing_node, policy.daemonsets)
 
 
-async def _found(subject: CheckContext, node: Object, option: DaemonSets) -> list[Finding]:
-    client = subject.home_client
+async def _findings(context: CheckContext, node: Object, option: DaemonSets) -> list[Finding]:
+    client = context.home_client
     if not await permissions.are_granted(client, permissions.HOME_DAEMON_SETS):
-        why = "not checked: the credential may not list daemonsets.apps at home"
-        return [info("BRG507", "home", why)]
+        reason = "the credential may not list daemonsets.apps at home"
+        return [not_checked("BRG507", "home", reason)]
     daemon_sets = (await client.list(DAEMON_SETS)).items
-    placed = [it for it in daemon_sets if _comes_to(it, node)]
+    placed = [it for it in daemon_sets if _is_placed(it, node)]
     unfit = [it for it in placed if remote_pod.rejection_message(pod_of_manifest(it) or {})]
     if not placed:
         return [ok("BRG507", "home", "no DaemonSet has a pod on the node")]
@@ -92,20 +88,21 @@ def _names(daemon_sets: list[Object]) -> str:
     return summarize_names(f"{namespace_of(it)}/{name_of(it)}" for it in daemon_sets)
 
 
-def _comes_to(daemon_set: Object, node: Object) -> bool:
-    """Whether the DaemonSet controller makes a pod for the node: by its labels and taints, whatever
-    room it has (predicates of pkg/controller/daemon)."""
+def _is_placed(daemon_set: Object, node: Object) -> bool:
+    """Whether the DaemonSet controller creates a pod for the node: by labels and taints, whatever
+    the capacity (predicates of pkg/controller/daemon)."""
     template = pod_of_manifest(daemon_set)
     if template is None:
         return False
     spec = template["spec"]
-    added = [*_ADDED, _ADDED_HOST_NETWORK] if spec.get("hostNetwork") else [*_ADDED]
-    tolerations = [*(spec.get("tolerations") or ()), *added]
+    tolerations = [*(spec.get("tolerations") or ()), *_DEFAULT_TOLERATIONS]
+    if spec.get("hostNetwork"):
+        tolerations.append(_HOST_NETWORK_TOLERATION)
     bare: Object = {"spec": {**spec, "tolerations": tolerations}}
     return not scheduling_predicates.label_and_taint_failures(bare, node)
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG507", before, ("home", "remote"), only_before_join=True),
-    Implementation("BRG507", of_node, ("home", "node")),
+    Implementation("BRG507", before_join, ("home", "remote"), only_before_join=True),
+    Implementation("BRG507", existing_node, ("home", "node")),
 )

@@ -1,42 +1,32 @@
-"""The checks that `bridge join` makes before it creates anything, and the facts that they find.
+"""The checks that `bridge join` requires (`Check.join` in the catalog), and the facts they find.
 
-They run in an order in which each relies on those before it, read only (an access review creates
-nothing), and end within `connection.CONNECT_SECONDS`. The first that fails ends the join.
+They run before anything is created, read only (an access review creates nothing), and end within
+`connection.CONNECT_SECONDS`. A check that finds an error ends the join with that error.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
 from bridge.base.errors import PreflightError
 from bridge.base.settings import JoinSettings, MetricsSource
 from bridge.certificates import client_ca
+from bridge.checks import compatibility, network, required_permissions, workloads
+from bridge.checks.catalog import CHECKS
+from bridge.checks.context import CheckContext, Connectivity, Implementation
+from bridge.checks.report import Severity
 from bridge.clusters import connection
-from bridge.clusters.bridge_address import find_bridge_address, relay_address
-from bridge.clusters.connection import (
-    Notify,
-    as_preflight_errors,
-    cluster_uid,
-    connect,
-)
-from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
-from bridge.clusters.metrics_source import select_metrics_source
-from bridge.clusters.pod_network import select_network
-from bridge.clusters.relay_cidr import check_relay_cidr
+from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.clusters.retry import retry_while_unreachable
 from bridge.rbac import permissions
 from sync.kube.client import KubeClient
 from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import CONFIG_MAPS
-from translators.identity import (
-    Identity,
-    NamespaceTemplateError,
-    home_id_from_uid,
-    validate_namespace_template,
-)
+from translators.identity import Identity
 from translators.names import dns_label
 from translators.translation_policy import HostPort, Network
 
@@ -70,18 +60,18 @@ class JoinClusters:
     facts: JoinFacts
 
 
-_METRICS: Mapping[MetricsSource, str] = {
-    "kubelets": "remote: its kubelets tell what pods use",
-    "api": "remote: its metrics API tells what pods use; kubelets would do so exactly, with the "
-    "right to get nodes/proxy",
-    "none": "remote: nothing tells what pods use, so kubectl top and autoscalers do not know "
-    "these; grant get nodes/proxy or list pods.metrics.k8s.io for that",
-}
+def required_by_join(implementations: Iterable[Implementation]) -> tuple[Implementation, ...]:
+    """Those whose check a join requires."""
+    return tuple(
+        it for it in implementations if CHECKS[it.check_id].join and "node" not in it.needs
+    )
 
 
-_BY_NAMESPACE = (
-    "home: pods of a namespace run when the bridge may read it; bridge rbac namespace NAME prints "
-    "what lets it"
+#: In stages: each relies on those before it, and runs its checks concurrently.
+STAGES = (
+    required_by_join(required_permissions.IMPLEMENTATIONS),
+    required_by_join(compatibility.IMPLEMENTATIONS),
+    required_by_join((*network.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
 )
 
 
@@ -109,87 +99,67 @@ async def _attempt(settings: JoinSettings, notify: Notify) -> AsyncIterator[Join
         connect(settings.remote, side="remote", notify=notify) as remote,
         connect(settings.home, side="home", notify=notify) as home,
     ):
-        facts = await check(settings, home=home, remote=remote, notify=notify)
+        facts = await check_join(settings, home=home, remote=remote, notify=notify)
         yield JoinClusters(home, remote, facts)
 
 
-async def check(
+async def check_join(
     settings: JoinSettings, *, home: KubeClient, remote: KubeClient, notify: Notify
 ) -> JoinFacts:
-    """All checks between two clusters that answer. Raises PreflightError."""
+    """Runs the required checks of two clusters that respond. Raises PreflightError."""
+    context = CheckContext(
+        settings,
+        settings.name or dns_label(remote.config.context),
+        Connectivity("home", settings.home, home),
+        Connectivity("remote", settings.remote, remote),
+    )
     with as_preflight_errors():
         async with asyncio.timeout(connection.CONNECT_SECONDS):
-            node = settings.name or dns_label(remote.config.context)
-            lacking = await permissions.describe_missing(
-                home=home, remote=remote, settings=settings, node=node
-            )
-            if lacking:
-                raise PreflightError(lacking)
-            notify("both: the credentials may do what the bridge does")
-            everywhere = permissions.for_home_namespaces(
-                network=settings.network, service_accounts=settings.service_accounts
-            )
-            if not await permissions.are_granted(home, everywhere):
-                notify(_BY_NAMESPACE)
-            home_uid, remote_uid = await asyncio.gather(cluster_uid(home), cluster_uid(remote))
-            # Files that change while the bridge runs must not lead it to other clusters.
-            home.config.cluster_uid, remote.config.cluster_uid = home_uid, remote_uid
-            if home_uid == remote_uid:
-                raise PreflightError(
-                    f"{remote.config.server} is the home cluster itself (same kube-system "
-                    "namespace); name another cluster with --kubeconfig or --context"
-                )
-            identity = build_identity(settings, node=node, home_uid=home_uid)
-            address = settings.address or await find_bridge_address(home)
-            client_cas = await _client_ca(home)
-            home_api = None
-            if settings.service_accounts == "home":
-                given = settings.home_api
-                home_api = HomeApiAddress(given) if given else await find_home_api_address(home)
-            metrics = await select_metrics_source(remote, settings.metrics)
-            network = await select_network(
-                settings.network, home=home, remote=remote, notify=notify
-            )
-            at = relay_address(settings, address) if network == "relay" else ""
-            cidr = settings.relay.cidr or "" if at else ""
-            if cidr and (why := await check_relay_cidr(cidr, home=home, address=at)):
-                raise PreflightError(why)
-    # No more than what the Node will say: home's API server dials it when there is a Node.
-    notify(f"home: its API server will dial this bridge at {address}; bridge check NODE tests that")
-    if home_api is not None:
-        notify(f"remote: pods find home's API server at {home_api}")
-    notify(_METRICS[metrics])
-    if at:
-        notify(f"home: Services lead to pods in the remote through this bridge at {at}")
-    if cidr:
-        notify(f"home: pods behind headless Services are at {cidr}; route that to {at}")
+            return await _check(context, notify)
+
+
+async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
+    settings, (permissions_stage, cluster_stage, last_stage) = context.settings, STAGES
+    await _require(permissions_stage, context, notify)
+    await _require(cluster_stage, context, notify)
+    # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
+    context.home_client.config.cluster_uid = await context.home_uid()
+    context.remote_client.config.cluster_uid = await context.remote_uid()
+    identity, address = await context.identity(), await context.bridge_address()
+    client_cas = await _client_ca(context.home_client)
+    await _require(last_stage, context, notify)
+    selected = await context.network()
+    if settings.network == "auto":
+        notify(f"both: --network auto selects {selected.mode}: {selected.reason}")
+    relay = relay_address(settings, address) if selected.mode == "relay" else ""
+    if relay:
+        notify(f"home: Services forward to pods in the remote through this bridge at {relay}")
+    has_identity = settings.service_accounts == "home"
     return JoinFacts(
         identity,
-        home_id_from_uid(remote_uid),
+        await context.remote_id(),
         address,
         client_cas,
-        home_api.address if home_api else None,
-        metrics,
-        network,
-        relay_address=at,
-        relay_cidr=cidr,
+        (await context.home_api_address()).address if has_identity else None,
+        await context.metrics_source(),
+        selected.mode,
+        relay_address=relay,
+        relay_cidr=settings.relay.cidr or "" if relay else "",
     )
 
 
-def build_identity(settings: JoinSettings, *, node: str, home_uid: str) -> Identity:
-    home = home_id_from_uid(home_uid)
-    identity = Identity(
-        home_id=home,
-        home_name=settings.home_name or home[:8],
-        node=node,
-        namespace_template=settings.template,
-        accepted_namespaces=settings.accept_namespaces,
-    )
-    try:
-        validate_namespace_template(identity.namespace_template, home_name=identity.home_name)
-    except NamespaceTemplateError as error:
-        raise PreflightError(f"--namespace-template {error}") from error
-    return identity
+async def _require(
+    implementations: Iterable[Implementation], context: CheckContext, notify: Notify
+) -> None:
+    """Runs the checks of a stage. Raises PreflightError with all errors that they found."""
+    results = await asyncio.gather(*(it.run(context) for it in implementations))
+    findings = [finding for result in results for finding in result]
+    failed = [it for it in findings if it.severity is Severity.ERROR]
+    if failed:
+        raise PreflightError("; ".join(f"{it.side}: {it.found}; {it.advice}" for it in failed))
+    for finding in findings:
+        advice = f"; {finding.advice}" if finding.severity is Severity.WARNING else ""
+        notify(f"{finding.side}: {finding.found}{advice}")
 
 
 async def _client_ca(home: KubeClient) -> str:

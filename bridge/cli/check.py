@@ -134,8 +134,8 @@ def check(
     finding has an id, which docs/reference/checks.md explains. Changes nothing. Exit code 1 if a
     check finds an error.
     """
-    from bridge.checks import runner
-    from bridge.checks.runner import NodeCheckSettings
+    from bridge.checks import check_command
+    from bridge.checks.check_command import NodeCheckSettings
     from bridge.cli.runner import fail, report_step, run
 
     if pre and kubeconfig is None:
@@ -172,10 +172,13 @@ def check(
     health = NodeCheckSettings(home, name or "", remote if kubeconfig else None, network)
 
     async def once() -> Report:
-        return await (runner.check_before_join(settings) if pre else runner.check_nodes(health))
+        return await (
+            check_command.check_before_join(settings) if pre else check_command.check_nodes(health)
+        )
 
     found = run(
-        lambda _: runner.repeat_until_passing(once, wait or 0.0, notify=report_step), stops=False
+        lambda _: check_command.repeat_until_passing(once, wait or 0.0, notify=report_step),
+        stops=False,
     )
     print_result(
         found.as_data(),
@@ -189,14 +192,12 @@ def check(
 
 
 def table(found: Report, *, wide: bool = False) -> str:
-    """The findings, errors first, and what to do. Checks that a common cause prevented share a row,
+    """The findings, worst first, and what to do. Checks that a common cause prevented share a line,
     unless ``wide``."""
-    rows = found.rows()
-    if not wide:
-        rows = _merged(rows)
-    order = {"error": 0, "warning": 1}
-    rows.sort(key=lambda it: order.get(it[0], 2))
+    rows = found.rows(skipped=wide)
     lines = [format_table(["severity", "id", "side", "found"], rows), ""]
+    if not wide and (skipped := found.skipped()):
+        lines += [*skipped, ""]
     if advice := found.advice():
         lines += ["What to do:", *(f"  {line}" for line in advice), ""]
     return "\n".join([*lines, found.summary()])

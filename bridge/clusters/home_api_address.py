@@ -1,9 +1,9 @@
-"""The address at which pods in the remote reach home's API server.
+"""Finds the address at which pods in the remote reach home's API server.
 
 Client libraries in pods dial a host and a port (``KUBERNETES_SERVICE_HOST``,
 ``KUBERNETES_SERVICE_PORT``) over TLS, and verify the certificate for that host with home's cluster
-CA. The server of home's kubeconfig is such an address only where the bridge itself dials it like
-that. Elsewhere the endpoints of the Service ``kubernetes`` are: the API servers write them.
+CA. The server in home's kubeconfig is such an address only where the bridge dials it in the same
+way. Otherwise the endpoints of the Service ``kubernetes`` are, which API servers write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class HomeApiAddress:
 
     address: HostPort
     note: str = ""
-    """Why it is not the kubeconfig's, where that is a surprise; else empty."""
+    """Why it is not the kubeconfig's, where that may surprise; else empty."""
 
     def __str__(self) -> str:
         return f"{self.address} ({self.note})" if self.note else str(self.address)
@@ -37,7 +37,7 @@ class HomeApiAddress:
 
 async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     """The kubeconfig's host and port where pods can use them, else an endpoint of the Service
-    ``kubernetes``. Raises PreflightError where neither exists."""
+    ``kubernetes``. Raises PreflightError where neither exists, and KubeError."""
     access = home.config
     why = _unusable(access)
     if not why:
@@ -46,8 +46,8 @@ async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     if at is None:
         raise PreflightError(
             f"home: pods cannot use the API server's address {access.server}: {why}; and the "
-            "Service kubernetes has no endpoints; say so with --home-api-address HOST:PORT where "
-            "pods can reach it, or join with --service-accounts none"
+            "Service kubernetes has no endpoints; name an address that pods can reach with "
+            "--home-api-address HOST:PORT, or join with --service-accounts none"
         )
     if access.in_cluster or _is_loopback(access.host):
         return HomeApiAddress(at)
@@ -58,23 +58,23 @@ def _unusable(access: ClientConfig) -> str:
     """Why pods cannot use the kubeconfig's server; "" where they can."""
     server = urlsplit(access.server)
     if access.in_cluster:
-        return "it is a Service's, which only home's pods reach"
+        return "it is a Service's, which only pods at home reach"
     if _is_loopback(access.host):
         return "it is on loopback"
     if server.scheme != "https":
-        return "home's kubeconfig has a server of plain http, and pods speak TLS"
+        return "home's kubeconfig has a plain http server, and pods need TLS"
     if server.path.strip("/"):
-        return f"home's kubeconfig has a server with the path {server.path}, and pods take none"
-    # That of the environment is this machine's, and tells nothing of the remote's nodes.
+        return f"home's kubeconfig has a server with the path {server.path}, which pods cannot use"
+    # A proxy from the environment is for this machine, and irrelevant on the remote's nodes.
     if access.proxy and access.proxy != http_proxy.from_environment(access.server):
-        return "home's kubeconfig has a proxy-url, and pods use no proxy"
+        return "home's kubeconfig has a proxy-url, which pods cannot use"
     if access.server_hostname and access.server_hostname != access.host:
-        return "home's kubeconfig verifies the server by tls-server-name, and pods by its address"
+        return "home's kubeconfig verifies the server by tls-server-name, but pods by its address"
     return ""
 
 
 async def _endpoint(home: KubeClient) -> HostPort | None:
-    """The first endpoint of the Service ``kubernetes``, where there is one."""
+    """The first endpoint of the Service ``kubernetes``; None without one."""
     path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
     try:
         found: Object = await home.request("GET", path, timeout=permissions.REQUEST_SECONDS)

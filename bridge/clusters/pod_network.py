@@ -1,10 +1,11 @@
-"""Whether pods of the remote are reached from this machine, by real connections to some of them."""
+"""Dials pods of the remote from this machine, to find out whether the pod networks are
+connected."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.settings import NetworkChoice
@@ -14,73 +15,78 @@ from sync.kube.resources import PODS
 from translators.objects import Object, is_ready, name_of, namespace_of
 from translators.translation_policy import Network
 
-#: Seconds for a connection.
-CONNECT = 3.0
-#: Pods that are tried, and of how many these are chosen.
-TRIED, LOOKED_AT = 3, "100"
+#: Timeout of a connection in seconds.
+CONNECT_SECONDS = 3.0
+#: How many pods are dialed, and of how many they are chosen.
+MAX_DIALED, PAGE_LIMIT = 3, "100"
 
 
 @dataclass(frozen=True, slots=True)
 class DialResults:
-    """What pods of the remote said, each to one attempt at a connection."""
+    """Pods of the remote, by the result of one connection attempt each."""
 
     accepted: Sequence[Object]
     refused: Sequence[Object]
     timed_out: Sequence[Object]
-    """Those from whose address nothing came back."""
+    """Pods whose address did not respond."""
 
     @property
     def count(self) -> int:
-        """How many were tried."""
+        """The number of pods dialed."""
         return len(self.accepted) + len(self.refused) + len(self.timed_out)
 
 
+@dataclass(frozen=True, slots=True)
+class SelectedNetwork:
+    """A network mode, and why ``auto`` selected it ("" where the mode was configured)."""
+
+    mode: Network
+    reason: str = ""
+
+
 async def select_network(
-    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient, notify: Callable[[str], None]
-) -> Network:
-    """How pods reach each other: as was asked for, or as is found. For ``auto`` a network is flat
-    where every pod that is tried takes a connection, and none of these addresses is a pod's at
-    home."""
+    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient
+) -> SelectedNetwork:
+    """The configured network mode; for ``auto`` ``flat`` where all dialed pods accept a connection
+    and no pod of home has one of their addresses, else ``relay``. Raises KubeError."""
     if choice != "auto":
-        return choice
-    answers = await dial_pods(remote)
-    flat, why = False, "no pod of the remote is ready to be tried"
-    if answers.timed_out:
-        why = f"from here no way to {_named(answers.timed_out)}"
-    elif answers.refused:
-        why = f"{_named(answers.refused)} refuse a connection, which tells nothing"
-    elif answers.accepted:
-        at_home = [pod for pod in answers.accepted if await _is_at_home(home, pod_ip(pod))]
-        flat = not at_home
-        why = (
-            f"home has pods with the addresses of {_named(at_home)}"
-            if at_home
-            else f"{answers.count} pod(s) of the remote answer from here"
-        )
-    network: Network = "flat" if flat else "relay"
-    notify(f"both: --network auto: {network}, since {why}")
-    return network
+        return SelectedNetwork(choice)
+    dialed = await dial_pods(remote)
+    if dialed.timed_out:
+        return SelectedNetwork("relay", f"no response from {_describe(dialed.timed_out)}")
+    if dialed.refused:
+        reason = f"{_describe(dialed.refused)} refused a connection, which is inconclusive"
+        return SelectedNetwork("relay", reason)
+    if not dialed.accepted:
+        return SelectedNetwork("relay", "no pod of the remote is ready to be dialed")
+    at_home = [pod for pod in dialed.accepted if await _is_at_home(home, pod_ip(pod))]
+    if at_home:
+        reason = f"home has pods with the addresses of {_describe(at_home)}"
+        return SelectedNetwork("relay", reason)
+    return SelectedNetwork("flat", f"{dialed.count} pod(s) of the remote accept a connection")
 
 
 async def dial_pods(remote: KubeClient) -> DialResults:
-    """What a few of the remote's ready pods answer."""
+    """Dials a few ready pods of the remote, preferably on different nodes. Raises KubeError."""
     page, _ = await remote.list_page(
-        PODS, query={"limit": LOOKED_AT, "fieldSelector": "status.phase=Running"}
+        PODS, query={"limit": PAGE_LIMIT, "fieldSelector": "status.phase=Running"}
     )
     pods = [pod for pod in page.items if _has_address(pod)]
-    # Those that listen somewhere first, of different machines where that can be.
+    # Pods that declare a port come first.
     pods.sort(key=lambda pod: not list(_ports(pod)))
-    chosen = _spread(pods)[:TRIED]
-    answers = await asyncio.gather(*(_answer(pod) for pod in chosen))
+    chosen = _spread(pods)[:MAX_DIALED]
+    answers = await asyncio.gather(*(_dial(pod) for pod in chosen))
 
-    def those(wanted: bool | None) -> list[Object]:
-        return [pod for pod, answer in zip(chosen, answers, strict=True) if answer is wanted]
+    def with_result(expected: bool | None) -> list[Object]:
+        return [pod for pod, answer in zip(chosen, answers, strict=True) if answer is expected]
 
-    return DialResults(accepted=those(True), refused=those(False), timed_out=those(None))
+    return DialResults(
+        accepted=with_result(True), refused=with_result(False), timed_out=with_result(None)
+    )
 
 
 def pod_ip(pod: Object) -> str:
-    """The pod's address; "" where it has none."""
+    """The IP of the pod; "" for none."""
     return str((pod.get("status") or {}).get("podIP") or "")
 
 
@@ -90,8 +96,13 @@ async def _is_at_home(home: KubeClient, address: str) -> bool:
     return bool(found.get("items"))
 
 
-def _named(pods: Iterable[Object]) -> str:
-    return ", ".join(f"{namespace_of(it)}/{name_of(it)} at {pod_ip(it)}" for it in pods)
+def describe_pod(pod: Object) -> str:
+    """``NAMESPACE/NAME at IP``."""
+    return f"{namespace_of(pod)}/{name_of(pod)} at {pod_ip(pod)}"
+
+
+def _describe(pods: Iterable[Object]) -> str:
+    return ", ".join(map(describe_pod, pods))
 
 
 def _has_address(pod: Object) -> bool:
@@ -106,7 +117,7 @@ def _ports(pod: Object) -> Iterable[int]:
 
 
 def _spread(pods: list[Object]) -> list[Object]:
-    """One of each machine first."""
+    """The pods, beginning with one of each node."""
     first: dict[str, Object] = {}
     for pod in pods:
         first.setdefault(str((pod.get("spec") or {}).get("nodeName")), pod)
@@ -114,10 +125,10 @@ def _spread(pods: list[Object]) -> list[Object]:
     return chosen + [pod for pod in pods if all(pod is not it for it in chosen)]
 
 
-async def _answer(pod: Object) -> bool | None:
-    """Whether the pod takes a connection; None where nothing comes back from its address."""
+async def _dial(pod: Object) -> bool | None:
+    """Whether the pod accepts a connection; None where its address does not respond."""
     try:
-        async with asyncio.timeout(CONNECT):
+        async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))
     except ConnectionRefusedError:
         return False
@@ -125,6 +136,6 @@ async def _answer(pod: Object) -> bool | None:
         return None
     writer.close()
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(CONNECT):
+        async with asyncio.timeout(CONNECT_SECONDS):
             await writer.wait_closed()
     return True

@@ -1,7 +1,7 @@
-"""Whether the range of `--relay-cidr` can be had: on this machine, and beside home's own.
+"""Validates the range of `--relay-cidr`: usable on this machine, and unused at home.
 
-What home's API server tells the credential is looked at; nothing more is asked for. The range of
-home's Services is known where it has ServiceCIDRs (from 1.33 on) and shows them.
+Only what the credential may list anyway is compared. The range of home's Services is known where
+home has ServiceCIDRs (Kubernetes 1.33 and newer).
 """
 
 from __future__ import annotations
@@ -12,52 +12,49 @@ from collections.abc import Iterable
 
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
-from bridge.relay.forward import local_route as here
+from bridge.relay.forward import local_route
 from sync.kube.client import KubeClient
 from sync.kube.errors import NotFound
 from sync.kube.resources import PODS
 from translators.objects import Object, name_of, namespace_of
 from translators.relay.ipam import IpNetwork
 
-#: How many of home's pods and nodes are looked at.
-LOOKED_AT = "200"
+#: How many of home's pods and nodes are compared.
+PAGE_LIMIT = "200"
 _NODES, _SERVICE_CIDRS = permissions.HOME_RANGES
 
 
 async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
-    """Why not, in a sentence with the next step; "" where it can be had. ``address`` is the one at
-    which home's machines reach this bridge."""
-    wanted = ipaddress.ip_network(cidr)
-    if ipaddress.ip_address(address) in wanted:
+    """Why the range cannot be used and what to do, in one sentence; "" where it can. ``address`` is
+    the one at which home's nodes reach this bridge. Raises KubeError."""
+    requested = ipaddress.ip_network(cidr)
+    if ipaddress.ip_address(address) in requested:
         return (
-            f"--relay-cidr {cidr} has the bridge's own address, {address}; take a range that "
-            "nobody has"
+            f"--relay-cidr {cidr} contains the bridge's own address, {address}; choose an unused "
+            "range"
         )
     if home.config.in_cluster and (pod := await _pod_at(home, address)):
         return (
-            f"home: --relay-cidr takes a machine's network, and this bridge runs in pod {pod} with "
-            "a network of its own, to which home's machines cannot route a range; give the pod "
-            "hostNetwork: true, or run the bridge on a machine"
+            f"--relay-cidr needs the network of a node, but this bridge runs in pod {pod} with its "
+            "own network namespace, to which home's nodes cannot route a range; set hostNetwork: "
+            "true on the pod, or run the bridge on a machine"
         )
     try:
-        await asyncio.to_thread(here.check_available, cidr)
-    except here.LocalRouteError as error:
+        await asyncio.to_thread(local_route.check_available, cidr)
+    except local_route.LocalRouteError as error:
         return str(error)
     pods = await home.request(
-        "GET", PODS.path(), query={"limit": LOOKED_AT}, timeout=permissions.REQUEST_SECONDS
+        "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS
     )
-    of_pods = _of_pods(pods.get("items") or ())
-    for taken, whose in (*of_pods, *await _of_nodes(home), *await _of_services(home)):
-        if taken.version == wanted.version and taken.overlaps(wanted):
-            return (
-                f"home: --relay-cidr {cidr} overlaps with {taken} of {whose}; take a range that "
-                "nobody has"
-            )
+    pod_ranges = _pod_ranges(pods.get("items") or ())
+    for taken, owner in (*pod_ranges, *await _node_ranges(home), *await _service_ranges(home)):
+        if taken.version == requested.version and taken.overlaps(requested):
+            return f"--relay-cidr {cidr} overlaps with {taken} of {owner}; choose an unused range"
     return ""
 
 
 async def _pod_at(home: KubeClient, address: str) -> str:
-    """The pod with an address and a network of its own; "" where there is none."""
+    """The pod with this address and its own network namespace; "" for none."""
     query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
     found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
     for pod in found.get("items") or ():
@@ -66,34 +63,36 @@ async def _pod_at(home: KubeClient, address: str) -> str:
     return ""
 
 
-def _of_pods(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+def _pod_ranges(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
     for pod in pods:
         status = pod.get("status") or {}
         for entry in status.get("podIPs") or ():
             if entry.get("ip"):
-                whose = f"pod {namespace_of(pod)}/{name_of(pod)}"
-                yield ipaddress.ip_network(str(entry["ip"])), whose
+                owner = f"pod {namespace_of(pod)}/{name_of(pod)}"
+                yield ipaddress.ip_network(str(entry["ip"])), owner
 
 
-async def _of_nodes(home: KubeClient) -> list[tuple[IpNetwork, str]]:
-    """What nodes and their pods have; nothing where the credential may see its own node alone."""
-    return [found for node in await _shown(home, _NODES) for found in _of_node(node)]
+async def _node_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
+    """Addresses and pod CIDRs of nodes; empty where the credential may not list nodes."""
+    return [
+        found for node in await _list_if_granted(home, _NODES) for found in _ranges_of_node(node)
+    ]
 
 
-async def _of_services(home: KubeClient) -> list[tuple[IpNetwork, str]]:
+async def _service_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
     return [
         (ipaddress.ip_network(text), "home's Services")
-        for known in await _shown(home, _SERVICE_CIDRS)
+        for known in await _list_if_granted(home, _SERVICE_CIDRS)
         for text in (known.get("spec") or {}).get("cidrs") or ()
     ]
 
 
-async def _shown(home: KubeClient, right: Permission) -> list[Object]:
-    """Objects of a kind that the credential need not see; none where it may not, or where home does
-    not know the kind."""
-    if not await permissions.are_granted(home, [right]):
+async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Object]:
+    """Lists objects that the credential need not see; empty where it may not, or where home does
+    not know the resource."""
+    if not await permissions.are_granted(home, [permission]):
         return []
-    path, query = right.resource.path(), {"limit": LOOKED_AT}
+    path, query = permission.resource.path(), {"limit": PAGE_LIMIT}
     try:
         found = await home.request("GET", path, query=query, timeout=permissions.REQUEST_SECONDS)
     except NotFound:
@@ -101,7 +100,7 @@ async def _shown(home: KubeClient, right: Permission) -> list[Object]:
     return list(found.get("items") or ())
 
 
-def _of_node(node: Object) -> Iterable[tuple[IpNetwork, str]]:
+def _ranges_of_node(node: Object) -> Iterable[tuple[IpNetwork, str]]:
     addresses = (node.get("status") or {}).get("addresses") or ()
     own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
     for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):

@@ -48,8 +48,6 @@ REQUEST_SECONDS = 6.0
 #: more expensive than its response, and keep 6 MB; this many take as long, or seven round trips
 #: where the cluster is far.
 MAX_CONCURRENT_REVIEWS = 8
-#: The most permissions that a message names.
-MAX_NAMED = 6
 
 #: Every resource of every API group.
 ALL_RESOURCES = Resource("*", "*", "*", "*")
@@ -219,28 +217,6 @@ def for_home_namespaces(
     relay = HOME_NAMESPACE_RELAY if network in ("relay", "auto") else ()
     tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
     return (*HOME_NAMESPACE, *flat, *relay, *tokens)
-
-
-async def describe_missing(
-    *, home: KubeClient, remote: KubeClient, settings: JoinSettings, node: str
-) -> str:
-    """One sentence for a person that names the missing permissions of both clusters; "" for none.
-    Raises KubeError."""
-    found = await asyncio.gather(
-        missing_permissions(home, required_at_home(settings), node),
-        missing_permissions(remote, REMOTE, node),
-    )
-    parts = []
-    for client, names in zip((home, remote), found, strict=True):
-        if names:
-            more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            parts.append(
-                f"{client.side}: the credential may not {', '.join(names[:MAX_NAMED])}{more} "
-                f"(`{rbac_command(client.side, settings)}` prints what to apply there)"
-            )
-    if not parts:
-        return ""
-    return "; ".join(parts) + "; grant these permissions or use another credential"
 
 
 def rbac_command(side: Side, settings: JoinSettings) -> str:

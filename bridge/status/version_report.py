@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from bridge.base.version import version
 from bridge.checks import virtual_node
-from bridge.checks.connectivity import Connectivity, check_connectivity
+from bridge.checks.connectivity import check_connectivity
+from bridge.checks.context import Connectivity
 from bridge.checks.report import Severity
 from bridge.election import election_record
 from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from bridge.checks import reference_page
 from bridge.checks.catalog import CHECKS
+from bridge.checks.check_command import IMPLEMENTATIONS
+from bridge.checks.join_checks import STAGES
 from bridge.checks.report import Finding, Severity, build_report, error, info, ok, warning
-from bridge.checks.runner import IMPLEMENTATIONS
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != "catalog.py"]
@@ -26,7 +27,10 @@ def test_the_document_is_made_of_the_table() -> None:
 def test_each_id_is_found_by_some_check_and_none_is_without_a_line() -> None:
     used = {word for path in SOURCES for word in re.findall(r'"(BRG\d+)"', path.read_text("utf-8"))}
     assert used - {"BRG300"} == set(CHECKS)
-    assert {probe.check_id for probe in IMPLEMENTATIONS} <= set(CHECKS)
+    assert {it.check_id for it in IMPLEMENTATIONS} <= set(CHECKS)
+    required = {it.check_id for stage in STAGES for it in stage}
+    assert required == {it.id for it in CHECKS.values() if it.join}
+    assert {it for stage in STAGES for it in stage} <= set(IMPLEMENTATIONS)
 
 
 def test_each_line_says_what_it_means_and_what_to_do() -> None:
@@ -51,9 +55,9 @@ def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> 
     assert [it.id for it in found.findings] == ["BRG101", "BRG104", "BRG405", "BRG302"]
     assert found.failed
     assert found.errors == ["BRG302"]
-    assert found.rows()[-1] == ["error", "BRG302", "home/remote", "NotReady"]
+    assert found.rows()[0] == ["error", "BRG302", "home/remote", "NotReady"]
     assert [line[:6] for line in found.advice()] == ["BRG302", "BRG104"]
-    assert found.summary() == "1 ok, 1 info, 1 warning, 1 error"
+    assert found.summary() == "1 error, 1 warning, 1 info, 1 ok"
 
 
 def test_data_has_every_field_by_a_name_that_stays() -> None:

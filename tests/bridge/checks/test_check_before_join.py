@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.base.settings import JoinSettings, RelaySettings
-from bridge.checks import connectivity, runner
+from bridge.checks import check_command, connectivity
 from bridge.checks.report import Report, Severity
 from bridge.clusters import pod_network
 from bridge.relay.forward import netlink
@@ -39,7 +39,7 @@ Break = Callable[[Clusters], JoinSettings]
 
 async def checked(settings: JoinSettings) -> Report:
     """All checks before a join; nothing that they say has the credential."""
-    found = await runner.check_before_join(settings)
+    found = await check_command.check_before_join(settings)
     assert CANARY not in str(found.as_data())
     return found
 
@@ -193,8 +193,8 @@ CASES: dict[str, tuple[Break, str, Severity, str]] = {
     "no file": (_no_file, "BRG102", Severity.ERROR, "no such file"),
     "not there": (_elsewhere, "BRG101", Severity.ERROR, "onnect"),
     "revoked": (_revoked, "BRG103", Severity.ERROR, "does not accept"),
-    "expired": (_expired, "BRG104", Severity.ERROR, "has expired, at 1970-01-01"),
-    "expires soon": (_expires_soon, "BRG104", Severity.WARNING, "the token is good until"),
+    "expired": (_expired, "BRG104", Severity.WARNING, "has expired, at 1970-01-01"),
+    "expires soon": (_expires_soon, "BRG104", Severity.WARNING, "the token is valid until"),
     "old": (_old, "BRG106", Severity.ERROR, "older than 1.27"),
     "newer": (_newer, "BRG107", Severity.WARNING, "the remote is newer"),
     "itself": (_itself, "BRG109", Severity.ERROR, "is the home cluster itself"),
@@ -204,10 +204,10 @@ CASES: dict[str, tuple[Break, str, Severity, str]] = {
     "another's": (_anothers, "BRG301", Severity.ERROR, "another remote"),
     "no nodes": (_no_nodes, "BRG501", Severity.ERROR, "no nodes"),
     "quota": (_quota, "BRG502", Severity.WARNING, "shop-h, quota few: pods"),
-    "clash": (_clash, "BRG503", Severity.WARNING, "somebody else's: default"),
+    "clash": (_clash, "BRG503", Severity.WARNING, "unmanaged namespaces: default"),
     "template": (_template, "BRG503", Severity.ERROR, "--namespace-template"),
     "left over": (_left, "BRG504", Severity.WARNING, "node former (1 pods"),
-    "metrics": (_no_metrics, "BRG505", Severity.WARNING, "nothing tells"),
+    "metrics": (_no_metrics, "BRG505", Severity.WARNING, "no resource metrics"),
 }
 
 
@@ -243,7 +243,7 @@ async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
 
 
 async def test_a_silent_check_ends(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "CHECK_SECONDS", 0.3)
+    monkeypatch.setattr(check_command, "CHECK_SECONDS", 0.3)
     two.remote.fail(Fault("GET", "*/nodes", delay=5, times=None))
     found = await checked(two.settings)
     assert one(found, "BRG501").found == "not checked: no answer in 0 s"
@@ -284,7 +284,7 @@ async def test_a_client_certificate_tells_when_it_ends(two: Clusters, authority:
     found = await checked(_replaced(two, user, server))
     [its] = [it for it in of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.WARNING
-    assert its.found.startswith("the client certificate is good until")
+    assert its.found.startswith("the client certificate is valid until")
 
 
 # -- the network ---------------------------------------------------------------------------
@@ -303,7 +303,7 @@ async def test_a_range_for_pods(two: Clusters, monkeypatch: pytest.MonkeyPatch) 
     asked = two.but(network="relay", relay=relay)
     monkeypatch.setattr(netlink, "routes", lambda _: [])
     monkeypatch.setattr(netlink, "can_change_routes", lambda _: True)
-    assert "have to route it to 192.0.2.1" in one(await checked(asked), "BRG408").found
+    assert "route that range to 192.0.2.1" in one(await checked(asked), "BRG408").found
     monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
     refused = one(await checked(asked), "BRG408")
     assert refused.severity is Severity.ERROR
@@ -316,7 +316,7 @@ async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> No
     found = await checked(two.but(certificate=good.cert, key=good.key))
     # It ends within a day, has the address and not the node's name, and is signed by somebody.
     assert one(found, "BRG402").severity is Severity.WARNING
-    assert one(found, "BRG403").found == f"it is not good for {NODE}"
+    assert one(found, "BRG403").found == f"it is not valid for {NODE}"
     assert one(found, "BRG404").found == "signed by CN=fake-ca"
     found = await checked(two.but(certificate=good.key, key=good.cert))
     assert one(found, "BRG402").severity is Severity.ERROR
@@ -325,7 +325,7 @@ async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> No
 async def test_pods_are_tried_by_a_connection(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pod_network, "CONNECT", 0.2)
+    monkeypatch.setattr(pod_network, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         _runs(two, "near", "127.0.0.1", port)
@@ -335,11 +335,11 @@ async def test_pods_are_tried_by_a_connection(
     _runs(two, "far", "224.0.0.1", 80)  # no address of one machine
     its = one(await checked(two.settings), "BRG405")
     assert its.severity is Severity.WARNING
-    assert "no way to 1 of 2 pods tried: default/far at 224.0.0.1" in its.found
+    assert "no response from 1 of 2 dialed pods: default/far at 224.0.0.1" in its.found
     for asked in ("none", "relay", "auto"):
         its = one(await checked(two.but(network=asked)), "BRG405")
         assert its.severity is Severity.INFO, asked
-    assert "--network auto would take relay" in its.found
+    assert "--network auto selects relay" in its.found
 
 
 def _runs(two: Clusters, name: str, address: str, port: int) -> None:

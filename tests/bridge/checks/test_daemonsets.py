@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.checks import runner
+from bridge.checks import check_command
+from bridge.checks.check_command import NodeCheckSettings
 from bridge.checks.report import Severity
-from bridge.checks.runner import NodeCheckSettings
 from bridge.node import join_record
 from tests.bridge.checks.report_queries import of, one
 from tests.bridge.two_clusters import Clusters
@@ -52,7 +52,7 @@ def _put_node(two: Clusters, **policy: Any) -> None:
 
 async def test_before_a_join_those_that_would_be_skipped_are_named(two: Clusters) -> None:
     _put_daemon_sets(two)
-    its = one(await runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.INFO
     assert its.found.startswith("skipped")
     assert "kube-system/proxy" in its.found
@@ -65,7 +65,7 @@ async def test_before_a_join_those_that_would_be_skipped_are_named(two: Clusters
 async def test_of_a_node_those_that_run_and_those_that_cannot_are_named(two: Clusters) -> None:
     _put_daemon_sets(two)
     _put_node(two, daemonsets="run")
-    found = of(await runner.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
+    found = of(await check_command.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
     assert {(it.severity, it.found) for it in found} == {
         (Severity.INFO, "run in the remote (--daemonsets run): kube-system/logs"),
         (
@@ -77,13 +77,13 @@ async def test_of_a_node_those_that_run_and_those_that_cannot_are_named(two: Clu
 
 async def test_a_home_without_any_is_well(two: Clusters) -> None:
     two.home.put(_daemon_set("intolerant"))
-    its = one(await runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.OK
 
 
 async def test_a_credential_that_may_not_list_them_is_not_a_warning(two: Clusters) -> None:
     _put_daemon_sets(two)
     two.home.api.authorize = lambda spec: spec["resourceAttributes"].get("resource") != "daemonsets"
-    its = one(await runner.check_before_join(two.settings), "BRG507")
+    its = one(await check_command.check_before_join(two.settings), "BRG507")
     assert (its.severity, "may not list daemonsets" in its.found) == (Severity.INFO, True)
     assert not two.home.requests("GET", "*/daemonsets")

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 
 from bridge.certificates import csr
-from bridge.checks import runner
+from bridge.checks import check_command
+from bridge.checks.check_command import NodeCheckSettings
 from bridge.checks.report import Report, Severity
-from bridge.checks.runner import NodeCheckSettings
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import of, one, worse
 from tests.bridge.joined import joined
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 async def health(two: Clusters, name: str = "") -> Report:
     """Of all nodes, or one; nothing that it says has the credential."""
-    found = await runner.check_nodes(NodeCheckSettings(two.settings.home, name))
+    found = await check_command.check_nodes(NodeCheckSettings(two.settings.home, name))
     assert CANARY not in str(found.as_data())
     return found
 
@@ -74,8 +74,8 @@ async def test_health_checks_with_the_settings_that_the_node_records(two: Cluste
         found = await health(two)
     nodes = one(found, "BRG501")
     assert (nodes.severity, "--node-selector selects" in nodes.found) == (Severity.ERROR, True)
-    assert one(found, "BRG505").found == "--metrics none: nobody is asked what pods use"
-    assert "no identity at home" in one(found, "BRG407").found
+    assert one(found, "BRG505").found == "--metrics none: no resource metrics"
+    assert "--service-accounts none" in one(found, "BRG407").found
 
 
 async def test_health_asks_for_the_permissions_of_the_recorded_certificate_source(
@@ -135,11 +135,11 @@ async def test_a_node_that_nobody_serves(two: Clusters) -> None:
     proxied(two, 503)
     found = await health(two)
     assert one(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
-    assert one(found, "BRG303").found == "no bridge has a lease to serve it"
+    assert one(found, "BRG303").found == "no bridge has an election Lease for the node"
     assert "the bridge is 0.0.1" in one(found, "BRG304").found
-    assert "another cluster than the node's" in one(found, "BRG305").found
+    assert "is not the cluster of this node" in one(found, "BRG305").found
     assert "error trying to reach service" in one(found, "BRG401").found
-    assert "cannot be reached from here" in one(found, "BRG402").found
+    assert "this machine does not reach" in one(found, "BRG402").found
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
 
 
@@ -253,7 +253,7 @@ async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
         (Severity.WARNING, "1 pod(s) wait, FieldRefused: default/a: do this"),
         (Severity.INFO, "FieldDropped: default/c; see kubectl describe pod"),
         (Severity.INFO, "1 pod(s) of DaemonSets are skipped, see BRG507: default/proxy"),
-        (Severity.OK, "1 of 4 pod(s) are accepted"),
+        (Severity.INFO, "1 of 4 pod(s) are accepted"),
     }
     clash = one(found, "BRG503")
     assert (clash.severity, "default/b" in clash.found) == (Severity.ERROR, True)

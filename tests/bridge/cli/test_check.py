@@ -13,9 +13,9 @@ from bridge.base.settings import JoinSettings
 from bridge.base.version import version
 from bridge.bug_report import collector as collect_module
 from bridge.bug_report.collector import BugReport, BugReportSettings
-from bridge.checks import runner
-from bridge.checks.report import Finding, Report, build_report, error, info, ok, warning
-from bridge.checks.runner import NodeCheckSettings
+from bridge.checks import check_command
+from bridge.checks.check_command import NodeCheckSettings
+from bridge.checks.report import Finding, Report, build_report, error, not_checked, ok, warning
 from bridge.status import version_report as versions_module
 from bridge.status.version_report import VersionSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -33,10 +33,10 @@ ok         BRG101   home     it answers
 
 What to do:
   BRG301: take another (docs/reference/checks.md#brg301)
-  BRG104: renew it in time; for a bridge that runs for long take a credential that renews itself \
+  BRG104: renew it in time; for a long-running bridge use a credential that renews itself \
 (docs/reference/checks.md#brg104)
 
-1 ok, 0 info, 1 warning, 1 error
+1 error, 1 warning, 0 info, 1 ok
 """
 
 
@@ -64,9 +64,9 @@ class Checks:
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     """Nobody is asked."""
     found = Checks()
-    monkeypatch.setattr(runner, "check_before_join", found.preflight)
-    monkeypatch.setattr(runner, "check_nodes", found.health)
-    monkeypatch.setattr(runner, "REPEAT_SECONDS", 0.001)
+    monkeypatch.setattr(check_command, "check_before_join", found.preflight)
+    monkeypatch.setattr(check_command, "check_nodes", found.health)
+    monkeypatch.setattr(check_command, "REPEAT_SECONDS", 0.001)
     return found
 
 
@@ -130,12 +130,13 @@ def test_wrong_options(invoke: Invoke, checks: Checks, args: tuple[str, ...], na
     assert not checks.of_nodes
 
 
-def test_checks_that_a_common_cause_prevented_share_a_row(invoke: Invoke, checks: Checks) -> None:
-    why = "not checked: home does not answer"
-    checks.reports = [[info("BRG102", "home", why), info("BRG103", "home", why), *BAD]]
+def test_checks_that_a_common_cause_prevented_share_a_line(invoke: Invoke, checks: Checks) -> None:
+    why = "home does not answer"
+    skipped = [not_checked(check_id, "home", why) for check_id in ("BRG102", "BRG103")]
+    checks.reports = [[*skipped, *BAD]]
     lines = invoke("check").stdout.splitlines()
     assert lines[1].startswith("error")
-    assert f"info       BRG102, BRG103   home     {why}" in lines
+    assert f"Not checked, because {why}: BRG102, BRG103" in lines
     wide = invoke("check", "-o", "wide").stdout
     assert wide.count(why) == 2
     assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG101"

@@ -79,8 +79,8 @@ async def test_a_server_that_pods_can_dial_is_used_without_a_question(
     ("change", "why"),
     [
         (server("https://rancher.example.com/k8s/clusters/c-1"), "the path /k8s/clusters/c-1"),
-        (server("http://home.example.com"), "plain http, and pods speak TLS"),
-        (server("http://home.example.com:8001"), "plain http, and pods speak TLS"),
+        (server("http://home.example.com"), "plain http server, and pods need TLS"),
+        (server("http://home.example.com:8001"), "plain http server, and pods need TLS"),
         (proxied, "a proxy-url"),
         (named_by_tls, "tls-server-name"),
     ],

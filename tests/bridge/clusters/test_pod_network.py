@@ -29,14 +29,13 @@ def runs(api: FakeApi, name: str, address: str, port: int = 80) -> None:
 
 
 async def found(two: Clusters, choice: NetworkChoice = "auto") -> tuple[str, str]:
-    """The network, and the line that told it."""
-    told: list[str] = []
+    """The selected mode, and the reason."""
     async with (
         KubeClient(client_config_for(two.home, "home")) as home,
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
-        network = await select_network(choice, home=home, remote=remote, notify=told.append)
-    return network, "".join(told)
+        selected = await select_network(choice, home=home, remote=remote)
+    return selected.mode, selected.reason
 
 
 @pytest.mark.parametrize("choice", ["flat", "relay", "none"])
@@ -49,7 +48,7 @@ async def test_a_remote_whose_pods_answer_is_flat(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
         network, told = await found(two)
-    assert (network, "1 pod(s) of the remote answer from here" in told) == ("flat", True)
+    assert (network, "1 pod(s) of the remote accept a connection" in told) == ("flat", True)
 
 
 async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -> None:
@@ -62,7 +61,7 @@ async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -
 
 
 async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_network, "CONNECT", 0.2)
+    monkeypatch.setattr(pod_network, "CONNECT_SECONDS", 0.2)
     network, told = await found(two)
     assert (network, "no pod of the remote is ready" in told) == ("relay", True)
     with socket.create_server(("127.0.0.1", 0)) as sock:
@@ -72,7 +71,7 @@ async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.Monke
     assert (network, "default/closed at 127.0.0.1 refuse" in told) == ("relay", True)
     runs(two.remote, "far", "224.0.0.1")
     network, told = await found(two)
-    assert (network, "no way to default/far at 224.0.0.1" in told) == ("relay", True)
+    assert (network, "no response from default/far at 224.0.0.1" in told) == ("relay", True)
 
 
 def test_a_relay_listens_where_the_node_is_or_where_it_is_told(two: Clusters) -> None:

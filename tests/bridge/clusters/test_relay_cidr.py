@@ -118,14 +118,17 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
         KubeClient(client_config_for(two.home, "home")) as home,
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
-        found = await join_checks.check(settings, home=home, remote=remote, notify=told.append)
+        found = await join_checks.check_join(settings, home=home, remote=remote, notify=told.append)
     return found.relay_cidr, told
 
 
 async def test_a_join_tells_what_is_to_be_routed(two: Clusters) -> None:
     found, told = await check(two, "relay")
     assert found == CIDR
-    assert f"home: pods behind headless Services are at {CIDR}; route that to {HERE}" in told
+    assert (
+        f"home: pods behind headless Services have addresses in {CIDR}: route that range to {HERE}"
+        in told
+    )
 
 
 async def test_where_there_is_no_relay_there_is_no_range(

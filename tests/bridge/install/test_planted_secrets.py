@@ -12,9 +12,9 @@ import yaml
 
 from bridge.base.errors import PreflightError
 from bridge.bug_report.collector import BugReportSettings, collect
-from bridge.checks import runner
+from bridge.checks import check_command
+from bridge.checks.check_command import NodeCheckSettings
 from bridge.checks.report import Severity
-from bridge.checks.runner import NodeCheckSettings
 from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 from bridge.install import manifests, names
 from bridge.install.names import Installation
@@ -82,7 +82,7 @@ async def everything(two: Clusters) -> str:
     """The output of all commands that search the remote; `leave` is not confirmed."""
     home = two.settings.home
     lines: list[str] = []
-    checked = await runner.check_nodes(NodeCheckSettings(home, ""))
+    checked = await check_command.check_nodes(NodeCheckSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
     lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
     report = await collect(BugReportSettings(home), notify=lines.append)

@@ -337,7 +337,7 @@ async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there:
             assert "secret-pod" not in said
         assert await is_empty(session, "/metrics/cadvisor")
         assert await is_empty(session, "/metrics/probes")
-        assert any("its metrics API tells" in line for line in run.told)
+        assert any("its metrics API serves" in line for line in run.told)
     assert there.asked == []
 
 
@@ -358,8 +358,8 @@ async def test_without_permissions_join_warns_and_paths_are_not_found(
     )
     async with running(two, "worker") as (_, run, session):
         assert (await refused(session, RESOURCE))[0] == 404
-        (line,) = [line for line in run.told if "nothing tells what pods use" in line]
-        assert "grant get nodes/proxy or list pods.metrics.k8s.io" in line
+        (line,) = [line for line in run.told if "no resource metrics" in line]
+        assert "grant get nodes/proxy (exact), or list pods.metrics.k8s.io" in line
     assert there.asked == []
 
 

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from bridge.base.errors import PreflightError
+from bridge.checks.join_checks import check_join
+from bridge.checks.required_permissions import MAX_NAMED
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
-    MAX_NAMED,
     REMOTE,
     REMOTE_METRICS,
     Permission,
@@ -53,12 +55,13 @@ Use = tuple[str, Resource, str, str]
 
 
 async def lacking(two: Clusters, client_for: ClientFor) -> str:
-    return await permissions.describe_missing(
-        home=await client_for(two.home, "home"),
-        remote=await client_for(two.remote, "remote"),
-        settings=two.settings,
-        node=NODE,
-    )
+    """The error of a join; "" where it passes all checks."""
+    home, remote = await client_for(two.home, "home"), await client_for(two.remote, "remote")
+    try:
+        await check_join(two.settings, home=home, remote=remote, notify=lambda _: None)
+    except PreflightError as error:
+        return str(error)
+    return ""
 
 
 def only(**denied: str) -> Any:
@@ -81,8 +84,9 @@ async def test_nothing_is_lacking_where_all_is_allowed(
 async def test_each_right_is_asked_for_once_with_its_place(
     two: Clusters, client_for: ClientFor
 ) -> None:
-    await lacking(two, client_for)
     for api, table in ((two.home, required_at_home(two.settings)), (two.remote, REMOTE)):
+        client = await client_for(api, "home" if api is two.home else "remote")
+        assert await permissions.missing_permissions(client, table, NODE) == []
         asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
         assert len(asked) == sum(len(right.verbs) for right in table)
         for right in table:
@@ -104,7 +108,7 @@ async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
     monkeypatch.setattr(permissions, "HOME", (Permission(NODES, ("get",), names=names),))
     two.home.api.authorize = only(resource="nodes")
     said = await lacking(two, client_for)
-    assert said.startswith("home: the credential may not get nodes (`bridge rbac home`")
+    assert said.startswith("home: the credential may not get nodes; `bridge rbac home`")
     asked = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
     assert asked[:2] == [NODE, f"of-{NODE}"]
 
@@ -144,15 +148,14 @@ async def test_signing_requests_are_a_right_only_where_one_is_made(
     settings = two.but(serving="csr")
     said = await lacking(replace(two, settings=settings), client_for)
     assert "may not create certificatesigningrequests.certificates.k8s.io" in said
-    assert "(`bridge rbac home --serving-certificate csr` prints what to apply there)" in said
+    assert "`bridge rbac home --serving-certificate csr` prints what to apply there" in said
 
 
 async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
     two.remote.api.authorize = only(resource="pods", subresource="exec", verb="create")
     assert await lacking(two, client_for) == (
-        "remote: the credential may not create pods/exec "
-        "(`bridge rbac remote` prints what to apply there); "
-        "grant these permissions or use another credential"
+        "remote: the credential may not create pods/exec; "
+        "`bridge rbac remote` prints what to apply there; or use another credential"
     )
 
 
@@ -160,11 +163,10 @@ async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFo
     two.home.api.authorize = only(resource="leases", namespace="kube-node-lease", verb="patch")
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
-        "home: the credential may not patch leases.coordination.k8s.io "
-        "(`bridge rbac home` prints what to apply there); "
-        "remote: the credential may not watch secrets "
-        "(`bridge rbac remote` prints what to apply there); "
-        "grant these permissions or use another credential"
+        "home: the credential may not patch leases.coordination.k8s.io; "
+        "`bridge rbac home` prints what to apply there; or use another credential; "
+        "remote: the credential may not watch secrets; "
+        "`bridge rbac remote` prints what to apply there; or use another credential"
     )
 
 
@@ -175,7 +177,7 @@ async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
     said = await lacking(two, client_for)
     more = sum(len(right.verbs) for right in REMOTE) - MAX_NAMED
     assert said.count(", ") == MAX_NAMED - 1
-    assert f"watch namespaces and {more} more (`bridge rbac remote`" in said
+    assert f"watch namespaces and {more} more; `bridge rbac remote`" in said
 
 
 # -- what is used --------------------------------------------------------------------------
