@@ -159,7 +159,7 @@ async def _serve_node(
 
 @dataclass(frozen=True, slots=True)
 class _Wiring:
-    """What all terms of a join share, and the construction of a term's parts."""
+    """Holds what all terms of a join share, and constructs the parts of a term."""
 
     settings: JoinSettings
     facts: JoinFacts

@@ -1,4 +1,4 @@
-"""What every package of the bridge may use: settings, errors, output, version, memory, event loop.
+"""Settings, errors, output, version, memory and event loop, for use by every other package.
 
 Nothing here knows a feature of the bridge.
 """

@@ -1,6 +1,7 @@
 """The directory (`--cert-dir`) that keeps a certificate signed by home across restarts.
 
-Somebody has to approve each CertificateSigningRequest, so a restart must not need another one. The
+A user or a controller has to approve each CertificateSigningRequest, so a restart must not need
+another one. The
 directory belongs to one node and holds the certificate with its key (``serving.pem``) and the key
 of a pending request (``pending.key``). Files have mode 0600, the directory 0700; a file is replaced
 atomically. `CertificateError` names the file that cannot be read or written.

@@ -56,7 +56,7 @@ def requested_pod(directory: PodDirectory, parameters: Mapping[str, str]) -> Rem
     """The remote pod of the home pod that a path names.
 
     Raises HttpError: 404 where the pod is not on this node or not in the remote, or lacks the
-    container; 400 where the home pod's status says why it is not in the remote.
+    container; 400 where the home pod's status has the reason why it is not in the remote.
     """
     namespace, name = parameters["namespace"], parameters["pod"]
     pod = directory.find_remote_pod(namespace, name, parameters.get("uid"))

@@ -9,8 +9,8 @@ the line for people; where known ``node`` (the virtual node), ``cluster`` (``hom
 traceback. Published fields stay; new ones may come.
 
 Logging is cheap, since each pod causes several lines, and never blocks, since a blocked write would
-let the node's Lease expire: where nobody reads (a full pipe, a terminal stopped with Ctrl-S) or a
-write fails (a full disk), lines are dropped, and their number is logged later. Control characters
+let the node's Lease expire: where no reader reads (a full pipe, a terminal stopped with Ctrl-S) or
+a write fails (a full disk), lines are dropped, and their number is logged later. Control characters
 are escaped, because a message may quote an API server.
 """
 
@@ -33,7 +33,7 @@ CHANGES = "cluster-bridge.changes"
 #: The logger of a command's progress and errors, where they are logged.
 STEPS = "cluster-bridge.steps"
 
-_DROPPED = "lines were dropped: nobody read, or there was no room"
+_DROPPED = "lines were dropped: stderr was not read, or could not be written"
 #: Bytes that a ready pipe accepts without blocking (PIPE_BUF; pipe(7)).
 _NON_BLOCKING_SIZE = select.PIPE_BUF
 

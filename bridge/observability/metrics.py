@@ -60,7 +60,7 @@ class BridgeParts:
 
     @property
     def capacity(self) -> NodeCapacity | None:
-        """What the virtual node offers; None until the remote's nodes are listed."""
+        """Capacity of the virtual node; None until the remote's nodes are listed."""
         if not self.engine.remote_nodes.synced.is_set():
             return None
         return self.engine.capacity.current().capacity

@@ -155,7 +155,10 @@ def test_lines_are_dropped_and_counted_while_the_pipe_is_full(pipe: tuple[int, i
     assert 500 < len(first) < 20_000
     logger.info("the next one")
     lost, then = os.read(reader, 1_000_000).decode().splitlines()
-    assert lost == f"{20_000 - len(first)} lines were dropped: nobody read, or there was no room"
+    assert (
+        lost
+        == f"{20_000 - len(first)} lines were dropped: stderr was not read, or could not be written"
+    )
     assert then.endswith(" the next one")
 
 
@@ -191,7 +194,7 @@ def test_lines_are_dropped_and_counted_while_the_disk_is_full(
         os.close(file)
         roomy.seek(0)
         lost, then = roomy.read().decode().splitlines()
-    assert lost == "3 lines were dropped: nobody read, or there was no room"
+    assert lost == "3 lines were dropped: stderr was not read, or could not be written"
     assert then.endswith(" the next one")
     assert capsys.readouterr().err == ""
 
