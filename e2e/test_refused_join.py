@@ -21,5 +21,5 @@ def test_join_under_another_home_name_ends_with_one_error(
         )
         assert refused.returncode == 1
         *steps, error = refused.stderr.splitlines()
-        assert "join with those of before, or remove the pods first" in error
+        assert "join with the previous ones, or remove the pods first" in error
         assert [line for line in steps if not line.startswith("✓ ")] == []

@@ -374,7 +374,7 @@ async def _served(remote: KubeClient) -> ListableResources:
 
 
 async def _first_object(remote: KubeClient, namespace: str, served: ListableResources) -> str:
-    """What keeps a namespace, given the resources that the remote serves; "" for nothing."""
+    """The first object of a namespace among the served resources, as a clause; "" if empty."""
     if served.incomplete_reason:
         return served.incomplete_reason
     gate = asyncio.Semaphore(AT_ONCE)

@@ -18,7 +18,7 @@ from sync.relay.reverse import Forwarder, ReverseRelayController
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerOptions:
-    """What controllers are given beside their context."""
+    """Settings of single controllers, beside the context."""
 
     namespace_linger: float
     """Seconds for which an empty remote namespace, or an unneeded relay agent, is kept."""

@@ -155,7 +155,7 @@ class Engine:
         quotas = Informer(remote, RESOURCE_QUOTAS)
 
         async def reevaluate_namespaces() -> None:
-            # Which namespaces count follows from the ownership record.
+            # The ownership record decides which namespaces count.
             for namespace in remote_namespaces.store:
                 capacity.namespace_changed(namespace, namespace)
 

@@ -123,10 +123,10 @@ class CopyController:
         """Copies all that the home pod needs and home has. Returns the optional references that
         must be dropped from the pod (`sync.mirror.unresolved_references`).
 
-        Raises Waiting where a foreign object is in the way of a ConfigMap or Secret, or would stand
-        in for one that home does not have, where home cannot be asked for these just now, and what
-        the API server raises. A Service that clashes or is refused does not keep the pod from
-        running.
+        Raises KubeError, and ReconcileBlocked where an unmanaged object has the name of a
+        ConfigMap or Secret, or would be read in place of one that home lacks, and where home's
+        objects cannot be watched at the moment. A Service that conflicts or is rejected does not
+        block the pod.
         """
         namespace = HomeNamespace(namespace_of(pod))
         keys = list(reference_keys(pod, namespace))

@@ -168,7 +168,7 @@ class NamespaceMapping:
                 raise NamespaceMappingError(
                     f"remote: pods of node {node} run in namespace {namespace_of(pod)}, "
                     f"but --namespace-template and --home-name now give {mapped} for home's "
-                    f"{origin.namespace}; join with those of before, or remove the pods first: "
+                    f"{origin.namespace}; join with the previous ones, or remove the pods first: "
                     f"bridge leave --name {node}"
                 )
 

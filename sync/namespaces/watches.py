@@ -55,8 +55,8 @@ RunInNamespace = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
 class NamespaceWatch:
-    """The informers of one home namespace. ``on_reported`` is called with the watch in the loop,
-    each time that `told` has changed, and when all kinds have been listed."""
+    """The informers of one home namespace. ``on_reported`` is called with the watch each time that
+    `reported` has changed, and when all resources have been listed."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class NamespaceWatches:
         self._alongside.append(run)
 
     def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
-        """The watch if it is there and complete: what it lacks does not exist at home."""
+        """The watch if it is complete: an object that it lacks does not exist at home."""
         watch = self.last_synced(namespace)
         return watch if watch is not None and not watch.forbidden else None
 

@@ -12,7 +12,7 @@ from translators.pods.update import Subresource
 
 @dataclass(frozen=True, slots=True)
 class PodState:
-    """What is known of one pod when it is reconciled."""
+    """The known state of one pod when it is reconciled."""
 
     home: Object | None
     """The pod bound to the virtual node, or None."""
@@ -24,7 +24,7 @@ class PodState:
     """This process sent a create request and does not know its outcome. It can create the pod
     again: the name makes the request idempotent."""
     absence_confirmed: bool = False
-    """The remote's API server has confirmed that it has no such pod of ours."""
+    """The remote's API server has confirmed that it has no such pod of this virtual node."""
     remote_capacity: Mapping[str, int] = field(default_factory=dict)
     """The sum of all remote nodes; {} if unknown."""
     node: Object | None = None

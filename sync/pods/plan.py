@@ -1,7 +1,7 @@
 """Decides what to do for one pod from the state of both clusters.
 
 `plan` is a pure function; `sync.pods.controller` carries out its actions in order. *Gone* means
-that the remote has no pod of ours for the home pod:
+that the remote has no pod for the home pod:
 
 | home pod            | remote pod               | actions                                        |
 |---------------------|--------------------------|------------------------------------------------|
@@ -129,7 +129,7 @@ def may_run(home: Object, policy: Policy) -> bool:
 
 
 def _is_unfinished(remote: Object, restart_policy: str) -> bool:
-    """Whether a remote pod that is gone, or being deleted, is to run again.
+    """Whether a remote pod that was, or is being, deleted is to run again.
 
     Under `Always` a pod never ends by itself: a kubelet sets Failed when the pod is deleted in the
     remote, which home did not ask for.
@@ -187,17 +187,15 @@ def _terminate(state: PodState, home: Object, policy: Policy, *, now: str) -> li
 
 
 def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    """The final status of a pod whose remote pod is gone. A finalizer may keep the home pod, and
-    its status must not say Running then."""
+    """The final status of a pod whose remote pod was deleted. A finalizer may keep the home pod,
+    and its status must not show Running then."""
     if podstatus.is_terminal(home):
         return []
     last = state.last_remote
     if not metadata(home).get("finalizers") or (last and podstatus.is_terminal(last)):
         return _status(home, last, policy, now=now) if last is not None else []
     # Deleted with a grace period of 0, or before it started: no final status from a kubelet.
-    wanted = synthetic_status.terminated_status(
-        home, message="it is gone from the remote cluster", now=now
-    )
+    wanted = synthetic_status.terminated_status(home, message="the remote pod was deleted", now=now)
     return _write(home, wanted)
 
 
@@ -280,7 +278,7 @@ def needed_updates(home: Object, remote: Object, policy: Policy) -> list[Update]
     return [Update(uid, it.patch, it.subresource) for it in patches]
 
 
-# -- the remote pod is gone, or was never created --------------------------------------------
+# -- the remote pod was deleted, or never created --------------------------------------------
 
 
 def _start(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
@@ -305,7 +303,7 @@ def _start(state: PodState, home: Object, policy: Policy, *, now: str) -> list[A
     if restart_policy != "Never" or never_ran:
         return _create(home, now=now)
     message = (
-        "the pod is gone from the remote cluster, its outcome is unknown, "
+        "the remote pod no longer exists, its outcome is unknown, "
         "and its restartPolicy, or a container's, is Never"
     )
     wanted = synthetic_status.lost_status(home, reason="RemotePodLost", message=message, now=now)
@@ -313,7 +311,7 @@ def _start(state: PodState, home: Object, policy: Policy, *, now: str) -> list[A
 
 
 def _create(home: Object, *, now: str) -> list[Action]:
-    """Creates the remote pod. If the pod ran before, its status says first that it does not run,
+    """Creates the remote pod. If the pod ran before, its status shows first that it does not run,
     however long the creation takes."""
     left = active_deadline.deadline_remaining(home, now=now)
     if left == 0:
@@ -401,7 +399,7 @@ def _live_status(
     if is_lost and not unschedulable_timeout.is_timed_out(home, remote, policy, now=now):
         message = "deleted in the remote cluster"
         if restart_policy != "Never":
-            message += "; it is re-created there when it is gone"
+            message += "; it is re-created there after its deletion"
         wanted["reason"], wanted["message"] = podstatus.REASON_REMOTE_POD_DELETED, message
         if podstatus.is_terminal(remote):
             # A terminal phase could not be taken back.

@@ -1,20 +1,21 @@
-"""Tokens of home's service accounts for the pods on the node, each pod's in one Secret.
+"""Requests tokens of home's service accounts for the pods on the node, one Secret for each pod.
 
-- The Secret is there before the remote pod is made (`Tokens.ensure`), and goes when the remote
-  pod is gone and the home pod is gone or ended. Every delete has the Secret's UID.
-- A token is bound to the home pod, so that home takes it back with the pod. Each distinct audience
-  and life is requested once. At `RENEW_AT` of its life (with jitter) a new one is requested and the
-  Secret patched; the Secret's annotations say when, so that a restart with nothing due writes
-  nothing, and one that comes too late renews at once. All these times are those of home's clock:
-  one of the bridge's that is wrong by hours costs nothing. A token is requested at most once in
+- The Secret exists before the remote pod is created (`TokenController.ensure`), and is deleted when
+  the remote pod is deleted and the home pod is deleted or terminal. Every delete has the Secret's
+  UID.
+- A token is bound to the home pod, so that home invalidates it with the pod. Each distinct audience
+  and lifetime is requested once. At `RENEW_AT` of its lifetime (with jitter) a new token is
+  requested and the Secret patched. The Secret's annotations hold the times, so that a restart with
+  nothing due writes nothing, and a late one renews at once. All times are those of home's clock: a
+  bridge whose clock is wrong by hours does no harm. The same token is requested at most once in
   `FLOOR` seconds.
-- Home's CA, where it is read beside a token, follows home's ``kube-root-ca.crt``.
-- What home refuses is `ReconcileBlocked`: told at the pod that waits for it, and as an Event at a
-  pod that runs; a right that is missing as `HomeForbidden`, with what grants it. It is tried again
-  with growing waits.
-- A pod that asks for no token costs nothing; under another policy than ``home`` none does, and
-  what an earlier join made goes with its pod.
-- No token is in an error, a log or a repr.
+- Home's CA, if a pod mounts it beside a token, follows home's ``kube-root-ca.crt``.
+- A request that home rejects raises `ReconcileBlocked`: reported in the status of a pod that waits
+  for the token, and as an Event of a running pod; a missing permission as `HomeForbidden`, with the
+  command that grants it. Retries have growing delays.
+- A pod that mounts no token costs nothing. Under another policy than ``home`` no pod does, and the
+  Secrets of an earlier join are deleted with their pods.
+- No token is part of an error, a log line or a repr.
 """
 
 from __future__ import annotations
@@ -53,15 +54,16 @@ changes = logging.getLogger("cluster-bridge.changes")
 
 #: Pods whose tokens are requested at once.
 WORKERS = 16
-#: The part of a token's life after which it is renewed, as a kubelet does (pkg/kubelet/token).
+#: The fraction of a token's lifetime after which it is renewed, as by a kubelet
+#: (pkg/kubelet/token).
 RENEW_AT = 0.8
-#: The part of a token's life by which a renewal comes earlier at most, so that the tokens of pods
-#: that were made together are not renewed together. A kubelet's jitter is 10 s.
+#: The largest fraction of a token's lifetime by which a renewal is earlier, so that the tokens of
+#: pods that were created together are not renewed together. A kubelet's jitter is 10 s.
 JITTER = 0.1
 
-#: Seconds between two requests of the same token, whatever clocks say.
+#: Seconds between two requests of the same token, independent of clocks.
 FLOOR = 60.0
-#: Tokens whose last request is remembered for as long.
+#: Tokens whose last request is remembered for that time.
 RECENT_MAX = 20_000
 
 _NOTHING = RequiredTokens(frozenset(), needs_ca=False)
@@ -83,10 +85,10 @@ class TokenController:
         self._events = context.events
         self._now = context.now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
-        # By pod's UID and the token's key: those that were requested a moment ago.
+        # Tokens that were just requested, by the pod's UID and the token's key.
         self._recent: cachetools.TTLCache[tuple[str, str], TokenTimes]
         self._recent = cachetools.TTLCache(RECENT_MAX, FLOOR)
-        # UIDs of Secrets that were deleted: the cache shows it only a moment later.
+        # UIDs of deleted Secrets: the cache shows the deletion a moment later.
         self._deleted: set[str] = set()
         self.controller: Controller[PodRef] = Controller(
             "tokens", self._reconcile, workers=WORKERS, kind="Pod"
@@ -106,23 +108,23 @@ class TokenController:
             requeue_namespace=self.requeue_namespace,
         )
 
-    # -- what others ask -------------------------------------------------------------------
+    # -- for the pod controller -------------------------------------------------------------------
 
     async def ensure(self, home: Object) -> None:
-        """The tokens that the home pod mounts are in the remote.
+        """Waits until the tokens that the home pod mounts are in the remote.
 
-        Raises Waiting where home does not issue them or a foreign Secret is in the way, and what
-        the API servers raise.
+        Raises KubeError, and ReconcileBlocked if home does not issue them or an unmanaged Secret
+        has the name.
         """
         ref = service_accounts.pod_ref_of(home)
         needs = self._needs(home)
         if needs.tokens and not self._is_current(ref, needs):
             await self.controller.reconcile_now(ref)
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to keys ----------------------------------------------------------------------
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod came, ended or went: what its volumes ask for never changes."""
+        """Queues a pod that was created, deleted or became terminal; its volumes never change."""
         for pod, other in ((old, new), (new, old)):
             if pod is None:
                 continue
@@ -134,7 +136,7 @@ class TokenController:
                 self.controller.queue.add(ref)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A remote pod that is gone needs its tokens no more."""
+        """Queues the Secret of a deleted remote pod."""
         origin = origin_of(old) if old is not None and new is None else None
         if origin is not None:
             ref = PodRef(origin.namespace, origin.name, origin.uid)
@@ -142,7 +144,7 @@ class TokenController:
                 self.controller.queue.add(ref)
 
     def secret_changed(self, old: Object | None, new: Object | None) -> None:
-        """A Secret with tokens changed, by us or by somebody else."""
+        """Queues the pod of a Secret with tokens, also if another client changed the Secret."""
         if new is None and old is not None:
             self._deleted.discard(uid_of(old))
         ref = service_accounts.pod_of_token_secret(new or old or {})
@@ -150,13 +152,13 @@ class TokenController:
             self.controller.queue.add(ref)
 
     def config_map_changed(self, old: Object | None, new: Object | None) -> None:
-        """Home's CA of a namespace may have changed."""
+        """Requeues the namespace when home's CA in it changes."""
         obj = new or old or {}
         if name_of(obj) == references.ROOT_CA:
             self.requeue_namespace(HomeNamespace(namespace_of(obj)))
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """The namespace's CA is known: its pods' tokens can be written."""
+        """Queues the pods of a namespace that mount tokens: its CA is known."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
@@ -168,20 +170,20 @@ class TokenController:
         home, secret = self._home_pod(ref), self._secret(ref)
         needs = self._needs(home) if home is not None else _NOTHING
         if secret is not None and is_deleting(secret):
-            return  # A deletion's end is an event that brings the key back.
+            return  # The end of the deletion queues the key again.
         if home is None or not needs.tokens:
-            if secret is not None and not self._runs(ref):
+            if secret is not None and not self._has_remote_pod(ref):
                 await self._delete(ref, secret)
             return
         if self._watches.last_synced(ref.namespace) is None:
-            return  # `requeue_namespace` brings the key back.
-        if secret is None and is_deleting(home) and not self._runs(ref):
+            return  # `requeue_namespace` queues the key again.
+        if secret is None and is_deleting(home) and not self._has_remote_pod(ref):
             return
         try:
             times = await self._write(home, needs, secret)
-        except ReconcileBlocked as waiting:
-            if self._runs(ref):
-                self._events.warn(home, waiting.reason, waiting.message)
+        except ReconcileBlocked as blocked:
+            if self._has_remote_pod(ref):
+                self._events.warn(home, blocked.reason, blocked.message)
             raise
         if times:
             soonest = min(_seconds(self._home_now(), it.renew_at) for it in times.values())
@@ -190,9 +192,9 @@ class TokenController:
     async def _write(
         self, home: Object, needs: RequiredTokens, secret: Object | None
     ) -> dict[str, TokenTimes]:
-        """Makes the Secret, or patches what is due in it; when each token is to be renewed."""
+        """Creates the Secret or patches its due tokens. Returns the times of each token."""
         ref = service_accounts.pod_ref_of(home)
-        # Also where there is a Secret: somebody else can have made the namespace, and the Secret.
+        # Also for an existing Secret: namespace and Secret may be forged by another client.
         await self._namespaces.ensure(ref.namespace)
         ca = self._ca(ref.namespace) if needs.needs_ca else None
         times = self._valid(secret, needs)
@@ -200,7 +202,7 @@ class TokenController:
         for wanted in sorted(needs.tokens):
             if wanted.key not in times:
                 data[wanted.key], times[wanted.key] = await self._request(home, wanted)
-        if ca is not None and _held(secret, CA_KEY) != service_accounts.encode_secret_value(ca):
+        if ca is not None and _value(secret, CA_KEY) != service_accounts.encode_secret_value(ca):
             data[CA_KEY] = ca
         if secret is None:
             await self._create(home, data, times)
@@ -218,11 +220,9 @@ class TokenController:
         try:
             answer = await self._home.request("POST", path, body=body)
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            if _is_a_right(error):
-                asked_for = f"create serviceaccounts/token of {name}"
-                raise home_forbids(
-                    asked_for, ref.namespace, server_message=error.message
-                ) from error
+            if _is_missing_permission(error):
+                what = f"create serviceaccounts/token of {name}"
+                raise home_forbids(what, ref.namespace, server_message=error.message) from error
             what = f"ServiceAccount {ref.namespace}/{name}"
             raise ReconcileBlocked(
                 "TokenRefused", f"home issues no token of {what}: {error.message}"
@@ -230,9 +230,11 @@ class TokenController:
         status = answer.get("status") or {}
         expires = str(status.get("expirationTimestamp") or "")
         if not (status.get("token") and expires):
-            raise ReconcileBlocked("TokenRefused", "home's answer to a TokenRequest holds no token")
-        # By home's own word: what was asked for may have been shortened, and when the token was
-        # issued is told by no other clock.
+            raise ReconcileBlocked(
+                "TokenRefused", "home: the answer to a TokenRequest has no token"
+            )
+        # From home's answer: home may have shortened the lifetime, and only home's clock knows when
+        # the token was issued.
         life = float(
             (answer.get("spec") or {}).get("expirationSeconds") or wanted.expiration_seconds
         )
@@ -248,21 +250,21 @@ class TokenController:
         desired = service_accounts.token_secret(home, self._identity, data, times)
         namespace = await self._namespaces.ensure(ref.namespace)
         try:
-            made = await self._remote.create(SECRETS, desired, namespace=namespace)
+            created = await self._remote.create(SECRETS, desired, namespace=namespace)
         except AlreadyExists:
             name = name_of(desired)
-            made = await self._remote.get(SECRETS, name, namespace=namespace)
-            if not is_owned_by_node(made, self._identity):
+            created = await self._remote.get(SECRETS, name, namespace=namespace)
+            if not is_owned_by_node(created, self._identity):
                 raise ReconcileBlocked(
                     "RemoteClash",
-                    f"Secret {namespace}/{name} exists in the remote cluster and is not this "
-                    "bridge's; remove that one",
+                    f"remote: Secret {namespace}/{name} exists and is not managed by this "
+                    "bridge; delete that one",
                 ) from None
-            self.controller.queue.add(ref)  # The cache lagged: what differs is put right then.
+            self.controller.queue.add(ref)  # The cache lagged: the next reconcile compares it.
         else:
-            written = key_fields("Pod", ref)
-            changes.info("tokens of pod %s: written to %s", ref, namespace, extra=written)
-        self._secrets.observe_write(made)
+            fields = key_fields("Pod", ref)
+            changes.info("tokens of pod %s: written to %s", ref, namespace, extra=fields)
+        self._secrets.observe_write(created)
 
     async def _patch(
         self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, TokenTimes]
@@ -286,12 +288,12 @@ class TokenController:
         await self._remote.delete(SECRETS, name_of(secret), namespace=namespace_of(secret), uid=uid)
         if self._secret(ref) is not None:
             self._deleted.add(uid)
-        changes.info("tokens of pod %s: removed from the remote", ref, extra=key_fields("Pod", ref))
+        changes.info("tokens of pod %s: deleted in the remote", ref, extra=key_fields("Pod", ref))
 
-    # -- what is known ---------------------------------------------------------------------
+    # -- lookups ---------------------------------------------------------------------
 
     def _needs(self, home: Object) -> RequiredTokens:
-        """What of tokens the pod is to have now: nothing where it ended or is not to run."""
+        """The tokens that the pod needs now: none if it is terminal or not to run."""
         if self._policy.service_accounts != "home":
             return _NOTHING
         found = service_accounts.required_tokens(home)
@@ -310,14 +312,14 @@ class TokenController:
         own = secret is not None and is_owned_by_node(secret, self._identity)
         return secret if own else None
 
-    def _runs(self, ref: PodRef) -> bool:
-        """Whether there is a remote pod of this home pod."""
+    def _has_remote_pod(self, ref: PodRef) -> bool:
+        """Whether the home pod has a remote pod."""
         namespace = self._identity.remote_namespace(ref.namespace)
         remote = self._remote_pods.store.get(Key(namespace, ref.name))
         return remote is not None and has_home_uid(remote, ref.uid)
 
     def _valid(self, secret: Object | None, needs: RequiredTokens) -> dict[str, TokenTimes]:
-        """The tokens of the Secret that are not due to be renewed."""
+        """The tokens of the Secret that need no renewal yet."""
         known, now = service_accounts.parse_token_times(secret or {}), self._home_now()
         uid = (
             pod.uid
@@ -332,12 +334,12 @@ class TokenController:
         }
 
     def _home_now(self) -> str:
-        """The time of home's clock; of the bridge's, before home has answered anything."""
+        """The time of home's clock; of the bridge's clock before the first answer of home."""
         now = self._home.config.server_clock.now()
         return self._now() if now is None else format_time(now)
 
     def _is_current(self, ref: PodRef, needs: RequiredTokens) -> bool:
-        """Whether the Secret has all that is needed."""
+        """Whether the Secret has all tokens, and the CA if needed."""
         secret = self._secret(ref)
         if (
             secret is None
@@ -348,10 +350,10 @@ class TokenController:
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
             return False
-        return not needs.needs_ca or _held(secret, CA_KEY) is not None
+        return not needs.needs_ca or _value(secret, CA_KEY) is not None
 
     def _ca(self, namespace: HomeNamespace) -> str:
-        """Home's CA, as it publishes it in the namespace. Raises Waiting where it does not."""
+        """Home's CA, as published in the namespace. Raises ReconcileBlocked if it is missing."""
         watch = self._watches.last_synced(namespace)
         key = Key(namespace, references.ROOT_CA)
         found = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
@@ -360,18 +362,19 @@ class TokenController:
             raise ReconcileBlocked(
                 "HomeCAMissing",
                 f"home has no ConfigMap {namespace}/{references.ROOT_CA}, which its "
-                "controller-manager publishes, with the certificate that pods trust",
+                "controller-manager publishes with the CA certificate for pods",
             )
         return str(text)
 
 
-def _held(secret: Object | None, key: str) -> str | None:
+def _value(secret: Object | None, key: str) -> str | None:
     found = ((secret or {}).get("data") or {}).get(key)
     return None if found is None else str(found)
 
 
-def _is_a_right(error: ApiError) -> bool:
-    """Whether a right is missing; admission refuses too, and says so in other words."""
+def _is_missing_permission(error: ApiError) -> bool:
+    """Whether a permission is missing, by the message of the 403; admission webhooks answer 403
+    too."""
     return isinstance(error, Forbidden) and 'cannot create resource "' in error.message
 
 
@@ -385,7 +388,7 @@ def _seconds(start: str, end: str) -> float:
 
 
 def _is_later(text: str, now: str) -> bool:
-    """Whether the time is to come; one that cannot be read, which somebody wrote, is not."""
+    """Whether the time is in the future; False for a time that cannot be parsed."""
     try:
         return _seconds(now, text) > 0
     except ValueError:

@@ -1,5 +1,5 @@
-"""What a controller is built from (`context`) and what it declares to the engine (`declaration`).
+"""The interface between the engine and controllers: what a controller is built from (`context`),
+and what it declares (`declaration`).
 
-Controllers import this package; the package imports no controller. `sync.engine` reads the
-declarations and runs them.
+Controllers import this package; the package imports no controller.
 """

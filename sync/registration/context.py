@@ -1,6 +1,7 @@
-"""What controllers are built from: clients, shared informers, and the namespaces of both clusters.
+"""The context that controllers are built from: clients, shared informers, and namespaces.
 
-After the ControllerContext of kube-controller-manager. The engine makes one and runs what is in it.
+After the ControllerContext of kube-controller-manager. The engine creates one and runs its
+informers.
 """
 
 from __future__ import annotations

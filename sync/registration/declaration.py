@@ -1,4 +1,4 @@
-"""What a controller declares, so that the engine can run it without knowing it.
+"""The declaration of a controller, by which the engine runs it without knowing it.
 
 The engine (`sync.engine.engine`) is a loop over declarations. A controller is any object with a
 method ``declare`` that returns a `Declaration`:
@@ -73,7 +73,7 @@ class Declaration:
     home_watches: Sequence[HomeWatch] = ()
     requeue_namespace: Callable[[HomeNamespace], None] | None = None
     """Queues all keys of a home namespace: its resources have been listed (again), or its remote
-    namespace is gone."""
+    namespace was deleted."""
     namespace_forbidden: Callable[[HomeNamespace], None] | None = None
     """Home's RBAC does not let the bridge read a namespace, or part of it."""
     run_in_namespace: RunInNamespace | None = None
@@ -90,7 +90,7 @@ class Declaration:
 
 
 class Component(Protocol):
-    """What the engine registers."""
+    """A controller, as the engine sees it."""
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine. Called once."""

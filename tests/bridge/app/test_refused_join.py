@@ -37,5 +37,5 @@ async def test_join_under_another_home_name_ends_with_one_error(
     async with bridge(encrypted, home_name="other") as refused:
         assert await refused.ended() == 1
     lines = refused.said.splitlines()
-    assert "join with those of before, or remove the pods first" in lines[-1]
+    assert "join with the previous ones, or remove the pods first" in lines[-1]
     assert [line for line in lines[:-1] if not line.startswith("✓ ")] == []
