@@ -305,7 +305,7 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
-    asked_for = [it for it in facts.dependencies if it.kind not in skipped]
+    remote_dependencies = [it for it in facts.dependencies if it.kind not in skipped]
     if found.namespace is not None:
         found.pod = await partial_reads.get_object(
             remote, PODS, name_of(facts.pod), not_checked, namespace=namespace
@@ -318,7 +318,7 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
     if found.pod is not None:
         found.events = await partial_reads.list_events(remote, found.pod, not_checked)
     found.objects = await partial_reads.get_objects(
-        remote, map(_resource_name, asked_for), namespace, not_checked
+        remote, map(_resource_name, remote_dependencies), namespace, not_checked
     )
     if (
         found.namespace is not None

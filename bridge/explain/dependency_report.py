@@ -53,7 +53,7 @@ def _presence(objects: dict[tuple[str, str], Object | None], key: tuple[str, str
 
 
 def _remote_counterpart(it: Dependency, facts: PodFacts) -> tuple[str, str]:
-    """What the remote pod uses, and the cluster that has to contain it."""
+    """The object that the remote pod uses, and the cluster that has to contain the dependency."""
     policy = facts.policy
     if policy is None:
         return "", "home"

@@ -15,7 +15,7 @@ dns_labels: st.SearchStrategy[str] = st.from_regex(
 
 _plain = st.booleans() | st.integers(-5, 5) | st.text("ab", max_size=2)
 
-#: Anything that JSON can say; null does not survive in an API object, so it is left out.
+#: Any JSON value except null, which API servers drop.
 json_values: st.SearchStrategy[Any] = st.recursive(
     _plain,
     lambda inner: (
@@ -24,7 +24,7 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     max_leaves=6,
 )
 
-#: Maps with few keys, so that two of them share some.
+#: Maps with few keys, so that two maps share some.
 json_maps: st.SearchStrategy[Object] = st.dictionaries(
     st.sampled_from("abcd"), json_values, max_size=4
 )

@@ -16,7 +16,7 @@ def test_result_is_as_recorded(case: Case) -> None:
     before = copy.deepcopy(case.content)
 
     assert case.results() == case.recorded()
-    assert case.content == before, "what goes in is not changed"
+    assert case.content == before, "inputs are not modified"
 
 
 def test_every_translation_is_recorded() -> None:

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from tests.translators import golden
 from translators.objects import Object
 
-#: The objects of a case.
+#: The objects of a golden file.
 _OBJECTS = ("home", "remote", "pod")
-#: What an object of a wrong shape may end in.
+#: Errors that an object of a wrong shape may raise.
 _REFUSED = (AttributeError, IndexError, KeyError, TypeError, ValueError, AssertionError)
-#: Words the API has a meaning for, which somebody may choose without it being true, or has not.
+#: Strings with a meaning in the API, which a user can choose freely.
 _VERDICTS = ["", "None", "Never", "Failed", "Running", "Unknown", "True", "kubernetes", "default"]
 _WORDS = st.sampled_from([*_VERDICTS, "$(A)", "../..", "\x00", "a" * 5000]) | st.text(max_size=20)
 _NUMBERS = st.sampled_from([0, -1, 2**31, 2**63 - 1, -(2**63)])
@@ -39,14 +39,14 @@ def _depth(levels: int) -> Object:
     return found
 
 
-#: Up to four such deep ones in each other are JSON that orjson still writes.
+#: Up to four nested values are still accepted by orjson.
 _ANYTHING: st.SearchStrategy[Any] = st.sampled_from(
     [None, 0, "", [], {}, [None], {"": None}, [[]], True, _depth(20)]
 )
 
 
 def _places(part: Any) -> Iterator[tuple[Any, Any]]:
-    """(what it stands in, its key or index) of every part of an object."""
+    """(container, key or index) of every part of an object."""
     inside = part.items() if isinstance(part, dict) else enumerate(part)
     for key, value in list(inside):
         yield part, key
@@ -63,9 +63,8 @@ def _objects(content: Object) -> list[Object]:
 @given(data=st.data())
 def test_arbitrary_values_are_translated(case: golden.Case, data: st.DataObject) -> None:
     content = copy.deepcopy(case.content)
-    # What kind an object is, and what its keys are, the server knows: only values are odd. A
-    # quantity or a time that is none does not get through a server, either. (And what an event's
-    # pod stands for is known before the event is translated.)
+    # API servers validate kinds, keys, quantities and times: only other values are arbitrary. (The
+    # origin of an event's pod is known before the translation.)
     leaves = [
         (holder, key)
         for part in _objects(content)
@@ -108,7 +107,7 @@ def test_wrong_types_raise_at_most_an_ordinary_error(
 
 
 def _is_checked(key: Any, value: Any) -> bool:
-    """Whether a server lets no other kind of word through."""
+    """Whether API servers validate the value."""
     return (
         key in ("cpu", "memory", "ephemeral-storage", "divisor", "sizeLimit", "storage", "pods")
         or str(key).lower().endswith(("time", "timestamp", "at"))

@@ -23,14 +23,14 @@ def _oracle(text: str) -> Fraction:
 
 
 def _is_kept(text: str) -> bool:
-    """Kubernetes keeps nothing that is finer than a nano, and with a binary suffix nothing larger
-    than 63 bits; the Python client does."""
+    """Whether Kubernetes represents the value exactly. It rounds values finer than 1 n, and caps
+    values with a binary suffix at 63 bits; the Python client does not."""
     value = _oracle(text)
     return (value * 10**9).denominator == 1 and (abs(value) < 2**63 or not text.endswith("i"))
 
 
 _kept = _quantities.filter(_is_kept)
-#: What can be printed with a binary suffix and be read again.
+#: Values that can be formatted with a binary suffix and parsed again.
 _small = _quantities.filter(lambda text: abs(_oracle(text)) < 2**63)
 
 

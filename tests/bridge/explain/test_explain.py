@@ -27,13 +27,13 @@ from translators.translation_policy import HostPort, Policy
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-#: What is in a Secret, and is to be seen nowhere.
+#: The value of a Secret, which must not appear in any output.
 HIDDEN = "Y29ycmVjdC1ob3JzZQ=="
 THERE = "default-h"
 
 
 class Looked:
-    """Two clusters with a virtual node between them, and what is asked of them."""
+    """Two clusters with a virtual node, and the settings for a lookup."""
 
     def __init__(self, two: Clusters) -> None:
         self.two = two
@@ -88,14 +88,14 @@ def _uid(api: FakeApi) -> str:
 
 @pytest.fixture
 def looked(two: Clusters) -> Looked:
-    """Two clusters, and nothing asked yet."""
+    """Two clusters, before any lookup."""
     found = Looked(two)
     found.node()
     return found
 
 
 def _using(name: str = "web", /, **spec: object) -> Object:
-    """A pod that names what a pod can."""
+    """A pod with all kinds of dependencies."""
     pod = objects.pod(name)
     pod["spec"]["containers"][0]["env"] = [
         {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "conf", "key": "one"}}},
@@ -122,7 +122,7 @@ def _named(answer: Object, kind: str) -> Object:
     return found
 
 
-# -- what is found -------------------------------------------------------------------------
+# -- facts ---------------------------------------------------------------------------------
 
 
 async def test_pod_that_can_run(looked: Looked) -> None:
@@ -289,7 +289,7 @@ async def test_daemonset_template_is_rejected(looked: Looked) -> None:
     assert "--daemonsets=run" in answer["refusals"][0]["why"]
 
 
-# -- claims of home --------------------------------------------------------------------------
+# -- PersistentVolumeClaims ----------------------------------------------------------------
 
 
 def _claim(phase: str = "Pending", **spec: object) -> Object:
@@ -365,7 +365,7 @@ async def test_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Loo
     assert (await looked.answer())["state"] != "NotPlaced"
 
 
-# -- which of several virtual nodes ----------------------------------------------------------
+# -- choice of the node ---------------------------------------------------------------------
 
 
 async def test_node_that_fits_is_chosen(looked: Looked) -> None:
@@ -410,7 +410,7 @@ async def test_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
     assert "1 cordoned" in answer["summary"]
 
 
-# -- what is shown -----------------------------------------------------------------------------
+# -- report --------------------------------------------------------------------------------
 
 
 async def test_existing_copies_are_found(looked: Looked) -> None:
@@ -468,7 +468,7 @@ def test_objects_without_a_pod_template() -> None:
     assert pod_of_manifest({"kind": "Deployment", "spec": {"template": {}}}) is None
 
 
-# -- with a bridge that runs ---------------------------------------------------------------
+# -- with a running bridge -----------------------------------------------------------------
 
 
 async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:

@@ -21,28 +21,27 @@ from translators.objects import Object
 from translators.pods import remote_pod, status
 from translators.translation_policy import HostPort, Policy
 
-#: Whose objects these are.
+#: The owner of the remote objects.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 #: The virtual node's address.
 ADDRESS = "10.20.0.5"
 POLICY = Policy(IDENTITY, ADDRESS)
 HOME_API = HostPort("10.20.0.1", 6443)
-#: When a status is told.
+#: The time of status updates.
 NOW = "2025-11-03T09:14:05Z"
-#: Keys of a file that are not results.
+#: Keys of a file with inputs; the others are results.
 GIVEN = ("about", "translate", "network", "service_accounts", "home", "remote", "pod")
 
 
 class Case(NamedTuple):
-    """One file. ``content`` has ``about`` (a sentence), ``translate`` (which way), what goes in
-    and what comes out."""
+    """A file: ``about`` (a sentence), ``translate`` (the translation), inputs and results."""
 
     path: Path
     content: Object
 
     @property
     def about(self) -> str:
-        """What the case shows."""
+        """The sentence that describes the case."""
         return str(self.content["about"])
 
     def results(self) -> Object:

@@ -9,14 +9,14 @@ from translators.objects import Object
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: what comes out shares parts with what went in."""
+    """Writes no anchors, because results share parts with their inputs."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
 
 
 def main() -> None:
-    """Every file."""
+    """Writes all files."""
     for case in cases():
         content: Object = {**case.content, **case.results()}
         text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=96, allow_unicode=True)

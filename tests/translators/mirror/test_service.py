@@ -22,7 +22,7 @@ from translators.mirror.service import (
 )
 from translators.objects import Object
 
-#: All of the spec that the remote Service does not have.
+#: The spec fields that the remote Service does not have.
 _NOT_CARRIED = {
     "allocateLoadBalancerNodePorts",
     "clusterIP",

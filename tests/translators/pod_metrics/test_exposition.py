@@ -17,7 +17,7 @@ OURS = {
     RemotePodName("shop-h", "db"): Origin(HomeNamespace("shop"), "db", HomeUid("home-2")),
 }
 
-#: As a kubelet of 1.34 prints it, with a pod of somebody else's.
+#: Output of a 1.34 kubelet, with an unmanaged pod.
 RESOURCE = """\
 # HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the container
 # TYPE container_cpu_usage_seconds_total counter
@@ -122,7 +122,7 @@ def test_samples_are_parsed_with_timestamps() -> None:
     assert [it.labels["pod"] for it in exposition.parse_samples(odd)] == ["a"]
 
 
-#: Anything that a label's value may be; kubelets label with names of images and containers.
+#: Any label value; kubelets use names of images and containers.
 values = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 names = st.sampled_from(["container", "image", "id", "name", "le"])
 

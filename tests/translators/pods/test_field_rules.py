@@ -19,7 +19,7 @@ _WRAPPED = re.compile(r"^(?P<list>List\[)?(?:Dict\[str, )?(?P<inner>\w+)\]?$")
 
 
 def _leaves(model: str, path: str = "") -> Iterator[str]:
-    """The path of each field of the client's model that is no object itself."""
+    """The paths of all fields of the client's model that are not objects."""
     kind = getattr(models, model)
     for attribute, declared in kind.openapi_types.items():
         match = _WRAPPED.match(declared)
@@ -75,7 +75,7 @@ def test_all_container_and_affinity_kinds_share_rules() -> None:
 
 
 def _with(path: str) -> Object:
-    """A pod that has just this field, with a name for each item on the way."""
+    """A pod with only this field, with a name for each list item."""
     value: Any = "value"
     for step in reversed(path.split(".")):
         key = step.removesuffix("[]")
@@ -97,17 +97,17 @@ def test_translation_applies_the_table(decision: str) -> None:
         if rule.decision != decision or not path.startswith("spec."):
             continue
         home = _with(path)
-        given = _found(home, path)
-        assert given
-        told = remote_pod.rejection_message(home)
-        assert (rule.reason in told) == (decision == "rejected"), path
+        before = _found(home, path)
+        assert before
+        message = remote_pod.rejection_message(home)
+        assert (rule.reason in message) == (decision == "rejected"), path
         translated = remote_pod.translate_pod(home, POLICY)
         if "ephemeralContainers" in path:
             translated.pod["spec"]["ephemeralContainers"] = (
                 remote_pod.translate_ephemeral_containers(home, POLICY)
             )
         if decision == "kept":
-            assert _found(translated.pod, path) == given, path
+            assert _found(translated.pod, path) == before, path
         if decision == "dropped":
             assert _found(translated.pod, path) == [], path
             assert [item.message for item in translated.dropped] == (
@@ -115,7 +115,7 @@ def test_translation_applies_the_table(decision: str) -> None:
             )
 
 
-# -- what is refused and dropped -----------------------------------------------------------
+# -- rejected and dropped fields -----------------------------------------------------------
 
 
 def test_rejection_names_each_field_and_the_next_step() -> None:
@@ -129,15 +129,15 @@ def test_rejection_names_each_field_and_the_next_step() -> None:
             "initContainers": [{"name": "first", **claims}],
         }
     }
-    said = remote_pod.rejection_message(home)
+    message = remote_pod.rejection_message(home)
 
-    assert [part.partition(":")[0] for part in said.split("; ")] == [
+    assert [part.partition(":")[0] for part in message.split("; ")] == [
         "spec.resourceClaims",
         "spec.hostNetwork",
         "spec.containers[main].resources.claims",
         "spec.initContainers[first].resources.claims",
     ]
-    assert "spec.hostNetwork: the nodes of the remote are not nodes of home: remove it" in said
+    assert "spec.hostNetwork: the nodes of the remote are not nodes of home: remove it" in message
 
 
 def test_fields_that_home_set_are_dropped_silently() -> None:

@@ -39,8 +39,8 @@ _HARDENED: Object = {
 }
 
 
-def _lost(change: Callable[[Object], Any]) -> dict[str, bool]:
-    """What is lost of the hardened pod, and whether each restricts."""
+def _pruned(change: Callable[[Object], Any]) -> dict[str, bool]:
+    """The pruned fields of the hardened pod, and whether each restricts the pod."""
     made = copy.deepcopy({"spec": _HARDENED})
     change(made["spec"])
     return {
@@ -84,7 +84,7 @@ def _main(spec: Object) -> Object:
     ],
 )
 def test_pruned_restricting_field_is_reported(change: Callable[[Object], Any], at: str) -> None:
-    assert _lost(change) == {at: True}
+    assert _pruned(change) == {at: True}
 
 
 @pytest.mark.parametrize(
@@ -102,11 +102,11 @@ def test_pruned_restricting_field_is_reported(change: Callable[[Object], Any], a
     ],
 )
 def test_other_pruned_field_does_not_restrict(change: Callable[[Object], Any], at: str) -> None:
-    assert _lost(change) == {at: False}
+    assert _pruned(change) == {at: False}
 
 
 def _admitted(spec: Object) -> None:
-    """What admission adds and changes."""
+    """The pod with additions and changes of admission."""
     spec["tolerations"] = [{"key": "b"}]
     spec["containers"].insert(0, {"name": "mesh", "image": "mesh:1"})
     spec["volumes"].append({"name": "mesh", "emptyDir": {}})
@@ -118,7 +118,7 @@ def _admitted(spec: Object) -> None:
 
 
 def test_changes_of_admission_are_not_pruned_fields() -> None:
-    assert _lost(_admitted) == {}
+    assert _pruned(_admitted) == {}
 
 
 def test_defaults_are_not_pruned_fields() -> None:

@@ -11,7 +11,7 @@ from translators.pods.references import REFERENCE_FIELDS, Reference, all_contain
 
 
 def _container(name: str) -> Object:
-    """A container that refers to a name of its own at each place."""
+    """A container with a distinct reference in each field."""
     return {
         "name": name,
         "env": [

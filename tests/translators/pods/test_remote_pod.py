@@ -37,12 +37,12 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def _is(key: str, value: str) -> Object:
-    """What a node's label must be."""
+    """A node selector requirement: the label has this value."""
     return {"key": key, "operator": "In", "values": [value]}
 
 
 def _required(*alternatives: Object) -> Object:
-    """The affinity to nodes for which one of these is true."""
+    """Node affinity that requires one of these terms."""
     terms = [{"matchExpressions": [it]} for it in alternatives]
     return {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": terms}}}
 
@@ -52,7 +52,7 @@ def _spec(spec: Object) -> Object:
     return found
 
 
-# -- what is carried -----------------------------------------------------------------------
+# -- fields --------------------------------------------------------------------------------
 
 
 @given(json_values)
@@ -144,7 +144,7 @@ def test_tolerations_of_the_bridges_taints_are_dropped() -> None:
 
 
 def _anti_affinity(term: Object) -> tuple[Object, list[str]]:
-    """A required term in the remote, {} where there is none, and what was told."""
+    """The translated term, {} if it was dropped, and the messages."""
     required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
     home = _home({"affinity": {"podAntiAffinity": required}})
     translated = remote_pod.translate_pod(home, POLICY)
@@ -286,11 +286,11 @@ def test_field_message_text() -> None:
     assert translated.pod["spec"]["volumes"] == [{"name": "vault", "projected": {"sources": []}}]
 
 
-# -- what follows --------------------------------------------------------------------------
+# -- updates -------------------------------------------------------------------------------
 
 
 def _update(home: Object, remote: Object) -> Object:
-    """The patch of the pod itself; there are no others."""
+    """The patch of the pod itself, if it is the only one."""
     patches = _updates(home, remote)
     assert patches.keys() <= {""}
     found: Object = patches.get("", {})
@@ -298,7 +298,7 @@ def _update(home: Object, remote: Object) -> Object:
 
 
 def _updates(home: Object, remote: Object) -> dict[str, Object]:
-    """The patches by subresource. Once they are made, there are none."""
+    """The patches by subresource; once applied, there are none."""
     before = copy.deepcopy((home, remote))
     found = update.pod_patches(home, remote, POLICY)
     assert (home, remote) == before
@@ -503,7 +503,7 @@ def test_resize_contains_only_differing_quantities() -> None:
         }
     )
     remote = _remote(home)
-    # As an older bridge made it.
+    # As created by an older bridge.
     del remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES]
     limits = {"cpu": "900m", "ephemeral-storage": "1Gi"}
     remote["spec"]["containers"] = [
@@ -528,7 +528,7 @@ def test_resize_contains_only_differing_quantities() -> None:
 
 
 def _admitted(home: Object, **requests: str) -> Object:
-    """The remote pod of ``home``, with requests that the remote's admission chose."""
+    """The remote pod of ``home``, with requests changed by the remote's admission."""
     remote = copy.deepcopy(_remote(home))
     remote["spec"]["containers"][0]["resources"]["requests"] |= requests
     return remote
@@ -547,7 +547,7 @@ def test_requests_changed_by_admission_are_kept_until_home_changes_them() -> Non
     resized = _updates(_asking("200m"), remote)
     assert resized == {
         "resize": {"spec": {"containers": [_sized("a", requests={"cpu": "200m"})]}}
-    }, "memory is the remote's decision still, and nothing is recorded before it is made"
+    }, "memory is still the remote's decision, and nothing is recorded before the resize"
 
 
 def test_resize_is_recorded_after_it_succeeds() -> None:
@@ -613,7 +613,7 @@ def test_update_is_idempotent(old: Object, new: Object, before: str, after: str)
     assert new.items() <= patched["metadata"]["labels"].items()
 
 
-# -- some of the remote's nodes ------------------------------------------------------------
+# -- node selector of the virtual node -----------------------------------------------------
 
 
 @pytest.mark.parametrize(

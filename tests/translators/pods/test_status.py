@@ -43,7 +43,7 @@ def _container(name: str, state: str, code: int = 0) -> Object:
     return {"name": name, "ready": state == "running", "restartCount": 0, "state": {state: told}}
 
 
-# -- what is carried -----------------------------------------------------------------------
+# -- fields --------------------------------------------------------------------------------
 
 
 @given(json_values)
@@ -297,7 +297,7 @@ def test_container_statuses_are_kept_if_the_remote_pod_has_none() -> None:
     assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
 
 
-# -- what the remote has acted on ----------------------------------------------------------
+# -- observed generation -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -351,7 +351,7 @@ def test_generation_is_reported_only_after_it_is_observed(before: int | None) ->
     assert status["conditions"][-1]["observedGeneration"] == before
 
 
-# -- ends that the remote decides ----------------------------------------------------------
+# -- disruptions ---------------------------------------------------------------------------
 
 
 def _disrupted(message: str) -> Object:
@@ -396,7 +396,7 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
         assert ready["lastTransitionTime"] == "2025-11-03T10:00:00Z"
 
 
-# -- every field is decided ----------------------------------------------------------------
+# -- all fields ----------------------------------------------------------------------------
 
 
 def test_every_status_field_is_decided() -> None:
@@ -414,7 +414,7 @@ def test_every_container_status_field_is_copied(field: str) -> None:
     assert status["containerStatuses"] == [theirs]
 
 
-# -- without a remote pod ------------------------------------------------------------------
+# -- synthetic statuses --------------------------------------------------------------------
 
 
 def _waiting(home: Object) -> Object:
@@ -525,7 +525,7 @@ def test_lost_pod_fails_with_all_containers() -> None:
     assert home == before
 
 
-# -- whatever both say ---------------------------------------------------------------------
+# -- random statuses -----------------------------------------------------------------------
 
 _KINDS = ["Ready", "ContainersReady", "PodScheduled", "PodResizePending", _GATE]
 _words = st.sampled_from(["True", "False"])
@@ -563,7 +563,7 @@ def test_status_is_accepted_and_idempotent(
     patched = strategic(ours, status_patch(ours, _to_home(home, theirs)))
 
     assert status_patch(patched, _to_home({**home, "status": patched}, theirs)) == {}
-    assert _is_taken(ours, patched, policy)
+    assert _is_accepted(ours, patched, policy)
     found = {condition["type"]: condition for condition in patched.get("conditions", [])}
     before = {condition["type"]: condition for condition in ours.get("conditions", [])}
     assert found.get("PodScheduled") == before.get("PodScheduled")
@@ -571,8 +571,9 @@ def test_status_is_accepted_and_idempotent(
         assert found[_GATE]["status"] == "True"
 
 
-def _is_taken(old: Object, new: Object, policy: str) -> bool:
-    """Whether an API server takes the change: an end is final unless the policy says otherwise."""
+def _is_accepted(old: Object, new: Object, policy: str) -> bool:
+    """Whether an API server accepts the change: a terminated state is final unless the restart
+    policy allows otherwise."""
     for before, after in zip(
         old.get("containerStatuses", ()), new.get("containerStatuses", ()), strict=False
     ):

@@ -93,7 +93,7 @@ def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
     found = planned(service(**spec), pair())
     assert found.endpoint_ports == []
     assert said in found.unsupported[0]
-    assert planned(service(**spec)).unsupported == (), "not where no pod is on the node"
+    assert planned(service(**spec)).unsupported == (), "no pod is on the node"
 
 
 def test_udp_port_does_not_affect_tcp_ports() -> None:

@@ -22,7 +22,7 @@ def headless(**spec: Any) -> Object:
 
 
 def named(name: str, subdomain: str = "web", **fields: Any) -> Object:
-    """A pod at home as a StatefulSet makes it."""
+    """A home pod as a StatefulSet creates it."""
     spec = {"containers": [], "hostname": name, "subdomain": subdomain}
     made = pod(name, spec=spec, **fields)
     made["metadata"]["namespace"] = "shop"
@@ -34,7 +34,7 @@ def planned(of: Object, *pods: tuple[Object, Object | None]) -> HeadlessPlan:
 
 
 def entry(of: Object, home: Object, remote: Object) -> Object:
-    """What home is told of the pod."""
+    """The endpoint at home for the pod."""
     (endpoint,) = planned(of, (home, remote)).endpoints
     (told,) = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
     assert isinstance(told, dict)
@@ -126,7 +126,7 @@ def test_unreachable_pod_is_not_ready_and_keeps_its_address() -> None:
     (plain,) = forward.forward_slices(
         service(), {EndpointPort("http", 0): 4000}, IDENTITY, address=ADDRESS
     )
-    assert relaynames.not_ready_patch(plain) is None, "it is not of a pod"
+    assert relaynames.not_ready_patch(plain) is None, "the slice is not of a headless Service"
 
 
 def test_target_port_is_resolved_per_pod() -> None:
@@ -164,7 +164,7 @@ def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
     found = planned(headless(**spec), pair())
     assert found.endpoints == ()
     assert said in found.unsupported[0]
-    assert planned(headless(**spec)) == relaynames.NO_ENDPOINTS, "not where no pod is on the node"
+    assert planned(headless(**spec)) == relaynames.NO_ENDPOINTS, "no pod is on the node"
 
 
 def test_slice_names_differ_by_pod_and_service() -> None:

@@ -15,7 +15,7 @@ SMALL = ipaddress.ip_network("10.77.0.0/29")
 
 pods = st.builds(PodName, st.sampled_from(["shop", "bank"]), st.sampled_from("abcdefghi"))
 addresses = st.integers(-1, 8).map(lambda it: str(SMALL.network_address + it)) | st.just("x")
-#: What may happen, in any order: a pod wants one, gives it back, or a slice tells one.
+#: Operations in any order: allocate, release, or restore from a slice.
 steps = st.lists(
     st.tuples(st.just("of"), pods, st.none())
     | st.tuples(st.just("give back"), pods, st.none())
@@ -35,9 +35,9 @@ def test_addresses_are_unique_and_stable(
             address = book.allocate(pod)
             if address is None:
                 assert pod not in held
-                assert len(held) == ipam.pool_size(SMALL) == 6, "only when all are taken"
+                assert len(held) == ipam.pool_size(SMALL) == 6, "only if the pool is exhausted"
                 continue
-            assert held.setdefault(pod, address) == address, "it keeps its own"
+            assert held.setdefault(pod, address) == address, "the address is stable"
         elif what == "keep":
             assert told is not None
             if book.restore(pod, told):
@@ -70,7 +70,7 @@ def test_re_created_pod_gets_its_address_again(cidr: str) -> None:
     one.allocate(PodName("shop", "web-1"))
     assert one.release(PodName("shop", "web-0"))
     assert one.allocate(PodName("shop", "web-0")) == first
-    assert other.allocate(PodName("shop", "web-0")) == first, "by the name alone"
+    assert other.allocate(PodName("shop", "web-0")) == first, "the address depends only on the name"
     assert other.allocate(PodName("bank", "web-0")) != first
 
 
@@ -80,5 +80,5 @@ def test_address_of_another_range_is_not_restored() -> None:
     for told in ("10.78.0.1", "10.77.0.0", "10.77.0.7", "fd00::1", "010.077.0.1", "nothing"):
         assert not book.restore(pod, told), told
     assert book.restore(pod, "10.77.0.5")
-    assert book.restore(pod, "10.77.0.5"), "it has it"
-    assert not book.restore(PodName("shop", "web-1"), "10.77.0.5"), "it is another's"
+    assert book.restore(pod, "10.77.0.5"), "the pod already has it"
+    assert not book.restore(PodName("shop", "web-1"), "10.77.0.5"), "another pod has it"

@@ -45,7 +45,7 @@ def plan(found: Object, *slices: Object) -> ReversePlan:
     )
 
 
-# -- what is carried -------------------------------------------------------------------------
+# -- fields --------------------------------------------------------------------------------
 
 
 def test_targets_are_ready_pods_at_the_ports_of_the_slice() -> None:
@@ -100,7 +100,7 @@ def test_unsupported_service_is_reported() -> None:
     headless = plan(service(clusterIP="None"), there)
     assert not headless.targets
     assert "headless" in headless.unsupported[0]
-    assert plan(service(clusterIP="None")) == reverse.NO_FORWARDING, "nobody could be reached"
+    assert plan(service(clusterIP="None")) == reverse.NO_FORWARDING, "no pod is reachable"
     assert plan(service(type="ExternalName"), there) == reverse.NO_FORWARDING
 
 
@@ -197,7 +197,7 @@ def test_objects_outside_the_mapped_namespace_are_ignored() -> None:
     assert not reverse.is_own_relay_object(copied, IDENTITY)
 
 
-# -- the pod ---------------------------------------------------------------------------------
+# -- relay agent -----------------------------------------------------------------------------
 
 
 def test_agent_pod_conforms_to_restricted() -> None:
@@ -225,11 +225,11 @@ def test_agent_pod_conforms_to_restricted() -> None:
 HASH = agent_pod.spec_hash("bridge:1", {})
 
 
-def stands(
+def planned_agents(
     *pods: Object, wanted: str | None = HASH, talks: str = "", hangs: str = ""
 ) -> agent_pod.AgentPodPlan:
-    """``talks``: the names of those that listen on all that they are asked for; ``hangs``: of those
-    that hang."""
+    """``talks``: the names of agents that listen on all required ports; ``hangs``: of unresponsive
+    agents."""
     return agent_pod.plan_agent_pods(
         pods,
         desired_hash=wanted,
@@ -243,56 +243,56 @@ def names(pods: tuple[Object, ...]) -> list[str]:
 
 
 def test_agent_is_created_and_deleted_as_needed() -> None:
-    assert stands().create
-    assert not stands(relay()).create
-    assert not stands(wanted=None).create
-    unwanted = stands(relay(), wanted=None)
+    assert planned_agents().create
+    assert not planned_agents(relay()).create
+    assert not planned_agents(wanted=None).create
+    unwanted = planned_agents(relay(), wanted=None)
     assert names(unwanted.delete) == ["one"]
 
 
 def test_deleted_agent_serves_until_its_successor_does() -> None:
     going = relay()
     going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
-    alone = stands(going, talks="one")
+    alone = planned_agents(going, talks="one")
     assert alone.create
     assert names(alone.serving) == ["one"]
-    both = stands(going, relay("two"), talks="one two")
+    both = planned_agents(going, relay("two"), talks="one two")
     assert not both.create
-    assert not both.delete, "it is going already"
+    assert not both.delete, "it is being deleted already"
     assert names(both.serving) == ["two", "one"]
 
 
 def test_outdated_agent_is_deleted_when_its_successor_serves() -> None:
     old = relay("old")
     old["metadata"]["annotations"][agent_pod.ANNOTATION_SPEC_HASH] = "another"
-    assert stands(old, talks="old").create
-    waiting = stands(old, relay("new", phase="Pending", conditions=[]), talks="old")
+    assert planned_agents(old, talks="old").create
+    waiting = planned_agents(old, relay("new", phase="Pending", conditions=[]), talks="old")
     assert not waiting.delete
     assert names(waiting.serving) == ["old"]
-    done = stands(old, relay("new"), talks="old new")
+    done = planned_agents(old, relay("new"), talks="old new")
     assert names(done.delete) == ["old"]
     assert names(done.serving) == ["new", "old"]
 
 
 def test_ended_agent_is_replaced_as_failed() -> None:
-    ended = stands(relay(phase="Failed", conditions=[]))
+    ended = planned_agents(relay(phase="Failed", conditions=[]))
     assert names(ended.delete) == ["one"]
     assert names(ended.failed) == ["one"]
     assert ended.create
-    assert not stands(relay()).failed
+    assert not planned_agents(relay()).failed
 
 
 def test_unresponsive_agent_is_replaced_as_failed() -> None:
-    hangs = stands(relay(), hangs="one")
+    hangs = planned_agents(relay(), hangs="one")
     assert names(hangs.delete) == names(hangs.failed) == ["one"]
     assert hangs.create
-    assert names(hangs.serving) == ["one"], "it may go on in the end"
+    assert names(hangs.serving) == ["one"], "it may recover"
     going = relay()
     going["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
-    later = stands(going, relay("two"), hangs="one", talks="two")
-    assert not later.delete, "it is going already"
+    later = planned_agents(going, relay("two"), hangs="one", talks="two")
+    assert not later.delete, "it is being deleted already"
     assert later.current == relay("two")
 
 
 def test_serving_agent_is_kept_after_a_race() -> None:
-    assert names(stands(relay("one"), relay("two"), talks="two").delete) == ["one"]
+    assert names(planned_agents(relay("one"), relay("two"), talks="two").delete) == ["one"]
