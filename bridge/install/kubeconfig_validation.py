@@ -38,7 +38,7 @@ class RejectedKubeconfigError(ValueError):
 
 
 def validate(content: bytes) -> bytes:
-    """The accepted kubeconfig, serialized again. Raises RejectedKubeconfig."""
+    """The accepted kubeconfig, serialized again. Raises RejectedKubeconfigError."""
     if len(content) > MAX_BYTES:
         raise RejectedKubeconfigError(f"it is larger than {MAX_BYTES // 1024} KiB")
     try:

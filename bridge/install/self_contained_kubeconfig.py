@@ -17,14 +17,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import yaml
 
 from bridge.install import kubeconfig_validation
-from sync.kube import http_proxy
+from sync.kube import http_proxy, kubeconfig
 from sync.kube.errors import ClientConfigError
+from sync.kube.kubeconfig import Entry, KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 
@@ -55,20 +55,20 @@ class SelfContainedKubeconfig:
 def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
     """The chosen context as a self-contained kubeconfig. Makes no request. Raises
     ClientConfigError."""
-    files = [(path, _parsed(ref, path)) for path in _present(ref)]
-    name = ref.context or next(
-        (str(it["current-context"]) for _, it in files if it.get("current-context")), ""
-    )
-    if not name:
-        raise _error(ref, "current-context is not set; name a context with --context")
-    context, _ = _entry(ref, files, "context", name)
-    cluster, at = _entry(ref, files, "cluster", str(context.get("cluster") or ""))
-    user, by = _entry(ref, files, "user", str(context.get("user") or ""))
+    files = _read_files(ref)
+    try:
+        name = kubeconfig.context_name(files, ref.context)
+        context = kubeconfig.find_entry(files, "context", name).fields
+        cluster_entry = kubeconfig.find_entry(files, "cluster", str(context.get("cluster") or ""))
+        user_entry = kubeconfig.find_entry(files, "user", str(context.get("user") or ""))
+    except KubeconfigError as error:
+        raise _error(ref, str(error)) from None
+    cluster, user = cluster_entry.fields, user_entry.fields
     notes = list(_checked(ref, cluster, user))
     cluster = kubeconfig_validation.keep_accepted_cluster_fields(
-        _inlined(ref, cluster, at, _CLUSTER_FILES)
+        _inlined(ref, cluster_entry, _CLUSTER_FILES)
     )
-    user = _token(ref, _inlined(ref, user, by, _USER_FILES), by)
+    user = _token(ref, user_entry, _inlined(ref, user_entry, _USER_FILES))
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -80,35 +80,22 @@ def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
     return SelfContainedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
 
-def _present(ref: KubeconfigRef) -> list[Path]:
-    files = [Path(it).expanduser() for it in ref.files().split(os.pathsep) if it]
-    if not (present := [it for it in files if it.exists()]):
+def _read_files(ref: KubeconfigRef) -> kubeconfig.Configs:
+    """The kubeconfig's existing files, parsed. Raises ClientConfigError."""
+    paths = [Path(it).expanduser() for it in ref.files().split(os.pathsep) if it]
+    if not (existing := [it for it in paths if it.exists()]):
         raise _error(ref, "no such file; name another with --kubeconfig")
-    return present
-
-
-def _parsed(ref: KubeconfigRef, path: Path) -> Object:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise _error(ref, f"it cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError):
-        # The parser's error quotes the file, including keys.
-        raise _error(ref, "it is not a kubeconfig; see `kubectl config view`") from None
-    if not isinstance(found, dict):
-        raise _error(ref, "it is not a kubeconfig; see `kubectl config view`")
-    return found
-
-
-def _entry(
-    ref: KubeconfigRef, files: list[tuple[Path, Object]], kind: str, name: str
-) -> tuple[Object, Path]:
-    """The first entry of that name, and the folder that its relative paths refer to."""
-    for path, config in files:
-        for item in config.get(f"{kind}s") or ():
-            if isinstance(item, dict) and item.get("name") == name:
-                return dict(item.get(kind) or {}), path.absolute().parent
-    raise _error(ref, f"it has no {kind} named {name!r}; see `kubectl config view`")
+    files = []
+    for path in existing:
+        try:
+            parsed = kubeconfig.parse(path.read_bytes())
+        except OSError as error:
+            raise _error(ref, f"it cannot be read: {error.strerror}") from error
+        except KubeconfigError as error:
+            raise _error(ref, str(error)) from None
+        if parsed is not None:
+            files.append((path, parsed))
+    return files
 
 
 def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
@@ -144,21 +131,19 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
         yield ("remote: the token is copied from its file once; join again when it expires")
 
 
-def _inlined(ref: KubeconfigRef, entry: Object, folder: Path, files: Mapping[str, str]) -> Object:
-    """The entry with the contents of its files. Inline data takes precedence, as in kubectl."""
-    made = dict(entry)
+def _inlined(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:
+    """The fields with the contents of their files. Inline data takes precedence, as in kubectl."""
+    fields = dict(entry.fields)
     for field, data in files.items():
-        path = made.pop(field, None)
-        if path and not made.get(data):
-            made[data] = base64.b64encode(_content(ref, folder / str(path))).decode()
-    return made
+        if fields.pop(field, None) and not fields.get(data):
+            fields[data] = base64.b64encode(_content(ref, entry.path(field))).decode()
+    return fields
 
 
-def _token(ref: KubeconfigRef, user: Object, folder: Path) -> Object:
-    path: Any = user.pop("tokenFile", None)
-    if path and not user.get("token"):
-        user["token"] = _content(ref, folder / str(path)).decode().strip()
-    return user
+def _token(ref: KubeconfigRef, entry: Entry, fields: Object) -> Object:
+    if fields.pop("tokenFile", None) and not fields.get("token"):
+        fields["token"] = _content(ref, entry.path("tokenFile")).decode().strip()
+    return fields
 
 
 def _content(ref: KubeconfigRef, path: Path) -> bytes:

@@ -86,8 +86,12 @@ def changed(sources: Mapping[Path, str]) -> bool:
     return False
 
 
+#: Parsed files with their paths, in the order of precedence.
+Configs = list[tuple[Path, Object]]
+
+
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class Entry:
     """A named entry of a kubeconfig."""
 
     fields: Object
@@ -107,19 +111,13 @@ async def read(
     Raises KubeconfigError, OidcError and OSError."""
     settings = ResolvedContext()
     configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
-    if not configs:
-        raise KubeconfigError("the file is empty")
-    name = context or next(
-        (str(it["current-context"]) for _, it in configs if it.get("current-context")), ""
-    )
-    if not name:
-        raise KubeconfigError("no current-context is set; see `kubectl config use-context`")
-    chosen = _entry(configs, "context", name).fields
-    cluster = _entry(configs, "cluster", str(chosen.get("cluster") or ""))
+    name = context_name(configs, context)
+    chosen = find_entry(configs, "context", name).fields
+    cluster = find_entry(configs, "cluster", str(chosen.get("cluster") or ""))
     settings.context, settings.namespace = name, str(chosen.get("namespace") or "")
     _apply_cluster(settings, cluster)
     if chosen.get("user"):
-        user = _entry(configs, "user", str(chosen["user"]))
+        user = find_entry(configs, "user", str(chosen["user"]))
         _apply_user(settings, user)
         await _obtain_credential(settings, user, cluster, memory)
     return settings
@@ -128,11 +126,18 @@ async def read(
 def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
     """The parsed file; None for an empty file."""
     try:
-        text = settings.content(path).decode("utf-8")
-    except UnicodeDecodeError:
-        raise KubeconfigError("it cannot be read: it is not a text file") from None
+        content = settings.content(path)
     except OSError as error:
         raise KubeconfigError(f"it cannot be read: {error.strerror}") from error
+    return parse(content)
+
+
+def parse(content: bytes) -> Object | None:
+    """The parsed content of a kubeconfig file; None if it is empty. Raises KubeconfigError."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise KubeconfigError("it cannot be read: it is not a text file") from None
     wrong = KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
     try:
         found = yaml.safe_load(text)
@@ -148,21 +153,34 @@ def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
     return dict(found)
 
 
-def _entry(configs: list[tuple[Path, Object]], kind: str, name: str) -> _Entry:
+def context_name(configs: Configs, context: str | None) -> str:
+    """``context``, or the first current-context of the files. Raises KubeconfigError."""
+    if not configs:
+        raise KubeconfigError("the file is empty")
+    name = context or next(
+        (str(it["current-context"]) for _, it in configs if it.get("current-context")), ""
+    )
+    if not name:
+        raise KubeconfigError("no current-context is set; see `kubectl config use-context`")
+    return name
+
+
+def find_entry(configs: Configs, kind: str, name: str) -> Entry:
+    """The first entry of this kind (context, cluster or user) and name. Raises KubeconfigError."""
     for path, config in configs:
         for item in config.get(f"{kind}s") or ():
             if isinstance(item, dict) and item.get("name") == name:
                 found = item.get(kind)
                 if found is not None and not isinstance(found, dict):
                     raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-                return _Entry(found or {}, path)
+                return Entry(found or {}, path)
     raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
 
 
 # -- the cluster ---------------------------------------------------------------------------------
 
 
-def _apply_cluster(settings: ResolvedContext, cluster: _Entry) -> None:
+def _apply_cluster(settings: ResolvedContext, cluster: Entry) -> None:
     fields = cluster.fields
     if not fields.get("server"):
         raise KubeconfigError("the field server is missing; see `kubectl config view`")
@@ -177,7 +195,7 @@ def _text(fields: Object, name: str) -> str | None:
     return str(fields[name]) if fields.get(name) else None
 
 
-def _file_or_data(settings: ResolvedContext, entry: _Entry, name: str) -> bytes | None:
+def _file_or_data(settings: ResolvedContext, entry: Entry, name: str) -> bytes | None:
     """The content of the ``-data`` field, else of the file."""
     data = entry.fields.get(f"{name}-data")
     if data:
@@ -190,7 +208,7 @@ def _file_or_data(settings: ResolvedContext, entry: _Entry, name: str) -> bytes 
     return _file(settings, entry, name)
 
 
-def _file(settings: ResolvedContext, entry: _Entry, name: str) -> bytes:
+def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
     path = entry.path(name)
     try:
         return settings.content(path)
@@ -201,7 +219,7 @@ def _file(settings: ResolvedContext, entry: _Entry, name: str) -> bytes:
 # -- the user ------------------------------------------------------------------------------------
 
 
-def _apply_user(settings: ResolvedContext, user: _Entry) -> None:
+def _apply_user(settings: ResolvedContext, user: Entry) -> None:
     """Reads certificate, impersonation and static credentials of the user."""
     fields = user.fields
     settings.cert = _file_or_data(settings, user, "client-certificate")
@@ -253,7 +271,7 @@ def _escaped(key: str) -> str:
 
 
 async def _obtain_credential(
-    settings: ResolvedContext, user: _Entry, cluster: _Entry, memory: oidc.RenewedTokens
+    settings: ResolvedContext, user: Entry, cluster: Entry, memory: oidc.RenewedTokens
 ) -> None:
     """Obtains the credential from an exec plugin or an OIDC issuer."""
     command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
@@ -283,7 +301,7 @@ def _mapping(value: Any) -> Object:
 
 
 async def _run_plugin(
-    settings: ResolvedContext, user: _Entry, cluster: _Entry, command: Object
+    settings: ResolvedContext, user: Entry, cluster: Entry, command: Object
 ) -> None:
     program = str(command.get("command") or "")
     if not program:
@@ -309,7 +327,7 @@ async def _run_plugin(
         settings.cert, settings.key = credential.certificate.encode(), credential.key.encode()
 
 
-def _cluster_info(settings: ResolvedContext, cluster: _Entry) -> Object:
+def _cluster_info(settings: ResolvedContext, cluster: Entry) -> Object:
     """The ``cluster`` of an ExecCredential's spec (client.authentication.k8s.io/v1)."""
     info: Object = {"server": settings.host}
     if settings.tls_server_name:
