@@ -130,7 +130,7 @@ def format_document(data: Any, output: Output) -> str:
 
 def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table as kubectl has them: headers in capitals, columns left-aligned and three blanks
-    apart. A cell is one line, whatever is in it."""
+    apart. A cell is one line: control characters are escaped."""
     table = [[it.upper() for it in headers], *([escape_line(it) for it in row] for row in rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
     return "\n".join(

@@ -136,7 +136,7 @@ class JoinSettings:
     namespace_linger: float = NAMESPACE_LINGER
     """Seconds that a remote namespace of the bridge and its copies remain unused."""
     certificate: Path | None = None
-    """PEM files of the kubelet API's serving certificate and key; None is as ``serving`` says."""
+    """PEM files of the kubelet API's serving certificate and key; None is by ``serving``."""
     key: Path | None = None
     serving: ServingCertificate = "self-signed"
     """The signer of the serving certificate."""
@@ -145,7 +145,7 @@ class JoinSettings:
     anonymous_auth: bool = False
     """Whether callers without a credential are authorized as ``system:anonymous``."""
     service_accounts: ServiceAccounts = "home"
-    """Whose identity pods have (`translators.pods.service_accounts`)."""
+    """The identity of pods (`translators.pods.service_accounts`)."""
     metrics: MetricsChoice = "auto"
     """The source of resource metrics."""
     home_api: HostPort | None = None

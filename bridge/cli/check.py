@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bridge.base.output import ListOutputOption, Output, format_table, print_result
-from bridge.base.settings import (
-    DEFAULT_TEMPLATE,
-    KUBELET_PORT,
-    JoinSettings,
-    MetricsChoice,
-    NetworkChoice,
-    RelaySettings,
-    ServingCertificate,
-    SettingsError,
-    check_address,
-    check_home_name,
-    check_name,
-    check_relay_cidr,
-    parse_home_api,
-    parse_namespaces,
-)
+from bridge.base.settings import SettingsError, check_name
 from bridge.cli.completion import complete_nodes
+from bridge.cli.join_options import JOIN, join_settings
+from bridge.cli.option import with_options
 from bridge.cli.shared_options import (
     HomeContext,
     HomeKubeconfig,
@@ -34,15 +21,22 @@ from bridge.cli.shared_options import (
     duration_option,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.translation_policy import ServiceAccounts
 
 if TYPE_CHECKING:
     from bridge.checks.report import Report
 
-#: Heading in --help of what is as in the join that is meant.
-JOIN = "With --pre: as in bridge join"
+#: The options of bridge join that a check depends on, and their heading in --help.
+_CHECKED = frozenset(
+    {
+        *("network", "relay-cidr", "home-name", "namespace-template", "accept-namespaces"),
+        *("address", "port", "service-accounts", "home-api-address", "metrics"),
+        *("serving-certificate", "tls-cert-file", "tls-private-key-file"),
+    }
+)
+JOIN_GROUP = "With --pre: as in bridge join"
 
 
+@with_options(*(dataclasses.replace(it, group=JOIN_GROUP) for it in JOIN if it.name in _CHECKED))
 def check(
     node: Annotated[
         str | None,
@@ -62,64 +56,6 @@ def check(
     context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
-    network: Annotated[
-        NetworkChoice,
-        typer.Option(
-            help="flat: pods of both clusters reach each other by IP. relay, none: they do not. "
-            "auto: probe. For an existing node: as in its join."
-        ),
-    ] = "flat",
-    relay_cidr: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CIDR", help="IP range for pods of headless Services.", rich_help_panel=JOIN
-        ),
-    ] = None,
-    home_name: Annotated[
-        str | None, typer.Option(help="Value of {home}.", rich_help_panel=JOIN)
-    ] = None,
-    namespace_template: Annotated[
-        str, typer.Option(help="Names of remote namespaces.", rich_help_panel=JOIN)
-    ] = DEFAULT_TEMPLATE,
-    accept_namespaces: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="Remote namespaces to use once they are handed over.",
-            rich_help_panel=JOIN,
-        ),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="IP address at which home's API server reaches the bridge.", rich_help_panel=JOIN
-        ),
-    ] = None,
-    port: Annotated[
-        int, typer.Option(help="Port of the kubelet API.", min=0, max=65535, rich_help_panel=JOIN)
-    ] = KUBELET_PORT,
-    service_accounts: Annotated[
-        ServiceAccounts, typer.Option(help="Identity of pods.", rich_help_panel=JOIN)
-    ] = "home",
-    home_api_address: Annotated[
-        str | None,
-        typer.Option(
-            help="HOST[:PORT] at which remote pods reach home's API server.", rich_help_panel=JOIN
-        ),
-    ] = None,
-    metrics: Annotated[
-        MetricsChoice, typer.Option(help="Source of resource metrics.", rich_help_panel=JOIN)
-    ] = "auto",
-    serving_certificate: Annotated[
-        ServingCertificate,
-        typer.Option(help="Signer of the kubelet API's certificate.", rich_help_panel=JOIN),
-    ] = "self-signed",
-    tls_cert_file: Annotated[
-        Path | None, typer.Option(help="Certificate of the kubelet API.", rich_help_panel=JOIN)
-    ] = None,
-    tls_private_key_file: Annotated[
-        Path | None, typer.Option(help="Key of that certificate.", rich_help_panel=JOIN)
-    ] = None,
     wait: Annotated[
         float | None,
         duration_option(
@@ -127,6 +63,7 @@ def check(
         ),
     ] = None,
     output: ListOutputOption = Output.TABLE,
+    **values: Any,
 ) -> None:
     """Diagnose problems with the two clusters and the virtual node.
 
@@ -141,35 +78,15 @@ def check(
     if pre and kubeconfig is None:
         raise fail("--pre requires --kubeconfig, that of the remote cluster", code=2)
     check_context(kubeconfig, context)
-    if (tls_cert_file is None) != (tls_private_key_file is None):
-        raise fail("--tls-cert-file and --tls-private-key-file require each other", code=2)
     home = KubeconfigRef(home_kubeconfig, home_context)
     remote = KubeconfigRef(kubeconfig, context)
     try:
         name = check_name(node, "NODE") if node is not None else None
-        settings = JoinSettings(
-            remote=remote,
-            home=home,
-            name=name,
-            home_name=check_home_name(home_name) if home_name is not None else None,
-            address=check_address(address) if address is not None else None,
-            port=port,
-            template=namespace_template,
-            accept_namespaces=parse_namespaces(accept_namespaces or ""),
-            network=network,
-            relay=RelaySettings(
-                cidr=check_relay_cidr(relay_cidr) if relay_cidr is not None else None
-            ),
-            certificate=tls_cert_file,
-            key=tls_private_key_file,
-            serving=serving_certificate,
-            service_accounts=service_accounts,
-            metrics=metrics,
-            home_api=parse_home_api(home_api_address) if home_api_address is not None else None,
-        )
+        settings = join_settings({it.parameter: it.initial for it in JOIN} | values)
+        settings = dataclasses.replace(settings, remote=remote, home=home, name=name)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    health = NodeCheckSettings(home, name or "", remote if kubeconfig else None, network)
+    health = NodeCheckSettings(home, name or "", remote if kubeconfig else None, settings.network)
 
     async def once() -> Report:
         return await (

@@ -208,7 +208,7 @@ _add(
 )
 _add(_ADMINISTER, "webhook", webhook, "bridge webhook", "bridge webhook --address 192.0.2.7")
 
-# The former names, for one release, and what nobody types.
+# The previous names, for one release, and the program of the relay agents.
 _add("", "garbage", prune)
 _add("", "bugreport", bug_report)
 _add("", "relay-pod", relay_pod)

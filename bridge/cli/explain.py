@@ -31,7 +31,7 @@ _USAGE = "name one pod/NAME or deployment/NAME, or a file with -f"
 
 
 class Show(StrEnum):
-    """Which part of the result is printed."""
+    """The part of the result to print."""
 
     ALL = "all"
     REMOTE = "remote"
@@ -121,7 +121,7 @@ def explain(
 
 
 def _target(words: list[str]) -> tuple[str, str]:
-    """Kind and name of ``TYPE/NAME``, or of the former ``pod [NAMESPACE/]NAME``. The name is empty
+    """Kind and name of ``TYPE/NAME``, or of the previous ``pod [NAMESPACE/]NAME``; the name is ""
     if there is none."""
     from bridge.cli.runner import fail
 

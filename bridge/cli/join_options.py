@@ -382,8 +382,8 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "tls-cert-file",
-        "Certificate of the kubelet API (PEM), reloaded when it changes. Default: as "
-        "--serving-certificate says.",
+        "Certificate of the kubelet API (PEM), reloaded when it changes. Default: by "
+        "--serving-certificate.",
         KUBELET_API,
         kind=Path,
         field="certificate",

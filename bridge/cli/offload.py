@@ -15,10 +15,10 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.objects import Object
 from translators.offload_patch import OffloadPolicy
 
-#: Namespaces of the cluster's own components, which must come up whatever admission says.
+#: Namespaces of the cluster's own components, which must start even if admission fails.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 
-#: Options of `offload` that say what is to be done to a namespace.
+#: Options of `offload` that require a namespace.
 _OF_ONE = ("policy", "node_selector", "by", "dry_run")
 
 _Namespace = Annotated[str, typer.Argument(help="A namespace of home.", show_default=False)]
@@ -50,9 +50,9 @@ def offload(
     by: Annotated[
         Mechanism,
         typer.Option(
-            help="What changes the pods: a policy in the API server, or a webhook (bridge install "
-            "--offload-webhook, or bridge webhook). auto: the policy if the API server has the "
-            "resource."
+            help="Mechanism that changes the pods: a policy in the API server, or a webhook "
+            "(bridge install --offload-webhook, or bridge webhook). auto: the policy if the API "
+            "server has the resource."
         ),
     ] = "auto",
     dry_run: DryRun = False,

@@ -202,14 +202,14 @@ def _scalar_text(value: Any) -> str | None:
 def with_options(
     *parameters: Option | inspect.Parameter,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorates a command ``function(ctx, **values)``, which typer then gives these parameters."""
+    """Decorates a command that ends in ``**values``: typer gives it these parameters there, after
+    those of its own."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        context = inspect.Parameter(
-            "ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context
-        )
+        signature = inspect.signature(command, eval_str=True)
+        *own, _ = signature.parameters.values()
         rest = [it.typer_parameter() if isinstance(it, Option) else it for it in parameters]
-        command.__signature__ = inspect.Signature([context, *rest])  # type: ignore[attr-defined]
+        command.__signature__ = inspect.Signature([*own, *rest])  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 class InvalidValueError(ValueError):
-    """An option rejects its value; the message quotes the value and says what to use."""
+    """An option rejects its value; the message quotes the value and names alternatives."""
 
 
 @dataclass(frozen=True, slots=True)

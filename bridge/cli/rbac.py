@@ -81,7 +81,7 @@ def rbac_home(
     if bound and all_namespaces:
         raise fail("--namespace and --all-namespaces exclude each other", code=2)
     try:
-        asked = rights.HomePermissions(
+        scope = rights.HomePermissions(
             nodes=[check_name(it) for it in name or ()],
             service_accounts=service_accounts,
             serving=serving_certificate,
@@ -89,7 +89,7 @@ def rbac_home(
             leave=leave,
         )
         objects = rights.home_objects(
-            asked,
+            scope,
             rights.parse_account(account),
             [rights.check_namespace(it) for it in bound],
             all_namespaces=all_namespaces,
@@ -152,9 +152,9 @@ def rbac_remote(
     from bridge.cli.runner import fail
     from bridge.rbac import manifests as rights
 
-    asked = rights.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
+    scope = rights.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
     try:
-        objects = rights.remote_objects(asked, rights.parse_account(account))
+        objects = rights.remote_objects(scope, rights.parse_account(account))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)

@@ -71,7 +71,8 @@ def report_waiting(text: str) -> None:
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:
-    """Says in one line what went wrong; raise what this returns."""
+    """Reports an error in one line on standard error, and with ``-o json`` also as the object
+    ``{"error": {"message": …, "exitCode": …}}`` on standard output. Raise the result."""
     line = escape_line(" ".join(part.strip() for part in message.splitlines()))
     if _Reports.sink is not None:
         _Reports.sink(logging.ERROR, line)
@@ -177,7 +178,7 @@ def _exit_after(seconds: float) -> None:
     """Ends the process after that time, unless it has ended.
 
     A Python thread does so with an error message, also while the interpreter waits for other
-    threads. Libraries can wait for threads after the interpreter is gone: there the system timer
+    threads. Libraries can wait for threads after the interpreter has ended: there the system timer
     ends the process half a second later.
     """
 

@@ -28,7 +28,7 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServeRequest:
-    """What to run, and how to log."""
+    """The joins to run, and their logs."""
 
     settings: JoinSettings | tuple[Part, ...]
     """The one join of `bridge join`, or those of `bridge run`."""

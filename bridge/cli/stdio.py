@@ -3,7 +3,7 @@
 In a locale other than UTF-8, a character that the encoding lacks becomes ASCII: the bridge's own
 symbols their usual substitutes, any other a JSON escape, so that JSON stays JSON. If standard
 output cannot be written (a full disk), the command ends with one line and exit code 1; if its
-reader is gone (a closed pipe), with that code only.
+reader has closed it (a pipe), with that code only.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def _table(found: dict[str, Any]) -> str:
     rows = [["client", "", found["client"]["version"], f"python {found['client']['python']}"]]
     rows.append(["home", "", *_side(found["home"])])
     for node in found["nodes"]:
-        served = f"served by {node['servedBy']}" if node["servedBy"] else "served by nobody"
+        served = f"served by {node['servedBy']}" if node["servedBy"] else "not served"
         rows.append(["bridge", node["name"], node["bridge"] or "?", served])
         rows.append(["remote", node["name"], *_side(node["remote"])])
     return format_table(["what", "node", "version", "note"], rows)

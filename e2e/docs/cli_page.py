@@ -18,9 +18,12 @@ _HEAD = """\
 
 <!-- made by `python -m e2e.docs write`: do not edit -->
 
-What `--help` says, of all commands. `kubectl bridge …` is the same as `bridge …`. What a command
-answers is on standard output, progress and errors are on standard error. Exit status: 0 done, 1 it
-failed, 2 the options are wrong.
+`kubectl bridge …` is the same as `bridge …`. Commands print results to standard output, progress
+and errors to standard error. Exit codes: 0 success, 1 failure, 2 invalid options.
+
+An environment variable sets each option: `CLUSTER_BRIDGE_JOIN_NAME` is `--name` of `bridge join`.
+Durations are written as `30s`, `5m` or `1h30m`; a number alone is seconds. With `-o json`, an error
+is also printed to standard output, as `{"error": {"message": …, "exitCode": …}}`.
 """
 #: The heading of options that belong under none.
 _OTHERS = "Options"

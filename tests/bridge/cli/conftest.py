@@ -15,16 +15,16 @@ from bridge.observability import logging as to_stderr
 Invoke = Callable[..., Result]
 
 
-def stays(*_: object) -> None:
-    """A program that cannot be started again."""
+def execve_fails(*_: object) -> None:
+    """Stands for an execve that fails."""
     raise OSError
 
 
 @pytest.fixture
 def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
-    """Runs `bridge ARGS` in this process, which stays as it is; logs go where they went before."""
+    """Runs `bridge ARGS` in this process, without a restart and with the logging as it is."""
     monkeypatch.setattr(to_stderr, "configure_logging", lambda **_: None)
-    monkeypatch.setattr(os, "execve", stays)
+    monkeypatch.setattr(os, "execve", execve_fails)
     monkeypatch.setattr(memory, "reduce_collections", lambda: None)
     monkeypatch.setattr(memory, "freeze_imports", lambda: None)
     monkeypatch.setenv("NO_COLOR", "1")

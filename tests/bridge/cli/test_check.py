@@ -1,4 +1,4 @@
-"""`bridge check`, `bridge version` and `bridge bugreport` as a person types them."""
+"""`bridge check`, `bridge version` and `bridge bug-report`: options, output and exit codes."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
     return found
 
 
-def test_people_get_a_table_with_what_to_do(invoke: Invoke, checks: Checks) -> None:
+def test_table_lists_findings_and_advice(invoke: Invoke, checks: Checks) -> None:
     checks.reports = [BAD]
     done = invoke("check")
     assert (done.exit_code, done.stdout, done.stderr) == (1, TABLE, "")
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-def test_programs_get_data(
+def test_json_and_yaml_have_all_fields(
     invoke: Invoke, checks: Checks, output: str, read: Callable[[str], object]
 ) -> None:
     done = invoke("check", "burst", "-o", output)
@@ -86,7 +86,7 @@ def test_programs_get_data(
     assert checks.of_nodes == [NodeCheckSettings(KubeconfigRef(), "burst")]
 
 
-def test_before_a_join_it_has_the_joins_options(invoke: Invoke, checks: Checks) -> None:
+def test_pre_takes_the_options_of_join(invoke: Invoke, checks: Checks) -> None:
     args = ("--pre", "--kubeconfig", "r.yaml", "--context", "r", "--network", "none")
     done = invoke("check", "burst", *args, "--port", "0", "--service-accounts", "none")
     assert done.exit_code == 0
@@ -96,7 +96,7 @@ def test_before_a_join_it_has_the_joins_options(invoke: Invoke, checks: Checks) 
     assert asked.service_accounts == "none"
 
 
-def test_waiting_ends_when_nothing_is_an_error(invoke: Invoke, checks: Checks) -> None:
+def test_wait_ends_once_no_check_fails(invoke: Invoke, checks: Checks) -> None:
     checks.reports = [BAD, BAD, WELL]
     done = invoke("check", "--wait", "30")
     assert done.exit_code == 0
@@ -105,7 +105,7 @@ def test_waiting_ends_when_nothing_is_an_error(invoke: Invoke, checks: Checks) -
     assert len(checks.of_nodes) == 3
 
 
-def test_waiting_ends_with_its_time(invoke: Invoke, checks: Checks) -> None:
+def test_wait_ends_at_its_limit(invoke: Invoke, checks: Checks) -> None:
     checks.reports = [BAD]
     assert invoke("check", "--wait", "0.01").exit_code == 1
 
@@ -122,7 +122,9 @@ def test_waiting_ends_with_its_time(invoke: Invoke, checks: Checks) -> None:
         (("--wait", "-1"), "--wait"),
     ],
 )
-def test_wrong_options(invoke: Invoke, checks: Checks, args: tuple[str, ...], named: str) -> None:
+def test_invalid_options_exit_with_2(
+    invoke: Invoke, checks: Checks, args: tuple[str, ...], named: str
+) -> None:
     done = invoke("check", *args)
     assert (done.exit_code, done.stdout) == (2, "")
     assert named in done.stderr
@@ -130,7 +132,7 @@ def test_wrong_options(invoke: Invoke, checks: Checks, args: tuple[str, ...], na
     assert not checks.of_nodes
 
 
-def test_checks_that_a_common_cause_prevented_share_a_line(invoke: Invoke, checks: Checks) -> None:
+def test_checks_with_a_common_obstacle_share_a_row(invoke: Invoke, checks: Checks) -> None:
     why = "home does not answer"
     skipped = [not_checked(check_id, "home", why) for check_id in ("BRG102", "BRG103")]
     checks.reports = [[*skipped, *BAD]]
@@ -153,7 +155,9 @@ remote   burst   ?         away
 """
 
 
-def test_versions_of_all(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_shows_client_clusters_and_bridges(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = {"name": "burst", "bridge": "0.1.0", "servedBy": "host (pid 1)"}
     found: Object = {
         "client": {"version": "0.1.0", "python": "3.11.7"},
@@ -169,7 +173,7 @@ def test_versions_of_all(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> Non
     assert json.loads(invoke("version", "-o", "json").stdout) == found
 
 
-def test_this_commands_version_alone(invoke: Invoke) -> None:
+def test_version_client_contacts_no_cluster(invoke: Invoke) -> None:
     said = json.loads(invoke("version", "--client", "-o", "json").stdout)
     assert said["client"]["version"] == version()
 
@@ -177,7 +181,7 @@ def test_this_commands_version_alone(invoke: Invoke) -> None:
 # -- bugreport -----------------------------------------------------------------------------
 
 
-def test_a_report_is_listed_before_it_ends(
+def test_bug_report_prints_its_files(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked = []

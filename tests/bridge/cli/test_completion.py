@@ -27,14 +27,14 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_contexts_are_those_of_the_kubeconfig(kubeconfig: Path, tmp_path: Path) -> None:
+def test_contexts_come_from_the_kubeconfig(kubeconfig: Path, tmp_path: Path) -> None:
     assert completion.complete_home_contexts(context(), "") == ["kind-a", "prod"]
     assert completion.complete_contexts(context(kubeconfig=kubeconfig), "ki") == ["kind-a"]
     kubeconfig.write_text("{")
     assert completion.complete_home_contexts(context(), "") == []
 
 
-def test_a_cluster_that_cannot_be_reached_has_no_names(
+def test_unreachable_cluster_completes_nothing_silently(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     missing = context(home_kubeconfig=tmp_path / "absent")
@@ -42,7 +42,7 @@ def test_a_cluster_that_cannot_be_reached_has_no_names(
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_hangs_ends_in_time_without_a_word() -> None:
+def test_completion_that_hangs_ends_silently_at_the_limit() -> None:
     script = (
         "import time; from bridge.cli import completion; completion.LIMIT_SECONDS = 0.2\n"
         "with completion._bounded(): time.sleep(30)"
@@ -63,7 +63,7 @@ def test_what_hangs_ends_in_time_without_a_word() -> None:
     ],
 )
 @pytest.mark.usefixtures("kubeconfig")
-def test_kubectl_completes_the_plugin(
+def test_kubectl_complete_prints_names_and_directive(
     words: list[str],
     names: list[str],
     directive: str,

@@ -1,4 +1,4 @@
-"""`bridge run`: the file is checked whole before anything begins, and what is wrong is told."""
+"""`bridge run` and `bridge config`: the file is validated as a whole before any join starts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def example() -> Any:
     return yaml.safe_load(text)
 
 
-def test_the_documents_example_is_what_it_says(tmp_path: Path) -> None:
+def test_documented_example_is_read_as_documented(tmp_path: Path) -> None:
     (frankfurt, osaka), shown = read(written(tmp_path, example()))
     assert shown.log_format == "json"
     assert (frankfurt.label, osaka.label) == ("frankfurt", "osaka")
@@ -50,7 +50,7 @@ def test_the_documents_example_is_what_it_says(tmp_path: Path) -> None:
     assert (frankfurt.settings.network, osaka.settings.network) == ("flat", "none")
 
 
-def test_every_option_of_a_join_is_a_key(tmp_path: Path) -> None:
+def test_every_join_option_is_a_key(tmp_path: Path) -> None:
     names = {name.replace("_", "-") for name in inspect.signature(join).parameters} - {"ctx"}
     assert names - TOP == KEYS.keys()
     (part,), _ = read(written(tmp_path, {"remotes": [{"kubeconfig": "r"}]}))
@@ -58,7 +58,7 @@ def test_every_option_of_a_join_is_a_key(tmp_path: Path) -> None:
     assert part.settings.port == 10250
 
 
-def test_the_schema_is_one_and_takes_what_is_taken(tmp_path: Path) -> None:
+def test_schema_is_valid_and_agrees_with_the_reader(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.validate(example(), schema())
     assert schema()["properties"]["remotes"]["items"]["properties"].keys() == KEYS.keys()
@@ -114,7 +114,7 @@ MISSING = "kubeconfig is missing: Kubeconfig of the remote cluster."
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_the_file(
+def test_invalid_file_error_names_file_and_key(
     tmp_path: Path, content: str, said: str, invoke: Invoke
 ) -> None:
     refused(tmp_path, f"{content}\n", said, invoke)
@@ -145,7 +145,7 @@ def test_what_is_wrong_is_told_with_the_file(
         ("cert-dir: d", ": cert-dir requires serving-certificate csr"),
     ],
 )
-def test_what_is_wrong_with_an_option_is_told_with_its_key(
+def test_invalid_value_error_names_file_and_key(
     tmp_path: Path, option: str, said: str, invoke: Invoke
 ) -> None:
     content = f"remotes:\n  - kubeconfig: r\n    {option}\n"
@@ -161,7 +161,7 @@ def refused(folder: Path, content: str, said: str, invoke: Invoke) -> None:
     assert "canary" not in done.stderr
 
 
-def test_a_map_and_a_text_are_the_same(tmp_path: Path) -> None:
+def test_map_or_list_equals_the_text_form(tmp_path: Path) -> None:
     join_of: list[dict[str, object]] = [
         {"labels": {"a": "b", "n": 1, "t": True}, "taints": ["x:NoExecute"], "share": 0.5},
         {"labels": "a=b,n=1,t=true", "taints": "x:NoExecute", "share": "0.5"},
@@ -174,7 +174,7 @@ def test_a_map_and_a_text_are_the_same(tmp_path: Path) -> None:
     assert found[0].labels == {"a": "b", "n": "1", "t": "true"}
 
 
-def test_ports_that_are_not_named_are_given_beside_those_that_are(tmp_path: Path) -> None:
+def test_missing_ports_are_assigned_around_explicit_ones(tmp_path: Path) -> None:
     remotes: list[dict[str, object]] = [{"kubeconfig": "r"} for _ in range(4)]
     remotes[1]["port"] = 10250
     remotes[3]["port"] = 0
@@ -182,7 +182,7 @@ def test_ports_that_are_not_named_are_given_beside_those_that_are(tmp_path: Path
     assert [part.settings.port for part in parts] == [10251, 10250, 10252, 0]
 
 
-def test_paths_are_found_from_the_file(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     remotes = [{"kubeconfig": "sub/r"}, {"kubeconfig": "/etc/r"}, {"kubeconfig": "~/r"}]
     parts, _ = read(written(tmp_path, {"remotes": remotes}))
     found = [part.settings.remote.path for part in parts]
@@ -192,7 +192,7 @@ def test_paths_are_found_from_the_file(tmp_path: Path) -> None:
 # -- the command ---------------------------------------------------------------------------
 
 
-def test_the_joins_are_run_as_the_file_says(
+def test_run_starts_the_joins_of_the_file(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[Part] = []
@@ -212,14 +212,14 @@ def test_the_joins_are_run_as_the_file_says(
     assert ran == []
 
 
-def test_the_schema_is_printed(invoke: Invoke) -> None:
+def test_config_schema_prints_the_schema(invoke: Invoke) -> None:
     for args in (("config", "schema"), ("run", "--schema")):
         done = invoke(*args)
         assert done.exit_code == 0
         assert json.loads(done.stdout) == json.loads(json.dumps(schema()))
 
 
-def test_a_file_is_validated(invoke: Invoke, tmp_path: Path) -> None:
+def test_config_validate_lists_joins_or_fails(invoke: Invoke, tmp_path: Path) -> None:
     done = invoke("config", "validate", str(written(tmp_path, example())))
     assert done.exit_code == 0
     assert "2 joins: frankfurt, osaka" in done.stderr
@@ -229,14 +229,14 @@ def test_a_file_is_validated(invoke: Invoke, tmp_path: Path) -> None:
     assert f'{path}: remotes[0].port: "x" is not a whole number' in done.stderr
 
 
-def test_a_duration_is_a_text_or_seconds(tmp_path: Path) -> None:
+def test_duration_is_a_text_or_seconds(tmp_path: Path) -> None:
     for value in ("90s", "1m30s", 90, "90"):
         remote = {"kubeconfig": "r", "unschedulable-timeout": value}
         (part,), _ = read(written(tmp_path, {"remotes": [remote]}))
         assert part.settings.unschedulable_timeout == 90.0
 
 
-def test_without_a_file_it_says_what_to_give(invoke: Invoke, tmp_path: Path) -> None:
+def test_run_without_config_fails_with_a_hint(invoke: Invoke, tmp_path: Path) -> None:
     assert "--config is missing" in invoke("run").stderr
     done = invoke("run", "--config", str(tmp_path / "absent"))
     assert done.exit_code == 2
@@ -248,7 +248,7 @@ def test_without_a_file_it_says_what_to_give(invoke: Invoke, tmp_path: Path) -> 
 # -- the environment -----------------------------------------------------------------------
 
 
-def test_an_option_can_come_from_the_environment(
+def test_environment_variable_sets_an_option(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLUSTER_BRIDGE_RUN_CONFIG", str(tmp_path / "absent"))
@@ -258,12 +258,12 @@ def test_an_option_can_come_from_the_environment(
     assert "--config is missing" in invoke("run").stderr
 
 
-def test_help_names_the_variables_once(invoke: Invoke) -> None:
+def test_help_explains_environment_variables_once(invoke: Invoke) -> None:
     assert "CLUSTER_BRIDGE_JOIN_NAME for --name of bridge join" in invoke("--help").stdout
     assert "CLUSTER_BRIDGE" not in invoke("join", "--help").stdout
 
 
-def test_each_option_of_join_can_come_from_the_environment(
+def test_environment_variables_set_join_options(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("kubeconfig", "port"):

@@ -1,4 +1,4 @@
-"""`bridge explain pod`: one pod or one file, and the answer as it is asked for."""
+"""`bridge explain`: targets, files and output formats."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return noted
 
 
-def test_people_get_the_sentence_first(invoke: Invoke, asked: Asked) -> None:
+def test_text_starts_with_the_summary(invoke: Invoke, asked: Asked) -> None:
     done = invoke("explain", "pod", "default/web")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -74,7 +74,7 @@ def test_people_get_the_sentence_first(invoke: Invoke, asked: Asked) -> None:
 @pytest.mark.parametrize(
     ("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"]
 )
-def test_programs_get_all_of_it(
+def test_json_and_yaml_have_the_whole_report(
     invoke: Invoke, asked: Asked, output: str, read: Callable[[str], Object]
 ) -> None:
     done = invoke("explain", "pod", "default/web", "-o", output)
@@ -83,7 +83,7 @@ def test_programs_get_all_of_it(
     assert {it["rule"] for it in answer["differences"]}.isdisjoint({""})
 
 
-def test_the_remotes_object_alone(invoke: Invoke, asked: Asked) -> None:
+def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, asked: Asked) -> None:
     made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
     assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")
     asked.facts.chosen = None
@@ -91,7 +91,7 @@ def test_the_remotes_object_alone(invoke: Invoke, asked: Asked) -> None:
     assert (done.exit_code, done.stdout) == (1, "")
 
 
-def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     remote = ("--kubeconfig", "remote.yaml", "--context", "r")
     home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
     assert invoke("explain", "pod", "shop/web", "--node", "b", *remote, *home).exit_code == 0
@@ -110,7 +110,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
-def test_a_file_may_have_a_template_behind_other_objects(
+def test_file_with_a_template_after_other_objects_is_explained(
     invoke: Invoke, asked: Asked, tmp_path: Path
 ) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": objects.pod("x")["spec"]}
@@ -140,7 +140,7 @@ def test_a_file_may_have_a_template_behind_other_objects(
         ("a: [", "the YAML is invalid"),
     ],
 )
-def test_a_file_that_has_none_is_refused(
+def test_file_without_a_pod_is_rejected(
     invoke: Invoke, asked: Asked, tmp_path: Path, text: str | None, words: str
 ) -> None:
     file = tmp_path / "file.yaml"
@@ -155,14 +155,14 @@ def test_a_file_that_has_none_is_refused(
 @pytest.mark.parametrize(
     "args", [(), ("a/b", "-f", "x"), ("a/b", "--context", "c"), ("a/b", "--node", "Not Good")]
 )
-def test_options_that_make_no_sense_are_refused(
+def test_conflicting_options_are_rejected(
     invoke: Invoke, asked: Asked, args: tuple[str, ...]
 ) -> None:
     assert invoke("explain", "pod", *args).exit_code == 2
     assert asked.settings == []
 
 
-def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
+def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
     asked.raises = PreflightError("what, where, what next")
     done = invoke("explain", "pod", "a/b")
     assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")
@@ -178,7 +178,7 @@ def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
         ("deploy web", ("Deployment", "", "web")),
     ],
 )
-def test_a_pod_or_a_deployment_is_explained(
+def test_target_is_type_and_name_in_both_forms(
     invoke: Invoke, asked: Asked, words: str, explained: tuple[str, str, str]
 ) -> None:
     assert invoke("explain", *words.split()).exit_code == 0
@@ -187,7 +187,7 @@ def test_a_pod_or_a_deployment_is_explained(
 
 
 @pytest.mark.parametrize("words", ["service/web", "web", "pod/", "pod a b", "pod/a b", ""])
-def test_what_cannot_be_explained_is_refused(invoke: Invoke, asked: Asked, words: str) -> None:
+def test_unknown_target_is_rejected(invoke: Invoke, asked: Asked, words: str) -> None:
     done = invoke("explain", *words.split())
     assert done.exit_code == 2
     assert "name one pod/NAME or deployment/NAME, or a file with -f" in done.stderr

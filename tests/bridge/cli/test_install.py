@@ -1,4 +1,4 @@
-"""`bridge render` and `bridge join --in-cluster`: options become an installation."""
+"""`bridge install`, `upgrade` and `render`: options become an installation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def container(made: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_one_option_is_enough(invoke: Invoke, remote: tuple[str, str]) -> None:
+def test_kubeconfig_is_the_only_required_option(invoke: Invoke, remote: tuple[str, str]) -> None:
     made = rendered(invoke, *remote)
     assert container(made)["image"] == f"cluster-bridge:{version()}"
     assert container(made)["args"] == [
@@ -46,9 +46,7 @@ def test_one_option_is_enough(invoke: Invoke, remote: tuple[str, str]) -> None:
     assert made["Deployment"]["spec"]["replicas"] == 2
 
 
-def test_options_of_join_are_passed_on_as_they_were_written(
-    invoke: Invoke, remote: tuple[str, str]
-) -> None:
+def test_join_options_become_container_arguments(invoke: Invoke, remote: tuple[str, str]) -> None:
     options = ("--share", "0.5", "--anonymous-auth", "--taints", "none", "--labels", "a=b,c=d")
     made = rendered(invoke, *remote, *options, "--network", "none", "-v")
     assert container(made)["args"][6:] == [
@@ -61,7 +59,7 @@ def test_options_of_join_are_passed_on_as_they_were_written(
     ]
 
 
-def test_what_the_installation_decides_is_not_passed_on(
+def test_options_of_the_installation_are_not_container_arguments(
     invoke: Invoke, remote: tuple[str, str]
 ) -> None:
     options = ("--name", "burst", "--image", "i:2", "--namespace", "ns", "--replicas", "3")
@@ -77,13 +75,13 @@ def test_what_the_installation_decides_is_not_passed_on(
     assert made["RoleBinding"]["metadata"]["namespace"] == "b"
 
 
-def test_a_certificate_of_home_is_kept_in_the_pod(invoke: Invoke, remote: tuple[str, str]) -> None:
+def test_csr_certificate_is_stored_in_the_pod(invoke: Invoke, remote: tuple[str, str]) -> None:
     made = rendered(invoke, *remote, "--serving-certificate", "csr")
     folder = "--cert-dir=/tmp/serving-certificate"
     assert container(made)["args"][-2:] == ["--serving-certificate=csr", folder]
 
 
-def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
+def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> None:
     done = invoke("render", *remote)
     assert CANARY not in done.stdout, "it is encoded"
     assert "keep this YAML secret" in done.stderr
@@ -110,7 +108,7 @@ def test_the_secret_is_told_of(invoke: Invoke, remote: tuple[str, str]) -> None:
         (("--share", "2"), "--share"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_options_that_a_pod_cannot_have_are_rejected(
     invoke: Invoke, remote: tuple[str, str], options: tuple[str, ...], words: str
 ) -> None:
     done = invoke("render", *remote, *options)
@@ -119,20 +117,20 @@ def test_what_cannot_be_is_refused(
     assert done.stdout == ""
 
 
-def test_a_kubeconfig_that_a_pod_cannot_use_fails(invoke: Invoke, tmp_path: Path) -> None:
+def test_kubeconfig_with_a_credential_plugin_fails(invoke: Invoke, tmp_path: Path) -> None:
     path = write(tmp_path / "remote.yaml", config(user={"exec": {"command": "aws"}}))
     done = invoke("render", "--kubeconfig", str(path))
     assert done.exit_code == 1
     assert "credential plugin" in done.stderr
 
 
-def test_options_of_an_installation_need_it(invoke: Invoke, remote: tuple[str, str]) -> None:
+def test_join_rejects_install_options(invoke: Invoke, remote: tuple[str, str]) -> None:
     done = invoke("join", *remote, "--replicas", "2", "--dry-run")
     assert done.exit_code == 2
     assert "--dry-run, --replicas: use with bridge install only" in done.stderr
 
 
-def test_join_takes_the_same_options(
+def test_join_in_cluster_is_an_alias_of_install(
     invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[install.InstallRequest] = []

@@ -1,4 +1,4 @@
-"""`bridge join`: options become settings, or are refused before anything is asked."""
+"""`bridge join`: options become settings, or are rejected before any request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return noted
 
 
-def test_one_option_is_enough(invoke: Invoke, asked: Asked) -> None:
+def test_kubeconfig_is_the_only_required_option(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*REMOTE)
     assert done.exit_code == 0
     defaults = JoinSettings(
@@ -62,7 +62,7 @@ def test_one_option_is_enough(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
-def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     options = {
         "--context": "r",
         "--home-kubeconfig": "home.yaml",
@@ -148,7 +148,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
 @pytest.mark.parametrize(
     "option", [("--relay-image", "bridge:1"), ("--relay-cidr", "10.77.0.0/24")]
 )
-def test_what_is_a_relays_needs_one(
+def test_relay_options_require_network_relay(
     invoke: Invoke, asked: Asked, option: tuple[str, str], network: str
 ) -> None:
     done = invoke(*REMOTE, *option, "--network", network)
@@ -157,7 +157,7 @@ def test_what_is_a_relays_needs_one(
     assert asked.settings == []
 
 
-def test_options_of_a_certificate_that_home_signs(invoke: Invoke, asked: Asked) -> None:
+def test_csr_certificate_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
     assert invoke(*REMOTE, *options).exit_code == 0
     (settings,) = asked.settings
@@ -174,7 +174,7 @@ def test_options_of_a_certificate_that_home_signs(invoke: Invoke, asked: Asked) 
         "--cert-dir certs --serving-certificate self-signed",
     ],
 )
-def test_options_of_a_certificate_that_exclude_each_other(
+def test_conflicting_certificate_options_are_rejected(
     invoke: Invoke, asked: Asked, options: str
 ) -> None:
     done = invoke(*REMOTE, *options.split())
@@ -212,7 +212,7 @@ def test_options_of_a_certificate_that_exclude_each_other(
     ],
     ids=lambda wrong: wrong[0],
 )
-def test_a_wrong_option_is_named_before_anything_is_asked(
+def test_invalid_option_is_named_before_any_request(
     invoke: Invoke, asked: Asked, wrong: tuple[str, str]
 ) -> None:
     done = invoke(*REMOTE, *wrong)
@@ -224,9 +224,7 @@ def test_a_wrong_option_is_named_before_anything_is_asked(
 @pytest.mark.parametrize(
     "option", ["--name", "--home-name", "--address", "--labels", "--annotations", "--taints"]
 )
-def test_an_option_without_a_value_is_not_one_that_was_left_out(
-    invoke: Invoke, asked: Asked, option: str
-) -> None:
+def test_empty_value_is_not_the_default(invoke: Invoke, asked: Asked, option: str) -> None:
     """As where a script's variable is empty."""
     done = invoke(*REMOTE, option, "")
     assert done.exit_code == 2
@@ -234,7 +232,7 @@ def test_an_option_without_a_value_is_not_one_that_was_left_out(
     assert asked.settings == []
 
 
-def test_a_refusal_is_one_line_and_no_goodbye(invoke: Invoke, asked: Asked) -> None:
+def test_failed_join_prints_one_error_line(invoke: Invoke, asked: Asked) -> None:
     asked.raises = PreflightError("what, where, what next")
     done = invoke(*REMOTE)
     assert done.exit_code == 1
@@ -244,7 +242,7 @@ def test_a_refusal_is_one_line_and_no_goodbye(invoke: Invoke, asked: Asked) -> N
 @pytest.mark.parametrize(
     ("args", "verbose"), [((), False), (("-v",), True), (("--verbose",), True)]
 )
-def test_verbose_is_for_the_log(
+def test_verbose_configures_the_log(
     invoke: Invoke,
     asked: Asked,
     monkeypatch: pytest.MonkeyPatch,
@@ -260,14 +258,14 @@ def test_verbose_is_for_the_log(
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "", "ftp://collector", "http://"])
-def test_traces_go_to_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
+def test_traces_rejects_what_is_not_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
     done = invoke(*REMOTE, "--traces", url)
     assert done.exit_code == 2
     assert done.stderr == "error: --traces: write a URL such as http://collector:4318\n"
     assert asked.settings == []
 
 
-def test_traces_need_their_packages(
+def test_traces_without_packages_fails_with_a_hint(
     invoke: Invoke, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(traces, "is_installed", lambda: False)

@@ -1,4 +1,4 @@
-"""`bridge leave`: it asks, unless told not to, and tells by its exit code whether it left."""
+"""`bridge leave` and `uninstall`: confirmation, options and exit codes."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("bridge.cli.leave"), "sys", there)
 
 
-def test_without_a_terminal_it_has_to_be_told_yes(invoke: Invoke, asked: Asked) -> None:
+def test_without_terminal_yes_is_required(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*NODE)
     assert done.exit_code == 2
     assert "--yes" in done.stderr
@@ -66,9 +66,7 @@ def test_without_a_terminal_it_has_to_be_told_yes(invoke: Invoke, asked: Asked) 
 
 
 @pytest.mark.parametrize("yes", ["--yes", "-y"])
-def test_told_yes_it_says_what_goes_and_does_not_ask(
-    invoke: Invoke, asked: Asked, yes: str
-) -> None:
+def test_yes_prints_the_list_without_a_question(invoke: Invoke, asked: Asked, yes: str) -> None:
     done = invoke(*NODE, yes)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
@@ -91,7 +89,7 @@ def test_told_yes_it_says_what_goes_and_does_not_ask(
     ],
     ids=["yes", "no", "just enter", "the end of the input"],
 )
-def test_a_person_is_asked_and_no_is_the_default(
+def test_question_defaults_to_no(
     invoke: Invoke, asked: Asked, typed: str, code: int, end: str
 ) -> None:
     done = invoke(*NODE, typed=typed)
@@ -102,14 +100,14 @@ def test_a_person_is_asked_and_no_is_the_default(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_nothing_to_remove_is_not_asked_about(invoke: Invoke, asked: Asked) -> None:
+def test_nothing_to_remove_asks_no_question(invoke: Invoke, asked: Asked) -> None:
     asked.lines = []
     done = invoke(*NODE)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == ["nothing is left to remove", "✓ node burst has left"]
 
 
-def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+def test_cluster_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     remote = ("--kubeconfig", "remote.yaml", "--context", "r")
     home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
     assert invoke(*NODE, "--yes", "--force", *remote, *home).exit_code == 0
@@ -123,7 +121,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
-def test_options_of_workloads_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_workload_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     assert invoke(*NODE, "-y", "--drain", "--timeout", "5", "--cert-dir", "c").exit_code == 0
     assert invoke(*NODE, "-y", "--keep-workloads").exit_code == 0
     drained, kept = asked.settings
@@ -133,7 +131,7 @@ def test_options_of_workloads_become_settings(invoke: Invoke, asked: Asked) -> N
     assert not kept.drain
 
 
-def test_the_former_option_and_uninstall_name_the_node_too(invoke: Invoke, asked: Asked) -> None:
+def test_name_option_and_uninstall_are_aliases(invoke: Invoke, asked: Asked) -> None:
     for args in (("leave", "--name", "burst"), ("uninstall", "burst")):
         assert invoke(*args, "--yes", "--timeout", "5m").exit_code == 0
     assert [(it.name, it.timeout) for it in asked.settings] == [("burst", 300.0)] * 2
@@ -141,14 +139,14 @@ def test_the_former_option_and_uninstall_name_the_node_too(invoke: Invoke, asked
     assert "--name" not in invoke("leave", "--help").stdout
 
 
-def test_pods_are_drained_or_kept(invoke: Invoke, asked: Asked) -> None:
+def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
     assert done.exit_code == 2
     assert "exclude each other" in done.stderr
     assert asked.settings == []
 
 
-def test_a_context_belongs_to_a_kubeconfig(invoke: Invoke, asked: Asked) -> None:
+def test_context_requires_kubeconfig(invoke: Invoke, asked: Asked) -> None:
     """Alone it would be passed over, and the remembered one be taken."""
     done = invoke(*NODE, "--yes", "--context", "r")
     assert done.exit_code == 2
@@ -158,7 +156,7 @@ def test_a_context_belongs_to_a_kubeconfig(invoke: Invoke, asked: Asked) -> None
 
 
 @pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
-def test_a_name_that_no_node_has_is_refused(invoke: Invoke, asked: Asked, name: str) -> None:
+def test_invalid_node_name_is_rejected(invoke: Invoke, asked: Asked, name: str) -> None:
     """An empty one, from a variable that is not set, would mean all pods without a node."""
     for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
         done = invoke("leave", *args, "--yes")
@@ -167,7 +165,7 @@ def test_a_name_that_no_node_has_is_refused(invoke: Invoke, asked: Asked, name: 
     assert asked.settings == []
 
 
-def test_a_refusal_is_one_line(invoke: Invoke, asked: Asked) -> None:
+def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
     asked.raises = PreflightError("what, where, what next")
     done = invoke(*NODE, "--yes")
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""`bridge offload`, `unoffload` and `webhook`: options, and answers."""
+"""`bridge offload`, `unoffload` and `webhook`: options and output."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return noted
 
 
-def test_the_answer_is_a_table_and_progress_is_apart(invoke: Invoke, asked: Asked) -> None:
+def test_table_is_on_stdout_and_progress_on_stderr(invoke: Invoke, asked: Asked) -> None:
     done = invoke("offload", "shop", "--node-selector", "a=b,c=d")
     assert done.exit_code == 0
     assert done.stderr == "✓ home: it is done\n"
@@ -78,7 +78,7 @@ def test_the_answer_is_a_table_and_progress_is_apart(invoke: Invoke, asked: Aske
     assert asked.settings == [OffloadSettings(HOME, "shop", selector={"a": "b", "c": "d"})]
 
 
-def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     options = ("--policy", "remote-only", "--by", "webhook", "--dry-run", "-o", "json")
     done = invoke("offload", "shop", *options)
     assert json.loads(done.stdout)["namespace"] == "shop"
@@ -91,7 +91,7 @@ def test_every_option_becomes_a_setting(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
-def test_without_a_namespace_it_lists_what_is_offloaded(invoke: Invoke, asked: Asked) -> None:
+def test_without_namespace_lists_offloaded_namespaces(invoke: Invoke, asked: Asked) -> None:
     assert invoke("offload").stdout == "no namespace is offloaded\n"
     for name, selector, by in (("blog", {"a": "b"}, "webhook"), ("shop", {}, "")):
         asked.listed.append(
@@ -106,7 +106,7 @@ def test_without_a_namespace_it_lists_what_is_offloaded(invoke: Invoke, asked: A
     assert asked.settings == []
 
 
-def test_a_pod_runs_it_behind_a_service(invoke: Invoke, asked: Asked) -> None:
+def test_webhook_runs_behind_a_service(invoke: Invoke, asked: Asked) -> None:
     done = invoke("webhook", "--address", "192.0.2.1", "--port", "1", "--service", "ns/name")
     assert done.exit_code == 0
     assert asked.settings == [InClusterWebhookSettings(HOME, "ns", "name", "192.0.2.1", 1)]
@@ -126,7 +126,7 @@ def test_a_pod_runs_it_behind_a_service(invoke: Invoke, asked: Asked) -> None:
         ("webhook", "--address", "0.0.0.0"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(
+def test_conflicting_options_are_rejected(
     invoke: Invoke, asked: Asked, args: tuple[str, ...]
 ) -> None:
     done = invoke(*args)

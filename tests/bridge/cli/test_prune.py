@@ -1,4 +1,4 @@
-"""`bridge prune`: lists on standard output, and removes what is named after a question."""
+"""`bridge prune`: lists on standard output, and removes after confirmation."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return noted
 
 
-def test_a_list_is_on_standard_output(invoke: Invoke, asked: Asked) -> None:
+def test_list_is_on_stdout(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*LIST, "--context", "r")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == asked.table
     assert asked.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
 
 
-def test_an_empty_list_says_so(invoke: Invoke, asked: Asked) -> None:
+def test_empty_list_is_a_sentence(invoke: Invoke, asked: Asked) -> None:
     asked.table = []
     assert invoke(*LIST).stdout == "no bridge has resources in this cluster\n"
 
 
-def test_a_removal_is_of_one_home(invoke: Invoke, asked: Asked) -> None:
+def test_remove_is_limited_to_one_home(invoke: Invoke, asked: Asked) -> None:
     done = invoke(*REMOVE, "--node", "burst", "--timeout", "5", "--yes")
     assert done.exit_code == 0
     assert done.stderr.splitlines() == ["To be removed:", "  remote: Pod a/b", "✓ gone"]
@@ -93,7 +93,7 @@ def test_a_removal_is_of_one_home(invoke: Invoke, asked: Asked) -> None:
         "nobody",
     ],
 )
-def test_wrong_options_are_told_and_nothing_is_asked(
+def test_invalid_options_exit_with_2_before_any_request(
     invoke: Invoke, asked: Asked, args: tuple[str, ...], named: str
 ) -> None:
     done = invoke(*args)

@@ -1,4 +1,4 @@
-"""`bridge rbac`: what it prints, and the files in manifests/ that it printed."""
+"""`bridge rbac`: its output, and the files of manifests/ that come from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MANIFESTS = Path(__file__).parents[3] / "manifests" / "rbac"
         ("remote.yaml", ("remote",)),
     ],
 )
-def test_the_files_are_what_the_command_prints(
+def test_manifest_files_equal_the_output(
     invoke: Invoke,
     file: str,
     command: tuple[str, ...],
@@ -35,12 +35,12 @@ def test_the_files_are_what_the_command_prints(
     )
 
 
-def test_every_file_is_one_that_a_command_prints() -> None:
+def test_every_manifest_file_is_covered() -> None:
     files = {"home.yaml", "home-all-namespaces.yaml", "namespace.yaml", "remote.yaml"}
     assert {it.name for it in MANIFESTS.iterdir()} == files
 
 
-def test_the_command_takes_joins_options(invoke: Invoke) -> None:
+def test_join_options_change_the_permissions(invoke: Invoke) -> None:
     said = invoke(
         *("rbac", "home", "--name", "one", "--name", "two", "--serving-certificate", "csr"),
         *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
@@ -57,7 +57,7 @@ def test_the_command_takes_joins_options(invoke: Invoke) -> None:
     assert list(yaml.safe_load_all(said)) == wanted
 
 
-def test_that_no_namespace_is_bound_is_said_beside_the_yaml(invoke: Invoke) -> None:
+def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
     assert "no namespace is bound" in invoke("rbac", "home").stderr
     assert invoke("rbac", "home", "--namespace", "shop").stderr == ""
     assert invoke("rbac", "home", "--all-namespaces").stderr == ""
@@ -73,7 +73,7 @@ def test_that_no_namespace_is_bound_is_said_beside_the_yaml(invoke: Invoke) -> N
         (("remote", "--account", "burst"), "--account"),
     ],
 )
-def test_an_option_that_means_nothing_prints_nothing(
+def test_invalid_option_prints_no_yaml(
     invoke: Invoke,
     args: tuple[str, ...],
     said: str,

@@ -1,4 +1,4 @@
-"""How a command's end becomes words and an exit code; and the command line as a whole."""
+"""The end of a command: messages, exit codes and signals; and the command line as a whole."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_error_for_people_is_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize("error", FOR_PEOPLE, ids=lambda error: type(error).__name__)
-def test_an_error_for_people_is_found_in_groups(
+def test_an_error_for_people_in_a_group_is_one_line(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -77,7 +77,7 @@ def test_an_error_for_people_is_found_in_groups(
     assert capsys.readouterr().err == f"error: {error}\n"
 
 
-def test_words_of_several_lines_become_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_message_of_several_lines_becomes_one(capsys: pytest.CaptureFixture[str]) -> None:
     """As a webhook's, which an API server passes on as they are."""
     with pytest.raises(SystemExit):
         raising(KubeError("denied:\n  no pods here\r\n", side="remote"))
@@ -156,7 +156,7 @@ class Full(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_full_disk_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_on_stderr_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of progress is lost, and what it tells of goes on."""
     monkeypatch.setattr(sys, "stderr", Full())
 
@@ -170,7 +170,7 @@ def test_a_full_disk_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> Non
     assert ended.value.code == 1
 
 
-def test_what_a_command_gives_comes_back() -> None:
+def test_run_returns_the_result() -> None:
     async def command(stop: asyncio.Event) -> str:
         assert not stop.is_set()
         return "done"
@@ -182,7 +182,7 @@ def test_what_a_command_gives_comes_back() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda it: it.name)
-def test_a_first_signal_asks_the_command_to_stop(number: signal.Signals) -> None:
+def test_first_signal_sets_stop(number: signal.Signals) -> None:
     async def command(stop: asyncio.Event) -> str:
         os.kill(os.getpid(), number)
         await stop.wait()
@@ -191,7 +191,7 @@ def test_a_first_signal_asks_the_command_to_stop(number: signal.Signals) -> None
     assert runner.run(command) == "stopped"
 
 
-def test_a_second_signal_ends_what_does_not_stop(capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_signal_cancels_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     async def command(stop: asyncio.Event) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await stop.wait()
@@ -204,7 +204,7 @@ def test_a_second_signal_ends_what_does_not_stop(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "error: interrupted before it was done\n"
 
 
-def test_a_command_that_has_no_end_of_its_own_is_ended_by_the_first_signal(
+def test_first_signal_cancels_a_command_without_stop(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     async def command(_: asyncio.Event) -> None:
@@ -217,7 +217,7 @@ def test_a_command_that_has_no_end_of_its_own_is_ended_by_the_first_signal(
     assert capsys.readouterr().err == "error: interrupted before it was done\n"
 
 
-def test_a_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though the loop, which stands still meanwhile, has the signals."""
 
     def confirm(*_: object, **__: object) -> bool:
@@ -236,7 +236,7 @@ def test_a_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_after_a_question_the_loop_has_the_signals_again(
+def test_signal_handlers_are_restored_after_a_question(
     monkeypatch: pytest.MonkeyPatch, answer: bool
 ) -> None:
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
@@ -250,7 +250,7 @@ def test_after_a_question_the_loop_has_the_signals_again(
     assert runner.run(command) is answer
 
 
-def test_the_standard_loop_serves_where_there_is_no_uvloop(
+def test_asyncio_loop_without_uvloop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
@@ -278,7 +278,7 @@ def commands() -> dict[str, Any]:
     return dict(group.commands)
 
 
-def test_each_command_is_listed_with_a_sentence(invoke: Invoke) -> None:
+def test_help_lists_each_command(invoke: Invoke) -> None:
     assert set(commands()) == COMMANDS | HIDDEN
     for option in ("--help", "-h"):
         done = invoke(option)
@@ -297,7 +297,7 @@ def described(group: Any) -> dict[str, str]:
     return found
 
 
-def test_help_is_wrapped_by_the_terminal_alone() -> None:
+def test_help_paragraphs_have_no_line_breaks() -> None:
     found = described(typer.main.get_command(app))
     assert "rbac home" in found
     for name, said in found.items():
@@ -306,7 +306,7 @@ def test_help_is_wrapped_by_the_terminal_alone() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: str) -> None:
+def test_help_describes_each_option(invoke: Invoke, name: str) -> None:
     done = invoke(name, "--help")
     assert done.exit_code == 0
     said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
@@ -341,14 +341,14 @@ def test_help_names_each_option_and_says_what_it_is_for(invoke: Invoke, name: st
         "no command",
     ],
 )
-def test_wrong_options_are_exit_code_2(invoke: Invoke, args: list[str], named: str) -> None:
+def test_invalid_options_exit_with_2(invoke: Invoke, args: list[str], named: str) -> None:
     done = invoke(*args)
     assert done.exit_code == 2
     assert named in done.stderr
 
 
 @pytest.mark.parametrize("words", ["link show", "fdb", "vlan", "mdb", "monitor", "vni", "mst"])
-def test_a_command_of_iproute2_is_answered_with_a_hint(invoke: Invoke, words: str) -> None:
+def test_iproute2_command_fails_with_a_hint(invoke: Invoke, words: str) -> None:
     done = invoke(*words.split())
     assert done.exit_code == 2
     assert f"run /sbin/bridge {words.split(maxsplit=1)[0]} instead" in done.stderr
@@ -366,7 +366,7 @@ def test_a_command_of_iproute2_is_answered_with_a_hint(invoke: Invoke, words: st
         (("drain", "x", "--timeout", "0"), '--timeout: "0" is not long enough; use 1s or more'),
     ],
 )
-def test_a_bad_value_is_quoted_with_what_to_use(
+def test_invalid_value_is_quoted_with_alternatives(
     invoke: Invoke, args: tuple[str, ...], error: str
 ) -> None:
     done = invoke(*args)
@@ -376,7 +376,7 @@ def test_a_bad_value_is_quoted_with_what_to_use(
     assert usage == f"See 'root {args[0]} --help' for usage."
 
 
-def test_a_usage_error_is_json_if_the_output_is(invoke: Invoke) -> None:
+def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
     for args in (("status", "-o", "json", "--nonsense"), ("check", "--output=json", "--wait", "x")):
         done = invoke(*args)
         assert done.exit_code == 2
@@ -401,7 +401,7 @@ def test_version(invoke: Invoke) -> None:
     assert (done.exit_code, done.stdout) == (0, f"{declared}\n")
 
 
-def test_the_command_has_the_names_for_the_shell_and_for_kubectl() -> None:
+def test_entry_points_for_shell_and_kubectl() -> None:
     scripts = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["scripts"]
     assert set(scripts) == {"bridge", "kubectl-bridge", "kubectl_complete-bridge"}
     for name in ("bridge", "kubectl-bridge"):
@@ -409,7 +409,7 @@ def test_the_command_has_the_names_for_the_shell_and_for_kubectl() -> None:
         assert getattr(importlib.import_module(module), function) is cli.main
 
 
-def test_the_command_line_answers_without_what_only_commands_need() -> None:
+def test_import_of_the_command_line_is_light() -> None:
     heavy = ["aiohttp", "kubernetes", "yaml", "cryptography", "orjson", "uvloop"]
     script = f"import sys, bridge.cli; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`bridge status`, `events`, `cordon`, `uncordon` and `drain`: options, answers, exit codes."""
+"""`bridge status`, `dashboard`, `events`, `cordon`, `uncordon` and `drain`: options and output."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     return there
 
 
-def test_status_for_people_and_for_programs(invoke: Invoke, home: Home) -> None:
+def test_status_as_tree_and_as_json(invoke: Invoke, home: Home) -> None:
     done = invoke("status", "remote")
     assert done.exit_code == 0
     assert done.stdout.startswith("remote: Ready\n  conditions\n")
@@ -97,21 +97,21 @@ def test_status_for_people_and_for_programs(invoke: Invoke, home: Home) -> None:
     assert home.asked[-1] == (None,)
 
 
-def test_a_node_that_is_not_ready_is_a_failure(invoke: Invoke, home: Home) -> None:
+def test_not_ready_node_exits_with_1(invoke: Invoke, home: Home) -> None:
     home.found = [status(ready=False)]
     done = invoke("status")
     assert (done.exit_code, done.stderr) == (1, "")
     assert done.stdout.startswith("remote: NotReady\n")
 
 
-def test_no_nodes_are_no_failure(invoke: Invoke, home: Home) -> None:
+def test_no_nodes_exits_with_0(invoke: Invoke, home: Home) -> None:
     home.found = []
     done = invoke("status")
     assert done.exit_code == 0
     assert "`bridge join` creates one" in done.stdout
 
 
-def test_what_home_refuses_is_one_line(invoke: Invoke, home: Home) -> None:
+def test_forbidden_request_is_one_line(invoke: Invoke, home: Home) -> None:
     home.raises = Forbidden("no nodes for you", side="home", what="GET", code=403)
     done = invoke("status", "-o", "json")
     assert done.exit_code == 1
@@ -123,7 +123,7 @@ def test_what_home_refuses_is_one_line(invoke: Invoke, home: Home) -> None:
 
 
 @pytest.mark.parametrize("options", [("--watch",), ("-o", "json")])
-def test_a_page_is_no_answer_for_programs(
+def test_page_excludes_watch_and_output(
     invoke: Invoke, home: Home, options: tuple[str, ...]
 ) -> None:
     for option in ("--page", "--open"):
@@ -133,7 +133,7 @@ def test_a_page_is_no_answer_for_programs(
     assert not home.asked
 
 
-def test_a_page(invoke: Invoke, home: Home) -> None:
+def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("status", "remote", "--page").exit_code == 0
     assert home.asked[-1] == ("remote", False)
     assert invoke("status", "--open").exit_code == 0
@@ -168,7 +168,7 @@ def test_events(invoke: Invoke, home: Home) -> None:
     assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
 
 
-def test_cordon_and_back(invoke: Invoke, home: Home) -> None:
+def test_cordon_and_uncordon(invoke: Invoke, home: Home) -> None:
     assert invoke("cordon", "remote").stdout == "node remote cordoned\n"
     assert home.asked[-1] == ("remote", True, False)
     assert invoke("uncordon", "remote", "--dry-run").stdout == "node remote uncordoned (dry run)\n"
@@ -210,7 +210,7 @@ def test_drain(invoke: Invoke, home: Home) -> None:
     assert invoke("drain", "remote", "--timeout", "0").exit_code == 2
 
 
-def test_nodes_are_printed_as_a_table_names_or_by_a_template(invoke: Invoke, home: Home) -> None:
+def test_status_as_wide_name_and_jsonpath(invoke: Invoke, home: Home) -> None:
     lines = invoke("status", "-o", "wide").stdout.splitlines()
     assert lines[0].split() == [
         "NAME",

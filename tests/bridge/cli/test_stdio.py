@@ -1,4 +1,4 @@
-"""What is printed arrives in every locale; where it cannot, one line says why."""
+"""Standard output in every locale, and failures to write it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(
         ("utf-8", "✓ a → b… \u00e9 \u6f22 \U0001f600 \\udcff"),
     ],
 )
-def test_characters_that_a_locale_lacks_are_written_in_ascii(encoding: str, printed: str) -> None:
+def test_unsupported_characters_become_ascii(encoding: str, printed: str) -> None:
     done = run(sys.executable, "-c", PRINTS, encoding=encoding, capture_output=True)
     assert done.returncode == 0, done.stderr
     text, document = done.stdout.decode(encoding).splitlines()
@@ -47,7 +47,7 @@ def test_characters_that_a_locale_lacks_are_written_in_ascii(encoding: str, prin
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_help_is_printed_in_a_locale_that_is_not_unicode(encoding: str) -> None:
+def test_help_works_in_a_non_unicode_locale(encoding: str) -> None:
     done = run(*BRIDGE, "explain", "pod", "--help", encoding=encoding, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"--namespace" in done.stdout
@@ -71,7 +71,7 @@ def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_what_is_printed_arrives_whole() -> None:
+def test_output_is_complete() -> None:
     done = run(*RBAC, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.count(b"kind: ClusterRole\n") >= 2
