@@ -1,4 +1,4 @@
-"""Fixtures of the tests of whole commands: two clusters, and waits that are short."""
+"""Fixtures for whole commands: two clusters, and short delays."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.sync.watched import Waits
 
 @pytest.fixture
 async def two(home_api: FakeApi, remote_api: FakeApi, tmp_path: Path) -> Clusters:
-    """Home and a remote, with their kubeconfigs."""
+    """Home and a remote with their kubeconfigs."""
     return clusters(home_api, remote_api, tmp_path)
 
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits for a change to settle, or to try again, does not wait long."""
+    """Shortens delays before retries and after changes."""
     Waits(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(controller, "SETTLE", 0.01)

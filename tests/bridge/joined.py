@@ -1,4 +1,4 @@
-"""A join that runs, between two fake clusters."""
+"""A running join between two fake clusters."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Joined:
 
     @property
     def port(self) -> int:
-        """The kubelet API's."""
+        """The port of the kubelet API."""
         line = next(line for line in self.told if "kubelet API listens on" in line)
         return int(line.rpartition(":")[2])
 
     async def says(self, words: str) -> None:
-        """Waits until it told this; raises what ended it before."""
+        """Waits for this text in the progress; raises the error that ended the join before."""
         async with asyncio.timeout(SOON):
             while not any(words in line for line in self.told):
                 if self.task.done():
@@ -40,7 +40,7 @@ class Joined:
                 await asyncio.sleep(0.004)
 
     async def end(self) -> None:
-        """Stops it, and raises what it raises."""
+        """Stops the join and raises its error."""
         self.stop.set()
         async with asyncio.timeout(SOON):
             await self.task
@@ -56,7 +56,7 @@ def begin(settings: JoinSettings) -> Joined:
 
 @asynccontextmanager
 async def joined(two: Clusters, settings: JoinSettings | None = None) -> AsyncIterator[Joined]:
-    """A join whose node is registered; it is stopped at the end."""
+    """A join whose node is registered; the block's end stops it."""
     run = begin(settings or two.settings)
     try:
         await run.says("is registered")
@@ -68,7 +68,7 @@ async def joined(two: Clusters, settings: JoinSettings | None = None) -> AsyncIt
 
 
 def caller(run: Joined, token: str = "someone's") -> aiohttp.ClientSession:
-    """A client of the kubelet API, as home's API server with this person's token."""
+    """A client of the kubelet API with this bearer token."""
     return aiohttp.ClientSession(
         base_url=f"https://127.0.0.1:{run.port}",
         headers={"Authorization": f"Bearer {token}"},

@@ -1,4 +1,4 @@
-"""A `bridge join` as a process of its own, between two fake clusters."""
+"""`bridge join` in a child process, between two fake clusters."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ main()
 
 
 class Process:
-    """A `bridge join`, and what it has said."""
+    """A `bridge join` process and its stderr."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.said = ""
 
     async def says(self, words: str) -> None:
-        """Waits for these words on stderr."""
+        """Waits for this text on stderr."""
         assert self._process.stderr is not None
         async with asyncio.timeout(START):
             while words not in self.said:
@@ -47,30 +47,30 @@ class Process:
 
     @property
     def port(self) -> int:
-        """The kubelet API's."""
+        """The port of the kubelet API."""
         line = next(it for it in self.said.splitlines() if "kubelet API listens on" in it)
         return int(line.rpartition(":")[2])
 
     def resident(self, *, peak: bool = False) -> int:
-        """Bytes of memory that it has now, or had at most since `forget_peak`."""
+        """Resident bytes now, or their peak since `forget_peak`."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         found = re.search(rf"^Vm{'HWM' if peak else 'RSS'}:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024
 
     def forget_peak(self) -> None:
-        """Peaks count from now."""
+        """Resets the peak."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
     async def ended(self) -> int:
-        """Waits for the end of one that ends by itself; the exit code."""
+        """Waits until the process exits by itself; returns the exit code."""
         async with asyncio.timeout(START):
             _, rest = await self._process.communicate()
         self.said += rest.decode()
         return self._process.returncode or 0
 
     async def stop(self) -> tuple[int, float]:
-        """SIGTERM; the exit code, and how many seconds it took."""
+        """Sends SIGTERM; returns the exit code and the seconds until the exit."""
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE):
@@ -83,8 +83,8 @@ class Process:
 async def bridge(
     two: Clusters, *, extra: str = "", address: str = "127.0.0.1", home_name: str = "h"
 ) -> AsyncIterator[Process]:
-    """It runs until the block ends. ``extra`` is Python that it runs first; without an address it
-    has to look for one."""
+    """Runs the process while the block runs. ``extra`` is Python code that the process runs first;
+    without ``address`` the process has to find one."""
     command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
     command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", home_name]
     command += ["--port", "0", *(["--address", address] if address else [])]

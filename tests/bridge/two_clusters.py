@@ -1,4 +1,4 @@
-"""Two clusters as a person has them: API servers, and a kubeconfig of each."""
+"""Two fake clusters: API servers and a kubeconfig for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ API_SLICE: Object = {
 
 @dataclass(frozen=True, slots=True)
 class Clusters:
-    """Both API servers, and the settings of a join between them."""
+    """Both API servers and the settings of a join between them."""
 
     home: FakeApi
     remote: FakeApi
@@ -46,14 +46,13 @@ class Clusters:
         return replace(self.settings, **changes)
 
     def writes(self) -> list[LoggedRequest]:
-        """What either was asked to change."""
+        """All write requests to either."""
         return [*self.home.writes(), *self.remote.writes()]
 
 
 @asynccontextmanager
 async def tls_api(folder: Path) -> AsyncIterator[FakeApi]:
-    """An API server that proves who it is: `clusters` puts the authority into its kubeconfig. What
-    is stored in home's cluster leads to no other."""
+    """An API server with TLS, whose CA `clusters` puts into the kubeconfig."""
     authority = Authority(folder)
     pair = authority.issue("server", address="127.0.0.1")
     async with FakeApi(tls=authority.server_context(pair)) as api:
@@ -61,7 +60,7 @@ async def tls_api(folder: Path) -> AsyncIterator[FakeApi]:
 
 
 def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
-    """The kubeconfigs are ``home.yaml`` and ``remote.yaml``; the remote has one usable node."""
+    """Writes ``home.yaml`` and ``remote.yaml``, and adds one schedulable node to the remote."""
     files = {}
     for name, api in (("home", home), ("remote", remote)):
         authority = folder / "fake-ca.crt"
@@ -89,7 +88,7 @@ def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
 
 
 def put_worker(api: FakeApi, name: str, *, cpu: str = "4") -> None:
-    """A node that is Ready, without the taint that admission gives to a new one."""
+    """Adds a Ready node without the taint that admission sets on a new one."""
     resources = {"cpu": cpu, "memory": "8Gi", "pods": "110"}
     status: Object = {
         "capacity": resources,

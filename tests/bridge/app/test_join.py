@@ -1,4 +1,4 @@
-"""A join from its first line to its last, between two fake clusters."""
+"""A whole join between two fake clusters."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def holder(api: FakeApi) -> str | None:
-    """Who holds the node's Lease."""
+    """The holder of the node's Lease."""
     found: str | None = api.get(LEASES, NODE, LEASE_NAMESPACE)["spec"].get("holderIdentity")
     return found
 
 
 def sockets() -> set[str]:
-    """The sockets that this process has open."""
+    """The open sockets of this process."""
     found = set()
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -60,7 +60,7 @@ def sockets() -> set[str]:
 
 
 async def ended(two: Clusters, **changes: Any) -> BaseException:
-    """What a join that does not come about raises."""
+    """The error of a join that fails."""
     run = begin(two.but(**changes))
     with pytest.raises((Exception, ExceptionGroup)) as caught:
         async with asyncio.timeout(SOON):
@@ -399,7 +399,7 @@ async def _at_once(self: object) -> None:
 async def test_failed_part_releases_the_lease(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the next `bridge leave` would believe for a while that the node is served."""
+    """A held lease would make the next `bridge leave` wait for its expiry."""
     monkeypatch.setattr(NodeController, "run", _fails)
     assert isinstance(await ended(two), ZeroDivisionError)
     assert holder(two.home) is None

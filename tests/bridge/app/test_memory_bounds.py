@@ -1,4 +1,4 @@
-"""A bridge's memory is bounded by what it keeps, not by what passes through: as a process.
+"""The memory of a bridge process is bounded by its caches, not by the data that passes through.
 
 Absolute numbers are in docs/development/performance.md; here are ratios, which hold on any machine.
 """
@@ -35,7 +35,7 @@ def using(name: str, config: str) -> Object:
 
 
 async def at_rest(two: Clusters, process: Process, world: World) -> int:
-    """Its memory once it has had a first pod, with what that brings."""
+    """Resident bytes after a first pod, with the modules and watches that it needs."""
     await process.says("is registered")
     two.home.put(config_map("small", data={"k": "v"}))
     two.home.put(using("first", "small"))
@@ -46,7 +46,7 @@ async def at_rest(two: Clusters, process: Process, world: World) -> int:
 
 
 async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters) -> None:
-    """Listed all at once, when a namespace gets its first pod; one of them is copied."""
+    """A namespace's first pod causes one list of all of them; one is copied."""
     world = World(two.home, two.remote)
     for number in range(MANY):
         two.home.put(config_map(f"huge-{number}", "shop", data={"k": f"{number:03}" * (HUGE // 3)}))
@@ -68,8 +68,8 @@ async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters
 
 
 async def test_frequent_changes_of_a_huge_object_do_not_accumulate(two: Clusters) -> None:
-    """Each change is 1.4 MB, and comes back from the remote as well: what is on its way at once is
-    some 20 times that, however many there are."""
+    """Each change is 1.4 MB and returns from the remote too: about 20 times that is in flight at
+    once, however many changes there are."""
     world = World(two.home, two.remote)
     changes = 80
     async with bridge(two) as process:
@@ -89,7 +89,7 @@ async def test_frequent_changes_of_a_huge_object_do_not_accumulate(two: Clusters
 
 
 async def test_many_watch_events_with_a_slow_home_do_not_accumulate(two: Clusters) -> None:
-    """What cannot be written yet is written once, as it is then; nothing waits in a row."""
+    """Pending changes of an object are merged into one write of its latest state."""
     world = World(two.home, two.remote)
     pods, rounds, note = 20, 100, 20_000
     async with bridge(two) as process:

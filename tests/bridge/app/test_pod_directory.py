@@ -1,4 +1,4 @@
-"""What the kubelet API knows of pods in the remote."""
+"""The pods that the kubelet API finds in the engine's caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kubelet's probes are answered."""
+"""Responses to liveness and readiness probes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def free_port() -> int:
-    """One that nobody listens on."""
+    """A port that is not used."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    """Without TLS and without a credential."""
+    """Sends a probe, without TLS and credential."""
     async with (
         aiohttp.ClientSession() as session,
         session.request(method, f"http://127.0.0.1:{port}{path}") as answer,
@@ -37,7 +37,7 @@ async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
 
 
 async def listens(port: int) -> tuple[int, str]:
-    """Asks until it listens."""
+    """Sends probes until the server listens."""
     async with asyncio.timeout(SOON):
         while True:
             with contextlib.suppress(aiohttp.ClientConnectorError):

@@ -1,4 +1,4 @@
-"""`/livez` and `/readyz` of the kubelet API: whether the bridge serves, or would."""
+"""``/livez`` and ``/readyz`` of the kubelet API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def ask(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
 
 
 async def until(session: aiohttp.ClientSession, code: int) -> None:
-    """Asks until that is the answer."""
+    """Sends requests until the response is as expected."""
     async with asyncio.timeout(SOON):
         while (await ask(session, "/readyz"))[0] != code:  # noqa: ASYNC110  # it is asked
             await asyncio.sleep(0.004)

@@ -1,4 +1,4 @@
-"""A join that is refused once its caches are filled, as a process: what it writes."""
+"""Output of a join process that is rejected once its caches are filled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
-    """Two clusters with TLS, as real ones have it."""
+    """Two clusters with TLS."""
     authority = Authority(tmp_path)
     tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
     async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:

@@ -1,4 +1,4 @@
-"""Several bridges of one node: one serves it, the others stand by and take over; fake clusters."""
+"""Replicas of one node: one serves it, the others stand by and take over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("soon", "elects")
 
 @pytest.fixture
 def elects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases last no longer than a test can wait."""
+    """Leases are short."""
     monkeypatch.setattr(election_record, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.7)
     monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.05)
@@ -40,7 +40,7 @@ def elects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def world(two: Clusters) -> World:
-    """Who makes pods, and runs them."""
+    """Creates pods and simulates the remote's kubelet."""
     return World(two.home, two.remote)
 
 
@@ -49,13 +49,13 @@ def holder(two: Clusters) -> str:
 
 
 def port(two: Clusters) -> int:
-    """Where home's API server looks for the kubelet API."""
+    """The address of the kubelet API in the Node's status."""
     found: int = two.home.get(NODES, NODE)["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     return found
 
 
 def written(two: Clusters) -> list[str]:
-    """All that was written since the log was cleared, but for Leases and the Node."""
+    """All writes since the log was cleared, except of Leases and the Node."""
     return [
         f"{it.method} {it.path}"
         for it in two.writes()
@@ -158,7 +158,8 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
 async def test_successor_has_the_last_writes_of_its_predecessor(
     two: Clusters, world: World
 ) -> None:
-    """Though its own watches have said nothing of it: what has run and ended does not run again."""
+    """A pod that has terminated does not run again, although the successor's own watches have not
+    delivered its last state."""
     async with joined(two) as first:
         others = {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)}
         second = await standby(two)

@@ -1,4 +1,4 @@
-"""A bridge that is told to stop has stopped a moment later, whatever hangs: as a process.
+"""A bridge process stops within its bounds after a signal, whatever hangs.
 
 Its bounds are made short here; `e2e/test_failure_modes.py` has them as they are. What they add up
 to is `test_the_bounds_are_within_ten_seconds`.
@@ -33,7 +33,8 @@ DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60
 
 
 def test_the_bounds_are_within_ten_seconds() -> None:
-    """Of a stop: the Lease, the streams with their cleanup, a plugin. Then the process is ended."""
+    """A stop waits for the Lease, the streams with their cleanup, and a plugin, one after the
+    other; then the process is killed."""
     streams = node_kubelet.STREAMS_SECONDS + 2 * server.CLEANUP
     longest = credential_plugins.REAP_TIMEOUT + replica.RELEASE_SECONDS + streams
     assert longest < runner.STOP_SECONDS
@@ -96,7 +97,7 @@ async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
 
 
 def with_plugin(two: Clusters, script: str) -> None:
-    """The remote's kubeconfig has this credential plugin."""
+    """Sets the credential plugin of the remote's kubeconfig."""
     path = two.settings.remote.path
     assert path is not None
     user = plugin(path.with_name("plugin"), script)
@@ -104,12 +105,12 @@ def with_plugin(two: Clusters, script: str) -> None:
 
 
 def hanging(folder: Path) -> str:
-    """A script that notes its id and that of what it has started, and hangs."""
+    """A script that writes its process id and its child's, and hangs."""
     return f"echo $$ >{folder}/pids; sleep 60 & echo $! >>{folder}/pids; wait\n"
 
 
 async def noted(two: Clusters, folder: Path) -> list[int]:
-    """The ids of the plugin that hangs and of what it has started."""
+    """The process ids of the hanging plugin and its child."""
 
     def ids() -> list[int]:
         path = folder / "pids"
@@ -120,7 +121,7 @@ async def noted(two: Clusters, folder: Path) -> list[int]:
 
 
 def are_gone(pids: list[int]) -> Callable[[], bool]:
-    """Whether the processes have ended; somebody else may have to reap them."""
+    """Whether the processes have exited; another process may have to reap them."""
 
     def gone(pid: int) -> bool:
         try:
@@ -145,7 +146,7 @@ async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
 async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a credential is refused and another is asked for."""
+    """A rejected credential makes the bridge run the plugin again."""
     good = credential({"token": CANARY})
     with_plugin(two, f"if [ -e {tmp_path}/hangs ]; then {hanging(tmp_path)} fi\n{good}")
     extra = "from sync.kube import credentials; credentials.RENEW_INTERVAL = 0.1"
@@ -161,7 +162,7 @@ async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
 
 
 async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:
-    """Nothing can end it but the end of the process; that says so, and is an error."""
+    """Only the exit of the process ends the thread; the exit code is 1, with a message."""
     async with bridge(two, extra=DEAF, address="") as process:
         await two.remote.until(lambda: two.home.requests("GET", "*/kube-system"), timeout=START)
         await asyncio.sleep(0.5)

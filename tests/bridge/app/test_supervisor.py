@@ -1,4 +1,4 @@
-"""Several joins in one process: what happens to one is nothing to the others."""
+"""Several joins in one process, which fail independently."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 @pytest.fixture(autouse=True)
 def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is begun again soon."""
+    """Failed joins are restarted soon."""
     monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.01)
     monkeypatch.setattr(supervisor, "RETRY_CAP", 0.1)
 
 
 def ready(two: Clusters, name: str) -> bool:
-    """Whether home has a Node of that name that is Ready."""
+    """Whether home has a Ready Node of this name."""
     nodes = {it["metadata"]["name"]: it for it in two.home.objects(NODES)}
     conditions = nodes.get(name, {}).get("status", {}).get("conditions", [])
     return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
@@ -77,7 +77,7 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
 
 
 class Serves:
-    """In the place of `app.serve`: does as it is told for each node."""
+    """Replaces `join.serve_node`: raises the errors in ``ends``, and then waits."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -94,7 +94,7 @@ class Serves:
 
 @pytest.fixture
 def serves(monkeypatch: pytest.MonkeyPatch) -> Serves:
-    """Nothing is joined."""
+    """Joins are simulated."""
     made = Serves()
     monkeypatch.setattr(join, "serve_node", made)
     return made

@@ -37,7 +37,7 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 @dataclass
 class World:
-    """What a test has at hand."""
+    """The server under test, its fake clusters and its clients."""
 
     home: FakeHome
     remote: FakeRemote
@@ -51,7 +51,7 @@ class World:
 
     @property
     def held(self) -> int:
-        """Bytes that the server holds for its callers."""
+        """Bytes that the server buffers for its clients."""
         http = self.server._http
         assert http is not None
         return sum(transport.get_write_buffer_size() for transport in http._connections.values())
@@ -59,7 +59,7 @@ class World:
     def session(
         self, *, token: str | None = "good", cert: str | None = None
     ) -> aiohttp.ClientSession:
-        """A client with that credential."""
+        """A client with this credential."""
         return aiohttp.ClientSession(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
@@ -69,7 +69,8 @@ class World:
     async def upgrade(
         self, target: str, *headers: str, method: str = "POST", protocol: str = "SPDY/3.1"
     ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-        """Asks for an upgrade as home's API server does; the answer's head, and the connection."""
+        """Requests an upgrade as home's API server does; returns the response's head and the
+        connection."""
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.server.port, ssl=self.pki.client_context("apiserver")
         )
@@ -88,7 +89,7 @@ class World:
 async def running(
     pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS
 ) -> AsyncIterator[World]:
-    """A world; ``tls`` is whether the remote speaks it."""
+    """A world whose remote optionally uses TLS."""
     async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
         to_home = access_for(home.url, "home")
         to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
@@ -113,6 +114,6 @@ async def running(
 
 @pytest.fixture
 async def world(pki: Pki) -> AsyncIterator[World]:
-    """A world with a remote that speaks TLS."""
+    """A world whose remote uses TLS."""
     async with running(pki) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Two small API servers: a home that reviews callers, and a remote whose upgrades a test plays.
+"""Two small API servers: a home that answers reviews, and a remote whose upgrades a test scripts.
 
 They speak just enough HTTP, on real sockets, and note what they were asked.
 """
@@ -29,7 +29,7 @@ EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&ou
 
 
 def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> ClientConfig:
-    """An Access that no kubeconfig was read for."""
+    """A client configuration without a kubeconfig."""
     access = ClientConfig(KubeconfigRef(Path("none")), side=side)
     access.server = server
     access.ssl = context
@@ -39,17 +39,17 @@ def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -
 
 
 class FakeHome:
-    """Reviews tokens and accesses. ``tokens`` and ``denied`` are what it knows."""
+    """Answers TokenReviews from ``tokens`` and SubjectAccessReviews from ``denied``."""
 
     def __init__(self) -> None:
         self.tokens = {"good": "alice", "metrics": "system:serviceaccount:kube-system:metrics"}
         self.denied: set[tuple[str, str, str]] = set()
-        """Of user, verb and subresource."""
+        """User, verb and subresource of denied accesses."""
         self.failing: set[str] = set()
-        """Kinds of review that are answered 500."""
+        """Kinds of review that get 500."""
         self.delay = 0.0
         self.held: dict[str, asyncio.Event] = {}
-        """Kinds of review that are not answered before their event is set."""
+        """Kinds of review that are answered once their event is set."""
         self.token_reviews: list[Object] = []
         self.access_reviews: list[Object] = []
         self.url = ""
@@ -113,7 +113,7 @@ class Asked:
         return parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
 
     def values(self, name: str) -> list[str]:
-        """The values of the headers of that name."""
+        """The values of the headers of this name."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
     async def send(self, data: bytes) -> None:
@@ -121,12 +121,12 @@ class Asked:
         await self.writer.drain()
 
     async def switch(self, more: bytes = b"", headers: str = "") -> None:
-        """Answers 101 as the API server does for SPDY."""
+        """Answers 101 as an API server does for SPDY."""
         head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
         await self.send((head + headers + "\r\n").encode() + more)
 
     async def gone(self) -> None:
-        """Returns when the other side has hung up; drops what comes until then."""
+        """Returns when the peer has closed the connection; discards data until then."""
         try:
             while await self.reader.read(65536):
                 pass
@@ -138,12 +138,12 @@ Play = Callable[[Asked], Awaitable[None]]
 
 
 class FakeRemote:
-    """Plays ``play`` for each request. The connection ends when that returns."""
+    """Runs ``play`` for each request, and closes the connection when it returns."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.asked: list[Asked] = []
         self.ended = 0
-        """How many requests have been played to their end."""
+        """Number of requests whose ``play`` has returned."""
         self.play: Play = _not_found
         self.url = ""
         self._context = context
@@ -194,7 +194,7 @@ async def _not_found(asked: Asked) -> None:
 async def answer(
     asked: Asked, status: int, body: bytes, content_type: str = "application/json"
 ) -> None:
-    """A whole answer that is no upgrade."""
+    """A complete response without an upgrade."""
     head = (
         f"HTTP/1.1 {status} Said\r\nContent-Type: {content_type}\r\nSet-Cookie: a=b\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
@@ -203,15 +203,15 @@ async def answer(
 
 
 async def echo(asked: Asked) -> None:
-    """Switches, and sends back what comes."""
+    """Answers 101 and echoes all data."""
     await asked.switch()
     while data := await asked.reader.read(65536):
         await asked.send(data)
 
 
 def deafen(writer: asyncio.StreamWriter) -> None:
-    """Makes a TCP peer that is gone without a word: what comes to this socket is dropped before
-    TCP sees it, so nothing is acknowledged and no probe is answered."""
+    """Simulates an unresponsive TCP peer: drops the socket's packets before TCP sees them, so that
+    no data is acknowledged and no keepalive probe is answered."""
     drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
     program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
     attach_filter = getattr(socket, "SO_ATTACH_FILTER", 26)
@@ -219,7 +219,7 @@ def deafen(writer: asyncio.StreamWriter) -> None:
 
 
 class Directory:
-    """One pod that exists, ``default/web`` with the UID ``uid-1``; and whatever is put in."""
+    """A directory with the pod ``default/web`` (UID ``uid-1``), and what a test adds."""
 
     def __init__(self) -> None:
         self.remote = RemotePod("default-home", "web", frozenset({"app", "init"}))
@@ -238,7 +238,7 @@ class Directory:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until what is called says yes; five seconds at most."""
+    """Waits until the condition is true, at most five seconds."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110  # others change it, and know nothing of tests
             await asyncio.sleep(0.005)

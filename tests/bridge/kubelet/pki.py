@@ -1,4 +1,4 @@
-"""A certificate authority, the certificates of the parties, and TLS contexts made of them."""
+"""A certificate authority, the parties' certificates, and TLS contexts that use them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USAGES = {
 
 
 class Pki:
-    """Writes its files into a folder. ``stranger`` is signed by an authority of its own."""
+    """Writes all files to a directory. Another CA signs the certificate of ``stranger``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -60,7 +60,7 @@ class Pki:
         return self._folder / f"{party}.crt", self._folder / f"{party}.key"
 
     def client_context(self, party: str | None) -> ssl.SSLContext:
-        """Trusts the authority; comes with the party's certificate, or with none."""
+        """A client context that trusts the CA, with the party's certificate or none."""
         context = ssl.create_default_context(cafile=self._folder / "ca.crt")
         context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
         context.set_alpn_protocols(["http/1.1"])
@@ -69,7 +69,7 @@ class Pki:
         return context
 
     def server_context(self, party: str) -> ssl.SSLContext:
-        """The TLS of a server that is this party."""
+        """The server context of this party."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.files(party))
         return context
