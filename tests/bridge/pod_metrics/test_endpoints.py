@@ -1,4 +1,4 @@
-"""What the kubelet API says of the pods' use, between a home that asks and kubelets that answer."""
+"""Resource metrics of the kubelet API, with fake kubelets in the remote."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from translators.objects import is_deleting
 pytestmark = pytest.mark.usefixtures("soon")
 
 RESOURCE = "/metrics/resource"
-#: What every kubelet tells of: the pods that tests make, and a foreign one.
+#: The pods of every fake kubelet: those of the tests, and an unmanaged one.
 TOLD = (("default-h", "a"), ("default-h", "b"), ("kube-system", "secret-pod"))
 
 
@@ -138,7 +138,9 @@ async def test_every_path_has_only_pods_of_this_node(two: Clusters, there: Kubel
             if path == "/stats/summary":
                 continue
             labels = [
-                it.labels for told in text_string_to_metric_families(text) for it in told.samples
+                it.labels
+                for family in text_string_to_metric_families(text)
+                for it in family.samples
             ]
             named = {(it["namespace"], it["pod"]) for it in labels if "pod" in it}
             assert named == {("default", "a"), ("default", "b")}
@@ -273,7 +275,7 @@ async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelet
 
 
 def queries(two: Clusters) -> list[tuple[str, dict[str, str]]]:
-    """What the remote's kubelets were asked."""
+    """The requests to the remote's kubelets."""
     found = two.remote.requests("GET", "*/proxy/*")
     return [(entry.path, dict(entry.query)) for entry in found]
 
@@ -333,8 +335,8 @@ async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there:
         assert value(text, "resource_scrape_error") == 0
         summary = await read(session, "/stats/summary")
         assert '"usageNanoCores":250000000' in summary
-        for said in (text, summary):
-            assert "secret-pod" not in said
+        for body in (text, summary):
+            assert "secret-pod" not in body
         assert await is_empty(session, "/metrics/cadvisor")
         assert await is_empty(session, "/metrics/probes")
         assert any("its metrics API serves" in line for line in run.told)

@@ -49,12 +49,12 @@ class Forward:
         await self._asked.send(server_frame(opcode, bytes([channel]) + data))
 
     async def ping(self) -> None:
-        """As servers may."""
+        """Sends a ping, as servers may."""
         await self._asked.send(server_frame(9, b"there?"))
 
-    async def fail(self, said: str) -> None:
-        """What a kubelet tells of a port on which nothing listens."""
-        await self.send(said.encode(), channel=ERROR)
+    async def fail(self, message: str) -> None:
+        """Reports an error on the error channel, as a kubelet does for a closed port."""
+        await self.send(message.encode(), channel=ERROR)
 
     async def receive(self) -> bytes:
         """The data of the next message; b"" where the client has closed."""
@@ -80,11 +80,11 @@ class Forward:
         return first & 15, bytes(byte ^ key[at % 4] for at, byte in enumerate(masked))
 
     async def close(self) -> None:
-        """The pod has hung up."""
+        """Closes the WebSocket, as if the pod had closed."""
         await self._asked.send(server_frame(8, b"\x03\xe8"))
 
     async def gone(self) -> None:
-        """Until the client has hung up."""
+        """Waits until the client has closed."""
         await self._asked.gone()
 
 
@@ -121,7 +121,7 @@ def playing(remote: FakeRemote, pods: dict[str, Pod]) -> None:
 
 
 async def says_its_name(forward: Forward) -> None:
-    """Answers with its name, and hangs up."""
+    """Responds with the pod's name and closes."""
     await forward.receive()
     await forward.send(forward.pod.encode())
     await forward.close()
@@ -163,7 +163,7 @@ async def at_work(
 
 
 async def answer_at(host: str, port: int, data: bytes) -> bytes:
-    """What a client gets that asks once. Raises ConnectionResetError."""
+    """Sends one request and returns the response. Raises ConnectionResetError."""
     async with asyncio.timeout(5):
         reader, writer = await asyncio.open_connection(host, port)
         try:

@@ -23,7 +23,7 @@ WEB = Key("default", "web")
 
 
 class FakeListeners:
-    """Stands in for the listeners: gives out ports, and notes what it was asked."""
+    """Fakes the listeners: allocates ports and records the plans."""
 
     def __init__(self) -> None:
         self.plans: dict[Key, ForwardPlan] = {}
@@ -108,7 +108,7 @@ async def test_service_leads_to_the_bridge_while_pods_are_ready(
     await with_pods(world, "a", "b")
     assert listeners.pods() == ["a", "b"]
     assert published(world) == [4000, 4001]
-    assert "podIP" not in world.status("a"), "home must not publish an address nobody reaches"
+    assert "podIP" not in world.status("a"), "home must not publish an unreachable address"
 
     not_ready = [{"type": "Ready", "status": "False"}]
     world.runs("a", conditions=not_ready)
@@ -149,8 +149,8 @@ async def test_modified_slices_are_restored(world: World, listeners: FakeListene
     await with_pods(world, "a")
     (slice_,) = slices(world)
     name = slice_["metadata"]["name"]
-    foreign = {"addresses": ["203.0.113.9"], "conditions": {"ready": True}}
-    world.home.update(ENDPOINT_SLICES, name, {"endpoints": [foreign]}, "default")
+    modified = {"addresses": ["203.0.113.9"], "conditions": {"ready": True}}
+    world.home.update(ENDPOINT_SLICES, name, {"endpoints": [modified]}, "default")
     await world.settle()
     assert published(world) == [4000]
     world.home.delete(ENDPOINT_SLICES, name, "default")

@@ -25,7 +25,7 @@ ROOM = 6
 
 
 class FakeListeners:
-    """Stands in for the listeners: notes what it was asked to open, and checks that no address is
+    """Fakes the listeners: records what they listen on, and checks that no address is
     two pods'."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def published(world: World) -> dict[str, str]:
 
 
 def ready(world: World) -> set[str]:
-    """The pods that are told to be."""
+    """The pods with a ready endpoint."""
     ends = [end for it in slices(world) for end in it["endpoints"]]
     return {it["targetRef"]["name"] for it in ends if "targetRef" in it and _is_ready(it)}
 
@@ -125,8 +125,8 @@ async def test_unready_pod_keeps_its_address_and_is_not_ready(
     world.runs("web-0", conditions=[{"type": "Ready", "status": "False"}])
     await world.settle()
     assert published(world) == listeners.pods() == before
-    (told,) = slices(world)[0]["endpoints"]
-    assert told["conditions"] == {"ready": False, "serving": False, "terminating": False}
+    (endpoint,) = slices(world)[0]["endpoints"]
+    assert endpoint["conditions"] == {"ready": False, "serving": False, "terminating": False}
 
 
 async def test_deleted_pod_releases_its_address(world: World, listeners: FakeListeners) -> None:
@@ -141,7 +141,7 @@ async def test_deleted_pod_releases_its_address(world: World, listeners: FakeLis
     gone = min(before)
     world.home.delete(PODS, gone, "default")
     await world.settle()
-    assert published(world) == before, "it ends, and may still be asked"
+    assert published(world) == before, "a terminating pod may still receive requests"
     ending = [it["endpoints"][0]["conditions"] for it in slices(world)]
     assert [it["ready"] for it in ending if it["terminating"]] == [False]
     world.remote.remove(PODS, gone, THERE)
@@ -169,18 +169,18 @@ async def test_addresses_are_restored_after_a_crash(world: World, listeners: Fak
     await with_pods(world, "web-0", "web-1")
     # Others than would be chosen: it is the slices that count.
     first, second = sorted(slices(world), key=lambda it: str(it["endpoints"][0]["hostname"]))
-    told = {"web-0": "10.77.0.6", "web-1": published(world)["web-0"]}
+    swapped = {"web-0": "10.77.0.6", "web-1": published(world)["web-0"]}
     world.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
     await world.stop()
     world.home.heal()
     for slice_ in (first, second):
         end = slice_["endpoints"][0]
-        change = {"endpoints": [{**end, "addresses": [told[end["hostname"]]]}]}
+        change = {"endpoints": [{**end, "addresses": [swapped[end["hostname"]]]}]}
         world.home.update(ENDPOINT_SLICES, slice_["metadata"]["name"], change, "default")
     world.forget()
     world.listeners = again = FakeListeners()
     await world.start()
-    assert published(world) == again.pods() == told
+    assert published(world) == again.pods() == swapped
     assert [it for it in world.writes() if "endpointslices" in it] == []
 
 
@@ -217,8 +217,8 @@ async def test_modified_slices_are_restored(world: World, listeners: FakeListene
     before = published(world)
     one, other = slices(world)
     world.home.delete(ENDPOINT_SLICES, one["metadata"]["name"], "default")
-    foreign = {"endpoints": [{"addresses": ["203.0.113.9"]}]}
-    world.home.update(ENDPOINT_SLICES, other["metadata"]["name"], foreign, "default")
+    modified = {"endpoints": [{"addresses": ["203.0.113.9"]}]}
+    world.home.update(ENDPOINT_SLICES, other["metadata"]["name"], modified, "default")
     await world.settle()
     assert published(world) == listeners.pods() == before
 
@@ -241,7 +241,7 @@ async def test_unreachable_remote_makes_its_pods_not_ready(
 async def test_nothing_is_published_before_the_bridge_listens(
     world: World, listeners: FakeListeners
 ) -> None:
-    listeners.refuses = "another bridge of this machine has it"
+    listeners.refuses = "another bridge on this node holds it"
     world.home.put(service(clusterIP="None"))
     await world.start()
     world.pod("web-0", labels={"app": "web"})

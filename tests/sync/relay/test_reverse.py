@@ -1,4 +1,4 @@
-"""Services in the remote lead to home's pods through a relay pod."""
+"""Services in the remote lead to home's pods through a relay agent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGE = "bridge:1"
 
 
 class FakeForwarder:
-    """Stands in for the carriers: relay pods listen where they are told to, but for the deaf."""
+    """Fakes the forwarder: agents listen on the requested ports, except the deaf ones."""
 
     def __init__(self) -> None:
         self.agents: list[str] = []
@@ -94,7 +94,7 @@ class There:
         self.world.forwarder = self.forwarder = FakeForwarder()
 
     def relays(self) -> list[Object]:
-        """The relay pods, whatever becomes of them."""
+        """All agent Pods, terminating ones included."""
         found = [it for it in self.world.remote.objects(PODS) if reverse.relay_home_namespace(it)]
         return sorted(found, key=lambda it: str(it["metadata"]["creationTimestamp"]))
 
@@ -129,7 +129,7 @@ class There:
         await self.world.settle(waiting=waiting)
 
     async def serve(self) -> Object:
-        """As `start`, and the relay pod runs."""
+        """As `start`, with a running agent."""
         await self.start()
         (pod,) = self.relays()
         self.runs(pod)
@@ -220,8 +220,10 @@ async def test_endpoint_is_verified_once(there: There) -> None:
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.1", "10.1.0.2"), "default")
     await there.world.settle()
     assert there.forwarder.targets() == ["10.1.0.1", "10.1.0.2"]
-    asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods/")]
-    assert asked == ["/api/v1/namespaces/default/pods/10.1.0.2"]
+    requests = [
+        it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods/")
+    ]
+    assert requests == ["/api/v1/namespaces/default/pods/10.1.0.2"]
 
 
 async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None:
@@ -234,8 +236,8 @@ async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None
     home.update(ENDPOINT_SLICES, "web-abc", endpoints(*many), "default")
     await there.world.settle()
     assert there.forwarder.targets() == sorted(many)
-    asked = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods")]
-    assert asked == ["/api/v1/namespaces/default/pods"]
+    requests = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods")]
+    assert requests == ["/api/v1/namespaces/default/pods"]
 
 
 async def test_agent_is_created_and_the_service_leads_to_it(there: There) -> None:
@@ -420,7 +422,7 @@ async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There)
     await there.serve()
     ports = set(there.forwarder.routes)
     await there.world.stop()
-    assert there.published() == ["10.9.0.50"], "nobody else serves it: the relay pod holds"
+    assert there.published() == ["10.9.0.50"], "no other pod serves it: the agent holds connections"
     assert there.forwarder.finished
     there.world.home.put(service("aaa"))
     there.world.home.put(endpoints("10.1.0.9", name="aaa"))
@@ -469,8 +471,8 @@ async def test_objects_with_copied_labels_elsewhere_are_left_alone(there: There)
 
 
 async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> None:
-    foreign = service()
-    foreign["metadata"]["namespace"] = THERE
+    unmanaged = service()
+    unmanaged["metadata"]["namespace"] = THERE
     there.world.remote.put(
         {
             "apiVersion": "v1",
@@ -478,7 +480,7 @@ async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> Non
             "metadata": {"name": THERE, "annotations": {"cluster-bridge.io/accepts-home": "*"}},
         }
     )
-    there.world.remote.put(foreign)
+    there.world.remote.put(unmanaged)
     await there.start(waiting=True)
     assert there.relays() == [], "another's Service gets no endpoints of ours"
 

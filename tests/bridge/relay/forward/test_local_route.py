@@ -1,6 +1,6 @@
-"""A range of addresses on the bridge's machine: who has it, what is left of it, what is in its way.
+"""The local route of `--relay-cidr`: its holder, stale routes, and conflicts.
 
-The machine's routes are stood in for; that they do what they are to do is shown on real clusters
+The node's routes are faked; their effect is tested on real clusters
 (`e2e/test_relay_names.py`).
 """
 
@@ -30,7 +30,7 @@ from tests.bridge.kubelet.fakes import until
 from translators.relay.ipam import IpNetwork
 
 
-class Machine:
+class FakeNode:
     """Its routes."""
 
     def __init__(self) -> None:
@@ -64,8 +64,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    found = Machine()
+def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    found = FakeNode()
     monkeypatch.setattr(netlink, "routes", found._list)
     monkeypatch.setattr(netlink, "add_local_route", found._add)
     monkeypatch.setattr(netlink, "remove_local_route", found._remove)
@@ -76,7 +76,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def cidr() -> str:
-    """Another for each test: who has one is told to the whole machine."""
+    """A different range per test, because the lock is visible on the whole node."""
     number = uuid.uuid4().int
     return f"10.{number % 256}.{number // 256 % 256}.0/24"
 
@@ -98,94 +98,94 @@ class Holding:
         assert isinstance(ended, asyncio.CancelledError), ended
 
 
-async def test_route_exists_while_a_bridge_holds_it(machine: Machine, cidr: str) -> None:
+async def test_route_exists_while_a_bridge_holds_it(node: FakeNode, cidr: str) -> None:
     async with Holding(cidr) as held:
         assert held.unavailable_reason == ""
-        assert machine.ours() == [cidr]
+        assert node.ours() == [cidr]
         assert not is_stale(cidr), "it is somebody's"
         remove_stale(cidr)
-        assert machine.ours() == [cidr], "a bridge that runs keeps it"
+        assert node.ours() == [cidr], "a running bridge keeps its route"
     assert held.unavailable_reason
-    assert machine.ours() == []
+    assert node.ours() == []
 
 
-async def test_second_bridge_waits_for_the_range(machine: Machine, cidr: str) -> None:
+async def test_second_bridge_waits_for_the_range(node: FakeNode, cidr: str) -> None:
     async with Holding(cidr):
         async with Holding(cidr) as waiting:
             assert "another bridge on this node holds" in waiting.unavailable_reason
-        assert machine.ours() == [cidr], "who only waited takes nothing away"
+        assert node.ours() == [cidr], "a bridge that only waited must not remove the route"
         last = Holding(cidr)
         held = await last.__aenter__()
     await until(lambda: held.unavailable_reason == "")
-    assert machine.ours() == [cidr]
+    assert node.ours() == [cidr]
     await last.__aexit__()
 
 
-async def test_stale_route_is_taken_over(machine: Machine, cidr: str) -> None:
-    machine.has(cidr, ours=True)
+async def test_stale_route_is_taken_over(node: FakeNode, cidr: str) -> None:
+    node.has(cidr, ours=True)
     assert is_stale(cidr)
     check_available(cidr)
     async with Holding(cidr) as held:
         assert held.unavailable_reason == ""
-        assert machine.ours() == [cidr]
-    assert machine.ours() == []
+        assert node.ours() == [cidr]
+    assert node.ours() == []
 
 
-async def test_stale_route_can_be_removed(machine: Machine, cidr: str) -> None:
-    machine.has("10.0.0.0/8", gateway=True)
-    machine.has(cidr, ours=True)
+async def test_stale_route_can_be_removed(node: FakeNode, cidr: str) -> None:
+    node.has("10.0.0.0/8", gateway=True)
+    node.has(cidr, ours=True)
     remove_stale(cidr)
-    assert [str(it.destination) for it in machine.routes] == ["10.0.0.0/8"]
+    assert [str(it.destination) for it in node.routes] == ["10.0.0.0/8"]
     remove_stale(cidr)
-    machine.has(cidr, ours=True)
-    machine.allows = False
+    node.has(cidr, ours=True)
+    node.allows = False
     with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
         remove_stale(cidr)
 
 
-async def test_route_of_others_is_not_touched(machine: Machine, cidr: str) -> None:
-    machine.routes.append(
+async def test_route_of_others_is_not_touched(node: FakeNode, cidr: str) -> None:
+    node.routes.append(
         Route(ipaddress.ip_network(cidr), is_local=True, is_bridge_owned=False, has_gateway=False)
     )
     async with Holding(cidr) as held:
         assert "through a route that no bridge created" in held.unavailable_reason
-        machine.routes.clear()
+        node.routes.clear()
         await until(lambda: held.unavailable_reason == "")
-    assert machine.ours() == []
+    assert node.ours() == []
 
 
-async def test_route_removed_by_others_is_tolerated(machine: Machine, cidr: str) -> None:
+async def test_route_removed_by_others_is_tolerated(node: FakeNode, cidr: str) -> None:
     async with Holding(cidr):
-        machine.routes.clear()
+        node.routes.clear()
 
 
 # -- before a join -------------------------------------------------------------------------
 
 
-def test_unused_range_is_available(machine: Machine) -> None:
-    machine.has("0.0.0.0/0", gateway=True)
-    machine.has("10.78.0.0/24")
-    machine.has("fd00::/8")
-    machine.has("10.77.0.0/24", gateway=True)  # As home's machines lead it to the bridge.
+def test_unused_range_is_available(node: FakeNode) -> None:
+    node.has("0.0.0.0/0", gateway=True)
+    node.has("10.78.0.0/24")
+    node.has("fd00::/8")
+    node.has("10.77.0.0/24", gateway=True)  # As home's machines lead it to the bridge.
     check_available("10.77.0.0/24")
 
 
 @pytest.mark.parametrize(
     "taken", ["10.77.0.0/16", "10.77.0.5/32", "10.0.0.0/8", "10.77.0.128/25", "10.77.0.0/24"]
 )
-def test_range_in_use_on_the_node_is_rejected(machine: Machine, taken: str) -> None:
-    machine.has(taken)
+def test_range_in_use_on_the_node_is_rejected(node: FakeNode, taken: str) -> None:
+    node.has(taken)
     with pytest.raises(LocalRouteError, match=f"is in use: this node has a route to {taken}"):
         check_available("10.77.0.0/24")
 
 
-def test_stale_route_of_another_range_does_not_conflict(machine: Machine) -> None:
-    machine.has("10.77.0.0/16", ours=True)
+def test_stale_route_of_another_range_does_not_conflict(node: FakeNode) -> None:
+    node.has("10.77.0.0/16", ours=True)
     check_available("10.77.0.0/24")
 
 
-def test_missing_capability_is_reported(machine: Machine) -> None:
-    machine.allows = False
+def test_missing_capability_is_reported(node: FakeNode) -> None:
+    node.allows = False
     with pytest.raises(LocalRouteError, match="CAP_NET_ADMIN"):
         check_available("10.77.0.0/24")
 

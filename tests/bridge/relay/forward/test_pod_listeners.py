@@ -1,6 +1,6 @@
-"""Connections to addresses of pods, each carried to its own pod.
+"""Connections to pod addresses, each forwarded to its own pod.
 
-All addresses of 127.0.0.0/8 are this machine's own, so no range has to be made one.
+All addresses of 127.0.0.0/8 are local, so the tests need no route.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WEB, ADMIN = Key("shop", "web"), Key("shop", "admin")
 
 
 class Routes:
-    """Stands in for the machine's."""
+    """Fakes the node's routes."""
 
     def __init__(self) -> None:
         self.ours: list[str] = []
@@ -60,37 +60,37 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> Routes:
 class Relay:
     """Doors at work, before a remote."""
 
-    def __init__(self, access: ClientConfig, asked: RelaySettings) -> None:
+    def __init__(self, access: ClientConfig, settings: RelaySettings) -> None:
         self.metrics = RelayMetrics()
-        self.told: list[tuple[Key, str]] = []
+        self.reported: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access, address="127.0.0.1", settings=asked, metrics=self.metrics
+            access, address="127.0.0.1", settings=settings, metrics=self.metrics
         )
         with socket.create_server(("127.0.0.1", 0)) as sock:
             self.port = sock.getsockname()[1]
 
     def limited(self, key: Key, why: str) -> None:
-        self.told.append((key, why))
+        self.reported.append((key, why))
 
     def to(self, address: str, name: str) -> dict[ListenAddress, Backend]:
         """A pod's one port, at its address."""
         uid = RemoteUid(f"uid-{name}")
         return {ListenAddress(address, self.port): Backend("shop-h", name, uid, self.port)}
 
-    async def open(self, doors: dict[ListenAddress, Backend], key: Key = WEB) -> None:
+    async def open(self, addresses: dict[ListenAddress, Backend], key: Key = WEB) -> None:
         assert self.listeners.pod_listeners is not None
-        await self.listeners.pod_listeners.listen(key, doors)
+        await self.listeners.pod_listeners.listen(key, addresses)
 
     async def ask(self, address: str) -> bytes:
         return await answer_at(address, self.port, b"who?")
 
 
 @asynccontextmanager
-async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
+async def relaying(settings: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
     """A relay to these pods, which has the range."""
     async with FakeRemote() as remote:
         playing(remote, played)
-        made = Relay(access_for(remote.url, "remote"), asked or RelaySettings(cidr=CIDR))
+        made = Relay(access_for(remote.url, "remote"), settings or RelaySettings(cidr=CIDR))
         async with at_work(made.listeners, made.limited, made.metrics):
             yield made
 
@@ -133,15 +133,15 @@ async def test_two_services_share_one_port_of_a_pod(routes: Routes) -> None:
 
 
 async def test_connections_count_against_their_service(routes: Routes) -> None:
-    asked = RelaySettings(cidr=CIDR, per_service=1)
-    async with relaying(asked, a=fake_pods.waits, b=fake_pods.waits) as made:
+    settings = RelaySettings(cidr=CIDR, per_service=1)
+    async with relaying(settings, a=fake_pods.waits, b=fake_pods.waits) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)
         await until(lambda: made.metrics.dials["ok"] == 1)
         with pytest.raises(ConnectionResetError):
             await made.ask(B)
         assert made.metrics.results == {"service-limit": 1}
-        assert [key for key, _ in made.told] == [WEB]
+        assert [key for key, _ in made.reported] == [WEB]
         writer.close()
 
 

@@ -1,4 +1,4 @@
-"""How many a second, how many at once, and whose turn it is."""
+"""Rates, slots and turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ONE, OTHER = Key("shop", "one"), Key("shop", "other")
 
 
 def on_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """What counts is the rate, not how busy the machine is."""
+    """Runs the test on virtual time, so that the load of the host does not matter."""
 
     def run() -> None:
         run_virtual(test)

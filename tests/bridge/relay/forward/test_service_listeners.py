@@ -1,4 +1,4 @@
-"""Connections to ports of the bridge, carried to pods of a remote by port-forwards."""
+"""Connections to ports of the bridge, forwarded to pods in the remote by port-forwards."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def plan(*names: str, affinity: float | None = None) -> ForwardPlan:
 class Relay:
     """Listeners at work, before a remote."""
 
-    def __init__(self, remote: FakeRemote, asked: RelaySettings) -> None:
+    def __init__(self, remote: FakeRemote, settings: RelaySettings) -> None:
         self.remote = remote
         self.metrics = RelayMetrics()
         self.reported: list[tuple[Key, str]] = []
         self.listeners = ServiceListeners(
-            access_for(remote.url, "remote"), address=HERE, settings=asked, metrics=self.metrics
+            access_for(remote.url, "remote"), address=HERE, settings=settings, metrics=self.metrics
         )
 
     def limited(self, key: Key, why: str) -> None:
@@ -52,16 +52,16 @@ class Relay:
         return await self.listeners.serve(key, wanted, {})
 
     async def ask(self, port: int, data: bytes = b"who?") -> bytes:
-        """What a client gets that asks once. Raises ConnectionResetError."""
+        """Sends one request and returns the response. Raises ConnectionResetError."""
         return await answer_at(HERE, port, data)
 
 
 @asynccontextmanager
-async def relaying(asked: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
+async def relaying(settings: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
     """A relay to these pods."""
     async with FakeRemote() as remote:
         playing(remote, played)
-        relay = Relay(remote, asked or RelaySettings())
+        relay = Relay(remote, settings or RelaySettings())
         async with at_work(relay.listeners, relay.limited, relay.metrics):
             yield relay
 
@@ -228,31 +228,31 @@ class Nowhere(asyncio.Transport):
 
 
 class LostAtOnce:
-    """A way to a pod that ends as it is taken, in order or not."""
+    """A port-forward that ends at once, in order or not."""
 
-    def __init__(self, said: bytes) -> None:
-        self._said = said
+    def __init__(self, data: bytes) -> None:
+        self._data = data
 
     def take(self, protocol: asyncio.Protocol) -> None:
         protocol.connection_made(Nowhere())
-        protocol.data_received(self._said)
+        protocol.data_received(self._data)
         protocol.connection_lost(None)
 
 
 async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said = b""
+    data = b""
 
     async def lost(access: ClientConfig, backend: Backend) -> LostAtOnce:
-        return LostAtOnce(said)
+        return LostAtOnce(data)
 
     monkeypatch.setattr(connections_module, "open_port_forward", lost)
     async with relaying() as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
-        said = server_frame(8, b"\x03\xe8")
+        data = server_frame(8, b"\x03\xe8")
         assert await relay.ask(port, b"") == b""
         await until(lambda: relay.metrics.open == 0)
         assert relay.metrics.results == {"failed": 1, "done": 1}
@@ -300,22 +300,22 @@ async def test_previous_ports_are_requested_first() -> None:
 async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     with socket.create_server((HERE, 0)) as probe:
         first = probe.getsockname()[1]
-    asked = RelaySettings(ports=PortRange(first, first))
-    async with relaying(asked, a=fake_pods.says_its_name) as relay:
+    settings = RelaySettings(ports=PortRange(first, first))
+    async with relaying(settings, a=fake_pods.says_its_name) as relay:
         assert await relay.serve(plan("a")) == {EndpointPort("http", 0): first}
         with pytest.raises(PortUnavailableError, match=f"{first}-{first}"):
             await relay.serve(plan("a"), Key("shop", "other"))
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("settings", "why"),
     [
         (RelaySettings(connections=3), "namespace-limit"),
         (RelaySettings(per_service=2), "service-limit"),
     ],
 )
-async def test_connections_beyond_the_limit_are_reset(asked: RelaySettings, why: str) -> None:
-    async with relaying(asked, a=fake_pods.waits) as relay:
+async def test_connections_beyond_the_limit_are_reset(settings: RelaySettings, why: str) -> None:
+    async with relaying(settings, a=fake_pods.waits) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
         await until(lambda: relay.metrics.open == 2)
@@ -417,8 +417,8 @@ async def test_flooded_service_does_not_delay_another(
 ) -> None:
     """The rate in all is used up by one; the next turns are both's."""
     monkeypatch.setattr(connections_module, "SLOT_WAIT", 60.0)
-    asked = RelaySettings(rate=20, service_rate=1000)
-    async with relaying(asked, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
+    settings = RelaySettings(rate=20, service_rate=1000)
+    async with relaying(settings, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
         (flood,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         many = [asyncio.create_task(relay.ask(flood)) for _ in range(60)]
@@ -431,8 +431,8 @@ async def test_flooded_service_does_not_delay_another(
 
 
 async def test_service_limit_leaves_capacity_for_others() -> None:
-    asked = RelaySettings(per_service=1)
-    async with relaying(asked, a=fake_pods.waits, b=fake_pods.says_its_name) as relay:
+    settings = RelaySettings(per_service=1)
+    async with relaying(settings, a=fake_pods.waits, b=fake_pods.says_its_name) as relay:
         (full,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         _, writer = await asyncio.open_connection(HERE, full)

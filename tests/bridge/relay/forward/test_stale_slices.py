@@ -1,4 +1,4 @@
-"""What a relay of before has left, when the node is joined with another ``--network``."""
+"""Slices of a previous relay, when the node is joined with another ``--network``."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def was_joined(two: Clusters, network: str) -> None:
     async with joined(two):
         pass
     annotations = two.home.get(NODES, NODE)["metadata"]["annotations"]
-    said = {**json.loads(annotations[ANNOTATION_OPTIONS]), "network": network}
-    changed = {"metadata": {"annotations": {ANNOTATION_OPTIONS: json.dumps(said)}}}
+    options = {**json.loads(annotations[ANNOTATION_OPTIONS]), "network": network}
+    changed = {"metadata": {"annotations": {ANNOTATION_OPTIONS: json.dumps(options)}}}
     two.home.update(NODES, NODE, changed)
     put_slice(two, "ours", NODE)
     put_slice(two, "anothers", "another")

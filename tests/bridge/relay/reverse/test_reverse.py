@@ -1,4 +1,4 @@
-"""Connections of the remote's pods, through a relay pod and a bridge, to pods at home."""
+"""Connections from pods in the remote to pods at home, through a relay agent and a bridge."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def free_port() -> int:
 
 
 class ReverseWorld:
-    """A relay pod in a remote, a bridge that speaks to it, and pods at home."""
+    """A relay agent in a remote, a bridge that is connected to it, and pods at home."""
 
-    def __init__(self, remote: FakeRemote, relay: RelayAgent, asked: RelaySettings) -> None:
+    def __init__(self, remote: FakeRemote, relay: RelayAgent, settings: RelaySettings) -> None:
         self.remote = remote
         self.relay = relay
         self.metrics = ReverseRelayMetrics()
@@ -50,7 +50,7 @@ class ReverseWorld:
         self.port = free_port()
         self.forwarder = ReverseForwarder(
             access_for(remote.url, "remote"),
-            settings=asked,
+            settings=settings,
             metrics=self.metrics,
             is_leader=lambda: self.leads,
         )
@@ -59,7 +59,7 @@ class ReverseWorld:
 
     async def _forwarded(self, forward: Forward) -> None:
         """As a kubelet does it: what comes goes to a port of the pod's loopback, and back."""
-        assert forward.port == CONTROL_PORT, "no other port of the pod is asked for"
+        assert forward.port == CONTROL_PORT, "only the control port is forwarded"
         self.forwards += 1
         reader, writer = await asyncio.open_connection(HERE, self.relay.control_port)
 
@@ -121,7 +121,7 @@ async def at_home(serve: Serving) -> AsyncIterator[HomeTarget]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def says(name: bytes) -> Serving:
+def responds(name: bytes) -> Serving:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(100)
         writer.write(name)
@@ -156,7 +156,7 @@ async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 @asynccontextmanager
 async def relayed(
-    asked: RelaySettings | None = None, *, hold_timeout: float = 5.0
+    settings: RelaySettings | None = None, *, hold_timeout: float = 5.0
 ) -> AsyncIterator[ReverseWorld]:
     """All of it at work."""
     relay = RelayAgent(host=HERE, control_port=0, hold_timeout=hold_timeout)
@@ -164,14 +164,14 @@ async def relayed(
     running = asyncio.create_task(relay.run(stop))
     await until(lambda: relay.control_port > 0)
     async with FakeRemote() as remote:
-        back = ReverseWorld(remote, relay, asked or RelaySettings())
-        carrying = asyncio.create_task(back.forwarder.run())
+        back = ReverseWorld(remote, relay, settings or RelaySettings())
+        forwarding = asyncio.create_task(back.forwarder.run())
         await asyncio.sleep(0)
         try:
             yield back
         finally:
-            carrying.cancel()
-            await asyncio.gather(carrying, return_exceptions=True)
+            forwarding.cancel()
+            await asyncio.gather(forwarding, return_exceptions=True)
             assert back.metrics.open == 0
             assert back.metrics.agents == 0
             running.cancel()
@@ -179,7 +179,7 @@ async def relayed(
 
 
 async def test_connections_are_balanced_over_pods_at_home() -> None:
-    async with relayed() as back, at_home(says(b"a")) as one, at_home(says(b"b")) as other:
+    async with relayed() as back, at_home(responds(b"a")) as one, at_home(responds(b"b")) as other:
         back.show(one, other)
         await back.ready()
         answers = [await back.ask() for _ in range(6)]
@@ -257,7 +257,7 @@ async def test_client_close_reaches_the_pod_at_home() -> None:
 
 
 async def test_held_connection_is_served_by_the_next_bridge() -> None:
-    async with relayed() as back, at_home(says(b"a")) as pod:
+    async with relayed() as back, at_home(responds(b"a")) as pod:
         back.show(pod)
         await back.ready()
         back.forwarder.update(SHOP, [], {})
@@ -270,7 +270,7 @@ async def test_held_connection_is_served_by_the_next_bridge() -> None:
 
 
 async def test_agent_stops_listening_without_a_bridge() -> None:
-    async with relayed(hold_timeout=0.3) as back, at_home(says(b"a")) as pod:
+    async with relayed(hold_timeout=0.3) as back, at_home(responds(b"a")) as pod:
         back.show(pod)
         await back.ready()
         back.forwarder.update(SHOP, [], {})
@@ -292,7 +292,7 @@ async def test_agent_stops_listening_without_a_bridge() -> None:
 
 
 async def test_second_bridge_replaces_the_first() -> None:
-    async with relayed() as back, at_home(says(b"a")) as pod, at_home(says(b"b")) as other:
+    async with relayed() as back, at_home(responds(b"a")) as pod, at_home(responds(b"b")) as other:
         back.show(pod)
         await back.ready()
         back.leads = False  # so that it does not come back
@@ -302,14 +302,14 @@ async def test_second_bridge_replaces_the_first() -> None:
             metrics=ReverseRelayMetrics(),
             is_leader=lambda: True,
         )
-        carrying = asyncio.create_task(another.run())
+        forwarding = asyncio.create_task(another.run())
         await asyncio.sleep(0)
         another.update(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
         await until(lambda: bool(another.agent_state(POD).listening))
         await until(lambda: back.metrics.agents == 0)
         assert await back.ask() == b"b"
-        carrying.cancel()
-        await asyncio.gather(carrying, return_exceptions=True)
+        forwarding.cancel()
+        await asyncio.gather(forwarding, return_exceptions=True)
 
 
 async def test_draining_bridge_finishes_open_connections_and_takes_no_new_ones() -> None:
@@ -336,7 +336,7 @@ async def test_draining_bridge_finishes_open_connections_and_takes_no_new_ones()
 
 
 async def test_standby_bridge_opens_no_control_connection() -> None:
-    async with relayed() as back, at_home(says(b"a")) as pod:
+    async with relayed() as back, at_home(responds(b"a")) as pod:
         back.leads = False
         back.show(pod)
         await asyncio.sleep(0.3)
@@ -367,26 +367,26 @@ async def test_client_is_reset_if_no_pod_at_home_is_reachable(
 
 
 async def test_unreachable_pod_at_home_is_skipped() -> None:
-    async with relayed() as back, at_home(says(b"a")) as pod:
+    async with relayed() as back, at_home(responds(b"a")) as pod:
         back.show(HomeTarget(HERE, free_port()), pod)
         await back.ready()
         assert [await back.ask() for _ in range(4)] == [b"a"] * 4
 
 
 async def test_affinity_keeps_a_client_with_its_pod() -> None:
-    async with relayed() as back, at_home(says(b"a")) as one, at_home(says(b"b")) as other:
+    async with relayed() as back, at_home(responds(b"a")) as one, at_home(responds(b"b")) as other:
         back.show(one, other, sticky=True)
         await back.ready()
         assert len({await back.ask() for _ in range(6)}) == 1
 
 
 async def test_limits_in_all_and_of_a_service_are_kept() -> None:
-    for asked, why in (
+    for settings, why in (
         (RelaySettings(connections=1), "limit"),
         (RelaySettings(connections=2), "namespace-limit"),
         (RelaySettings(per_service=1), "service-limit"),
     ):
-        async with relayed(asked) as back, at_home(echoes) as pod:
+        async with relayed(settings) as back, at_home(echoes) as pod:
             back.show(pod)
             await back.ready()
             _, writer = await asyncio.open_connection(HERE, back.port)
@@ -437,7 +437,7 @@ async def test_stopping_agent_ends_when_nothing_is_open() -> None:
 
 
 class FakeAgent:
-    """A relay pod that somebody has taken over: says what it is told to."""
+    """A compromised relay agent: sends the given lines."""
 
     def __init__(self, *lines: bytes) -> None:
         self._lines = lines
@@ -468,14 +468,14 @@ async def with_fake_agent(
             metrics=metrics,
             is_leader=lambda: True,
         )
-        carrying = asyncio.create_task(forwarder.run())
+        forwarding = asyncio.create_task(forwarder.run())
         await asyncio.sleep(0)
         forwarder.update(SHOP, [POD], routes)
         try:
             yield forwarder, metrics
         finally:
-            carrying.cancel()
-            await asyncio.gather(carrying, return_exceptions=True)
+            forwarding.cancel()
+            await asyncio.gather(forwarding, return_exceptions=True)
             assert metrics.open == 0
 
 
@@ -536,7 +536,7 @@ async def test_agent_with_another_protocol_version_is_not_used(
         assert not forwarder.agent_state(POD).listening
         assert metrics.agents == 0
         await asyncio.sleep(0.3)
-        assert agent.begun == 1, "it is not asked again and again"
+        assert agent.begun == 1, "the bridge must not retry at once"
 
 
 async def test_agent_of_another_release_is_used_with_a_warning() -> None:
@@ -550,14 +550,14 @@ async def test_agent_of_another_release_is_used_with_a_warning() -> None:
             f"0.0.1???, and this bridge of {version()}"
             in forwarder.agent_state(POD).version_warning
         )
-    async with relayed() as back, at_home(says(b"a")) as pod:
+    async with relayed() as back, at_home(responds(b"a")) as pod:
         back.show(pod)
         await back.ready()
         assert not back.forwarder.agent_state(POD).version_warning
 
 
 class Sleeper:
-    """A relay pod that answers so many controls with a first line, and hangs from then on."""
+    """A relay agent that sends a first line on so many control connections, then stays silent."""
 
     def __init__(self, greets: int) -> None:
         self.greets = greets
@@ -583,7 +583,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("greets", [0, 1])
 @pytest.mark.usefixtures("hasty")
 async def test_silent_agent_is_reported_unresponsive(greets: int) -> None:
-    """Whether it has ever answered or not; over one control alone that is not said."""
+    """Whether or not it has ever answered; one silent control connection is not enough."""
     sleeper = Sleeper(greets)
     async with with_fake_agent(sleeper, {}) as (forwarder, metrics):
         await until(lambda: forwarder.agent_state(POD).unresponsive)
@@ -612,7 +612,7 @@ async def test_unreachable_agent_is_not_unresponsive(*, complains: bool) -> None
 
 @pytest.mark.usefixtures("hasty")
 async def test_lost_control_connection_does_not_make_an_agent_unresponsive() -> None:
-    """It is asked anew, and answers."""
+    """The bridge reconnects, and the agent answers."""
     sleeper = Sleeper(greets=100)
     told: list[bool] = []
     async with with_fake_agent(sleeper, {}) as (forwarder, _):
