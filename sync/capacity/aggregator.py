@@ -48,7 +48,7 @@ class RemoteCapacity:
 
     capacity: NodeCapacity
     largest: str
-    """`translators.capacity.node_capacity.largest`."""
+    """`translators.capacity.node_capacity.largest_pod`."""
     exhausted: tuple[str, ...] | None
     """A text for each exhausted quota of this home's namespaces; None if they have no quota."""
 

@@ -3,9 +3,9 @@
 Fields that differ in the remote are read from annotations of the remote pod instead, or replaced
 with their value if it is constant. Files with all labels or all annotations contain those of the
 home pod only, in the kubelet's format; an annotation holds their text and follows the home pod
-(`translators.pods.update`). If annotations and text exceed `ANNOTATIONS_MAX`, the remote's kubelet
-writes the file of a new pod, with labels and annotations that the bridge and the remote added; the
-file of a running pod is not updated.
+(`translators.pods.update`). If annotations and text exceed the limit of 256 KiB, the remote's
+kubelet writes the file of a new pod, with labels and annotations that the bridge and the remote
+added; the file of a running pod is not updated.
 """
 
 from __future__ import annotations

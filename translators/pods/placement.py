@@ -1,9 +1,10 @@
 """Node selection, affinity, tolerations and priority of remote pods.
 
 - Home's scheduler has already matched node selectors and node affinity against the labels of the
-  virtual node. Only labels that describe the node's platform (`_KEPT_KEYS`) are kept, so that a
-  remote with several platforms schedules the pod correctly. All others are dropped silently: node
-  names, hostnames, labels of the virtual node, and its zone, region and instance type, which do not
+  virtual node. Only the labels that every kubelet sets to its platform (``kubernetes.io/arch``,
+  ``kubernetes.io/os``, ``node.kubernetes.io/windows-build``) are kept, so that a remote with
+  several platforms schedules the pod correctly. All others are dropped silently: node names,
+  hostnames, labels of the virtual node, and its zone, region and instance type, which do not
   describe the remote's nodes.
 - If the virtual node stands for some of the remote's nodes (``--node-selector``), the pod is
   restricted to them. A pod that selects other nodes stays Pending as unschedulable.

@@ -5,7 +5,7 @@ References are in the environment (``env``, ``envFrom``), in volumes, in project
 image pull secrets; each object is listed once. ``kube-root-ca.crt`` is never copied, because each
 cluster publishes its own in every namespace. A Secret with the name prefix of the bridge's token
 Secrets is not copied either, since it could replace one of them; a pod that references such a
-Secret could read the tokens of another pod, and is rejected (`reserved_secrets`).
+Secret could read the tokens of another pod, and is rejected.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service account identity of remote pods, by `Policy.service_accounts`.
+"""The service account identity of remote pods, by ``--service-accounts``.
 
 - ``home``: tokens of home's service account, which home issues for the home pod
   (`sync.pods.service_account_tokens`). One Secret per pod in the remote contains them and home's CA

@@ -10,7 +10,7 @@ know, except:
   remote's kubelet acts on the complete spec of the home pod;
 - conditions of other writers (readiness gates, PodScheduled) are kept, and Ready includes the
   readiness gates;
-- the remote's PodScheduled becomes the condition `CONDITION_REMOTE_SCHEDULED`, from the first time
+- the remote's PodScheduled becomes ``cluster-bridge.io/RemoteScheduled``, from the first time
   that the remote's scheduler finds no node (a pod that is scheduled immediately costs no write),
   with the time of the success once it is True;
 - a DisruptionTarget of the remote is marked by its message, so that it is removed when another

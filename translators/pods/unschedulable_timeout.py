@@ -1,8 +1,8 @@
 """The timeout for pods that the remote's scheduler cannot place.
 
 Home's PodScheduled stays True, because home's scheduler bound the pod. The condition
-`CONDITION_REMOTE_SCHEDULED` on the home pod reports that the remote's scheduler found no node, with
-its message. `Policy.unschedulable_timeout` counts from the ``lastTransitionTime`` of that
+``cluster-bridge.io/RemoteScheduled`` of the home pod reports that the remote's scheduler found no
+node, with its message. ``--unschedulable-timeout`` counts from the ``lastTransitionTime`` of that
 condition, when the bridge first reported it. The time is stored, so a restart of the bridge does
 not reset it; and it is from the bridge's clock, so a wrong clock in the remote cannot fail a pod
 early.
