@@ -1,8 +1,8 @@
 """Whether an informer works, since when it fails, and how long it waits before the next attempt.
 
-- Failures back off from 0.8 to 30 s with jitter (client-go's numbers), and to `UNREACHABLE_CAP` if
-  nobody answered: a server that is down cannot be overloaded, and should be found soon after it is
-  back. A success resets the backoff.
+- Failures back off from 0.8 to 30 s with jitter (client-go's numbers), and to `UNREACHABLE_CAP`
+  without a response: a server that is down cannot be overloaded, and should be found soon after it
+  is back. A success resets the backoff.
 - The first failure of a kind is logged as a warning, repetitions are not.
 """
 
@@ -82,7 +82,7 @@ class InformerHealth:
             level = self._level(error, logging.WARNING)
             log.log(level, "cannot watch %s: %s", self._resource, error, extra=self._fields)
             self._handlers()
-        # The other backoff does not grow while nobody answers.
+        # The other backoff does not grow while the server does not answer.
         return (self._unreachable if _is_unreachable(error) else self._backoff).next()
 
     def failed_to_parse(self, error: Exception) -> float:
@@ -107,6 +107,6 @@ class InformerHealth:
 
 
 def _is_unreachable(error: KubeError) -> bool:
-    """Whether nobody answered."""
+    """Whether there was no response."""
     answered = isinstance(error, ApiServerCertificateError | BrokenWatchError)
     return isinstance(error, Unreachable) and not answered

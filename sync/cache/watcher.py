@@ -58,7 +58,7 @@ BATCH = 50
 
 
 class BrokenWatchError(Unreachable):
-    """What answers does not keep a watch open, or does not send watch events."""
+    """Raised for a server that closes watches at once or sends no watch events; mostly a proxy."""
 
 
 class Watcher:

@@ -134,8 +134,8 @@ class KubeClient(StreamTransport):
     ) -> None:
         """Deletes the object with this UID; with ``resource_version`` only if it is unchanged.
 
-        Does nothing if the object is gone, if another has its name, or if it has changed; a watch
-        shows which. Any other conflict, such as an admission webhook's, is raised.
+        Does nothing if the object no longer exists, if another has its name, or if it has changed;
+        a watch shows which. Any other conflict, such as an admission webhook's, is raised.
         """
         preconditions = {"uid": uid}
         if resource_version is not None:
@@ -151,7 +151,7 @@ class KubeClient(StreamTransport):
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
         """Deletes the object if its UID and resource version are still those of ``obj``.
 
-        Raises Conflict if it has changed. Does nothing if it is gone.
+        Raises Conflict if it has changed. Does nothing if it no longer exists.
         """
         meta = obj["metadata"]
         await self._delete(
@@ -162,8 +162,7 @@ class KubeClient(StreamTransport):
     async def _delete(
         self, path: str, preconditions: Object, *, grace_seconds: int | None = None
     ) -> None:
-        """Sends a DELETE with preconditions. Does nothing if the object is gone. Raises
-        Conflict."""
+        """Sends a DELETE with preconditions. Ignores NotFound. Raises Conflict."""
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

@@ -10,7 +10,7 @@ kubeconfig it uses the pod's service account (`sync.kube.in_cluster`), whose tok
 - `ClientConfig.recheck_files` reads everything again after a failed connection if the files have
   changed, so that a rotated CA and a moved server are followed. The context stays the first one. If
   address or CA changed, the first request checks that the cluster is the same one.
-- A credential plugin that times out or that nobody waits for is killed
+- A credential plugin that times out or whose caller is cancelled is killed
   (`sync.kube.credential_plugins`).
 
 Failures raise `ClientConfigError` with one sentence that names the file and what to do. Neither
@@ -231,7 +231,7 @@ class ClientConfig:
             self.renewed()
 
     def _endpoint(self) -> tuple[object, ...]:
-        """Which server is reached, and how it is verified."""
+        """The server, the proxy, and the verification of the server."""
         trust = (self._authorities, self.server_hostname, self.is_verified)
         return self.server, *trust, self.proxy
 

@@ -48,7 +48,7 @@ class UpgradeResponse:
         self._connection = connection
 
     def __repr__(self) -> str:
-        return f"<Upgraded {self.status}>"
+        return f"<UpgradeResponse {self.status}>"
 
     def take(self, protocol: asyncio.Protocol) -> None:
         """Hands the connection over to this protocol, from the first byte after the head on.

@@ -34,7 +34,7 @@ class ApiRequest:
     path: str
     query: Query | None
     subject: str
-    """What errors name beside the path, such as the object to create."""
+    """Text for errors beside the path, such as the name of the object to create."""
     data: bytes | None
     content_type: str
     """Of the body; "" without one."""

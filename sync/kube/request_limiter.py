@@ -8,8 +8,8 @@
   needs more than that) lower it: more requests would queue at the server and finish no sooner. The
   rule and the number are LEDBAT's (RFC 6817).
 - The time that the server needs is learned per method while at most `QUIET` requests are in flight,
-  when none of ours queue. So a distant server, or one with slow webhooks, does not lower the limit;
-  a server that suddenly becomes slower does until the new time is learned.
+  when the bridge's own requests do not queue. So a distant server, or one with slow webhooks, does
+  not lower the limit; a server that suddenly becomes slower does until the new time is learned.
 - Waiting requests take turns by `FLOW` (`sync.base.fair_queue`). `URGENT` requests neither wait nor
   count.
 - A cancelled waiter leaves nothing behind.
@@ -119,8 +119,8 @@ class RequestLimiter:
     def leave(
         self, flow: Hashable, method: str, seconds: float | None, *, refused: bool = False
     ) -> None:
-        """Releases the slot. ``seconds`` is the response time, None without a response; ``refused``
-        says that the server throttled the request."""
+        """Releases the slot. ``seconds`` is the response time, None without a response;
+        ``refused``: the server throttled the request."""
         if flow is URGENT:
             return
         if seconds is not None:

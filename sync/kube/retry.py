@@ -1,7 +1,7 @@
 """Retries requests that an API server throttles: 429, or 503 with ``Retry-After``.
 
 The server rejected such a request before it did anything, so every method may be retried. Each
-retry waits as long as ``Retry-After`` says, at least `MIN_DELAY` and at most `MAX_DELAY`; without
+retry waits for the time in ``Retry-After``, at least `MIN_DELAY` and at most `MAX_DELAY`; without
 the header the wait doubles from one second. Other failures are the caller's to retry: only the
 caller knows whether it still wants the same change.
 """

@@ -1,4 +1,4 @@
-"""Sockets to an API server with TCP keepalive, and what TCP knows about the peer.
+"""Sockets to an API server with TCP keepalive, and the state of the peer by TCP_INFO.
 
 TCP detects a dead peer in about 20 s, so that an idle watch needs no requests and still ends soon
 after the network is cut: the virtual node's Lease lasts 40 s, and the bridge waits 15 s before it
@@ -30,7 +30,7 @@ _LAST_RECEIVED = struct.Struct("=56xI")
 
 
 class PeerState(Enum):
-    """What TCP knows about the peer."""
+    """The state of the peer according to TCP."""
 
     ACKNOWLEDGED = "it acknowledged everything that was sent"
     UNACKNOWLEDGED = "it has not acknowledged everything, or its window is closed"
@@ -83,7 +83,7 @@ def _set_tcp_options(sock: socket.socket, options: tuple[tuple[str, int], ...]) 
 
 
 def peer_state(sock: socket.socket) -> PeerState:
-    """What TCP knows about the peer; ACKNOWLEDGED on systems without TCP_INFO."""
+    """The state of the peer; ACKNOWLEDGED on systems without TCP_INFO."""
     if not hasattr(socket, "TCP_INFO"):
         return PeerState.ACKNOWLEDGED
     return read_tcp_info(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_SIZE))

@@ -85,7 +85,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         )
         self.ready: asyncio.Future[None] = self._loop.create_future()
         """Done after the handshake; fails with an ssl.SSLError or another OSError."""
-        # Retrieves the exception, so that asyncio does not log it if nobody waits.
+        # Retrieves the exception, so that asyncio does not log it.
         self.ready.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._error: Exception | None = None
         self._paused = False

@@ -64,7 +64,7 @@ REQUEST_TIMEOUT = 30.0
 #: Reusable: it has no state.
 _NO_FENCE = nullcontext()
 
-#: What aiohttp raises for broken connections and responses; `ConnectionErrors` maps each of them.
+#: Exceptions of aiohttp for broken connections and responses; `ConnectionErrors` maps each.
 _CONNECTION_FAILURES = (aiohttp.ClientError, OSError, HttpProcessingError)
 
 
@@ -89,7 +89,7 @@ class Transport:
 
     @property
     def side(self) -> Side:
-        """Which cluster the API server belongs to, for messages."""
+        """The side of the API server, for messages."""
         return self.config.side
 
     async def __aenter__(self) -> Self:

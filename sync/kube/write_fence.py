@@ -8,7 +8,7 @@ closed. Reads, watches and streams do not pass it.
 - The fence is checked before a write waits for a connection, and again when its body is handed to
   the socket. The clock is read then, so that a stopped process or a suspended machine sends nothing
   after it resumes, whatever its timers have done by then.
-- When the fence closes, writes in flight are aborted. What has left by then may still arrive:
+- When the fence closes, writes in flight are aborted. Bytes that were sent may still arrive:
   preconditions (UID, resource version) and the time between the end of the fence and the end of the
   Lease cover that.
 - `on_change` handlers are called when the fence opens and when it expires, not on `close`.

@@ -1,3 +1,3 @@
-"""What every controller runs on: work queues, workers, Events and log fields. Nothing here knows a
-resource; controllers of resources have packages of their own.
+"""The runtime of every controller: work queues, workers, Events and log fields. Nothing here knows
+a resource; controllers of resources have packages of their own.
 """

@@ -46,8 +46,8 @@ _QUICK = 0.001
 class ReconcileBlocked(Exception):
     """Raised by a reconcile that cannot proceed yet, although no request failed; it is retried.
 
-    ``reason`` is one CamelCase word for Events and status, ``message`` a sentence that says what to
-    do.
+    ``reason`` is one CamelCase word for Events and status, ``message`` a sentence with the
+    next step.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -107,9 +107,9 @@ def expired(message: str, *, resume: str = "") -> ApiErrorResponse:
     return ApiErrorResponse(410, "Expired", message, resume=resume)
 
 
-def too_new(asked: int, current: int) -> ApiErrorResponse:
+def too_new(requested: int, current: int) -> ApiErrorResponse:
     """504 for a resource version in the future, as after a restore from a backup."""
-    message = f"Too large resource version: {asked}, current: {current}"
+    message = f"Too large resource version: {requested}, current: {current}"
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     details: Object = {"causes": causes, "retryAfterSeconds": 1}
     return ApiErrorResponse(504, "Timeout", message, details=details)

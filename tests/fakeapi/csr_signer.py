@@ -43,7 +43,7 @@ class Signer:
         found = self._api.objects(CERTIFICATE_SIGNING_REQUESTS)
         return [it["metadata"]["name"] for it in found if not it.get("status")]
 
-    async def asked(self) -> str:
+    async def requested(self) -> str:
         """Waits for a pending request; returns its name."""
         await self._api.until(self.requests)
         (name,) = self.requests()

@@ -22,7 +22,7 @@ def delete(store: Store, kind: Kind, old: Object, options: Object, *, dry: bool 
         return old
     grace = _grace(old, options) if kind.resource == PODS else 0
     if "deletionTimestamp" in meta:
-        return _again(store, kind, old, grace, asked="gracePeriodSeconds" in options)
+        return _again(store, kind, old, grace, requested="gracePeriodSeconds" in options)
     if kind.resource == NAMESPACES:
         return _delete_namespace(store, kind, old)
     if grace == 0 and not meta.get("finalizers"):
@@ -43,15 +43,17 @@ def _check_preconditions(kind: Kind, old: Object, options: Object) -> None:
 
 
 def _grace(pod: Object, options: Object) -> int:
-    asked = options.get("gracePeriodSeconds")
-    seconds = pod["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked
+    requested = options.get("gracePeriodSeconds")
+    seconds = (
+        pod["spec"].get("terminationGracePeriodSeconds", 30) if requested is None else requested
+    )
     done = (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded")
     if not pod["spec"].get("nodeName") or done:
         return 0
     return 1 if seconds < 0 else int(seconds)
 
 
-def _again(store: Store, kind: Kind, old: Object, grace: int, *, asked: bool) -> Object:
+def _again(store: Store, kind: Kind, old: Object, grace: int, *, requested: bool) -> Object:
     """Applies a second delete, which can only shorten the grace period."""
     meta = old["metadata"]
     current = meta.get("deletionGracePeriodSeconds", 0)
@@ -59,7 +61,7 @@ def _again(store: Store, kind: Kind, old: Object, grace: int, *, asked: bool) ->
         if not meta.get("finalizers"):
             return store.remove(kind, old)
         return old if current == 0 else _mark(store, kind, old, 0, timestamp())
-    if not asked or grace >= current:
+    if not requested or grace >= current:
         return old
     end = parse_time(meta["deletionTimestamp"]).timestamp() - current + grace
     ahead = max(0.0, end - datetime.now().astimezone().timestamp())

@@ -56,9 +56,9 @@ def plugin(path: Path, script: str) -> Object:
 
 def credential(status: Object) -> str:
     """A script that prints an ExecCredential with this status."""
-    said = {
+    found = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "kind": "ExecCredential",
         "status": status,
     }
-    return f"cat <<'END'\n{json.dumps(said)}\nEND\n"
+    return f"cat <<'END'\n{json.dumps(found)}\nEND\n"

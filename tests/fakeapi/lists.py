@@ -54,8 +54,8 @@ class Lister:
         }
 
     def _keep(self, rest: _Rest) -> str:
-        said = {"v": "meta.k8s.io/v1", "rv": rest.revision, "start": secrets.token_hex(4)}
-        token = base64.urlsafe_b64encode(orjson.dumps(said)).decode().rstrip("=")
+        value = {"v": "meta.k8s.io/v1", "rv": rest.revision, "start": secrets.token_hex(4)}
+        token = base64.urlsafe_b64encode(orjson.dumps(value)).decode().rstrip("=")
         self._rests[token] = rest
         return token
 

@@ -203,8 +203,8 @@ class Store:
         obj.setdefault("apiVersion", resource.api_version)
         obj.setdefault("kind", resource.kind)
         if (obj["apiVersion"], obj["kind"]) != (resource.api_version, resource.kind):
-            said = f"{obj['apiVersion']}, Kind={obj['kind']}"
-            raise api_errors.bad_request(f"the object is {said}, the path is of {resource}")
+            value = f"{obj['apiVersion']}, Kind={obj['kind']}"
+            raise api_errors.bad_request(f"the object is {value}, the path is of {resource}")
         if not resource.namespaced:
             meta.pop("namespace", None)
         elif meta.setdefault("namespace", namespace) != namespace:

@@ -29,7 +29,7 @@ class Events:
         event: Object = orjson.loads(await self._response.content.readline())
         return event
 
-    async def told(self) -> str:
+    async def recorded(self) -> str:
         """The next event in short: its type and the object's name."""
         event = await self.next()
         return f"{event['type']} {event['object']['metadata'].get('name', '')}".strip()
@@ -52,7 +52,7 @@ async def test_watch_from_a_version(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("b"))
     api.put(pod("p"))
     async with watch(client, CONFIG_MAPS, resourceVersion=since) as events:
-        assert await events.told() == "ADDED b"
+        assert await events.recorded() == "ADDED b"
         changed = api.update(CONFIG_MAPS, "b", {"data": {"k": "v"}}, "default")
         assert await events.next() == {"type": "MODIFIED", "object": changed}
         api.remove(CONFIG_MAPS, "b", "default")
@@ -67,14 +67,14 @@ async def test_watch_without_version_begins_with_existing_objects(
 ) -> None:
     api.put(config_map("a"))
     async with watch(client, CONFIG_MAPS, resourceVersion=version) as events:
-        assert await events.told() == "ADDED a"
+        assert await events.recorded() == "ADDED a"
 
 
 async def test_watch_of_one_namespace(api: FakeApi, client: KubeClient) -> None:
     async with watch(client, CONFIG_MAPS, "default") as events:
         api.put(config_map("a", "other"))
         api.put(config_map("b"))
-        assert await events.told() == "ADDED b"
+        assert await events.recorded() == "ADDED b"
 
 
 async def test_watch_of_objects_entering_and_leaving_the_selection(
@@ -97,21 +97,21 @@ async def test_field_selection(api: FakeApi, client: KubeClient) -> None:
     async with watch(client, PODS, fieldSelector="spec.nodeName=n") as events:
         api.put(pod("a"))
         api.bind("a", "n")
-        assert await events.told() == "ADDED a"
+        assert await events.recorded() == "ADDED a"
 
 
 async def test_streaming_list(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a"))
     query = {**STREAMED, "allowWatchBookmarks": "true"}
     async with watch(client, CONFIG_MAPS, **query) as events:
-        assert await events.told() == "ADDED a"
+        assert await events.recorded() == "ADDED a"
         end = await events.next()
         assert end["type"] == "BOOKMARK"
         meta = end["object"]["metadata"]
         assert meta["annotations"] == {"k8s.io/initial-events-end": "true"}
         assert meta["resourceVersion"] == str(api.store.history.revision)
         api.put(config_map("b"))
-        assert await events.told() == "ADDED b"
+        assert await events.recorded() == "ADDED b"
 
 
 async def test_streaming_list_without_the_feature_gate(api: FakeApi, client: KubeClient) -> None:
@@ -134,7 +134,7 @@ async def test_bookmarks_are_sent_on_request(api: FakeApi, client: KubeClient) -
         event = await one.next()
         assert event["type"] == "BOOKMARK"
         assert event["object"]["kind"] == "ConfigMap"
-        assert [await one.told(), await other.told()] == ["ADDED a", "ADDED a"]
+        assert [await one.recorded(), await other.recorded()] == ["ADDED a", "ADDED a"]
 
 
 async def test_watch_ends_after_its_timeout(client: KubeClient) -> None:
@@ -156,7 +156,7 @@ async def test_watch_from_a_compacted_version(api: FakeApi, client: KubeClient) 
     version = (await client.list(CONFIG_MAPS)).resource_version
     async with watch(client, CONFIG_MAPS, resourceVersion=version) as events:
         api.put(config_map("b"))
-        assert await events.told() == "ADDED b"
+        assert await events.recorded() == "ADDED b"
 
 
 async def test_open_watches_expire_or_end(api: FakeApi, client: KubeClient) -> None:
@@ -177,7 +177,7 @@ async def test_muted_watches_send_events_later(api: FakeApi, client: KubeClient)
         with pytest.raises(TimeoutError):
             await _within(events, 0.05)
         api.unmute_watches()
-        assert await events.told() == "ADDED a"
+        assert await events.recorded() == "ADDED a"
 
 
 async def test_stop_breaks_all_connections(api: FakeApi, client: KubeClient) -> None:
@@ -185,7 +185,7 @@ async def test_stop_breaks_all_connections(api: FakeApi, client: KubeClient) -> 
     async with watch(client, CONFIG_MAPS) as events:
         await api.stop()
         with pytest.raises(aiohttp.ClientError):
-            await events.told()
+            await events.recorded()
     assert not api.open_watches()
     await api.start()
     assert api.port == port
@@ -194,4 +194,4 @@ async def test_stop_breaks_all_connections(api: FakeApi, client: KubeClient) -> 
 
 async def _within(events: Events, seconds: float) -> str:
     async with asyncio.timeout(seconds):
-        return await events.told()
+        return await events.recorded()

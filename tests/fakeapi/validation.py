@@ -151,10 +151,10 @@ def resized(resource: Resource, old: Object, new: Object) -> Object:
     for kind in ("initContainers", "containers"):
         wanted = {c["name"]: c for c in new["spec"].get(kind) or []}
         for container in result["spec"].get(kind) or []:
-            asked = wanted.get(container["name"], container)
+            requested = wanted.get(container["name"], container)
             for field in ("resources", "resizePolicy"):
-                if field in asked:
-                    container[field] = asked[field]
+                if field in requested:
+                    container[field] = requested[field]
     if result["spec"] != new["spec"]:
         why = "Forbidden: only cpu and memory resources are mutable"
         raise api_errors.invalid(resource, old["metadata"]["name"], ("spec", why))

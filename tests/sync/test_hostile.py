@@ -17,7 +17,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
-from tests.sync.watched import Told, caught_up, watching
+from tests.sync.watched import ChangeRecorder, caught_up, watching
 from tests.sync.world import NODE, World
 from translators.pods import remote_pod
 
@@ -170,7 +170,7 @@ async def test_what_a_handler_stumbles_over_is_passed_over_and_counted(
 
     informer = Informer(client, CONFIG_MAPS)
     informer.on_change(stumble)
-    told = Told(informer)
+    told = ChangeRecorder(informer)
     api.put(config_map("bad"))
     async with watching(informer):
         api.put(config_map("good"))

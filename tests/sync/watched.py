@@ -35,7 +35,7 @@ class Waits:
         patch.setattr(informer_health, "Backoff", Short)
 
 
-class Told:
+class ChangeRecorder:
     """The changes that an informer reported, as ``+name``, ``~name`` and ``-name``."""
 
     def __init__(self, informer: Informer) -> None:
@@ -49,12 +49,12 @@ class Told:
 
     def take(self) -> list[str]:
         """The changes since the last call."""
-        told = [
+        recorded = [
             ("~" if old and new else "+" if new else "-") + name_of(new or old or {})
             for old, new in self.changes
         ]
         self.changes.clear()
-        return told
+        return recorded
 
 
 @asynccontextmanager

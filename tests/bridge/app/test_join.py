@@ -296,7 +296,7 @@ async def test_certificate_signed_by_home_is_used_without_a_restart(
     settings = two.but(serving="csr", cert_dir=tmp_path / "serving")
     async with joined(two, settings) as run:
         assert any("self-signed until home has signed one" in line for line in run.told)
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await run.says("certificate is signed by home")
         context = ssl.create_default_context(cadata=signer.ca)
         context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT

@@ -73,7 +73,7 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
     assert not missing_names(begin, NODE, [ADDRESS])
     assert source.origin == "self-signed until home has signed one"
     async with running(source) as used:
-        name = await signer.asked()
+        name = await signer.requested()
         await until(lambda: bool(make.reports))
         (hint,) = make.reports
         assert hint == (
@@ -112,7 +112,7 @@ async def test_immediate_approval_reports_no_hint(
     signer, source = Signer(home_api), make()
     await source.first()
     async with running(source):
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await until(lambda: bool(make.reports))
     assert ["waiting" in line for line in make.reports] == [False]
 
@@ -123,13 +123,13 @@ async def test_pending_request_is_reused_after_a_restart(
     signer, source = Signer(home_api), make()
     await source.first()
     async with running(source):
-        name = await signer.asked()
+        name = await signer.requested()
         await until(lambda: len(make.reports) == 1)
     source = make()
     await source.first()
     async with running(source) as used:
         await until(lambda: len(make.reports) == 2)
-        assert await signer.asked() == name
+        assert await signer.requested() == name
         signer.approve(name)
         await until(lambda: bool(used))
 
@@ -141,9 +141,9 @@ async def test_certificate_is_renewed_before_it_expires(
     signer.lasts = timedelta(seconds=2)
     await source.first()
     async with running(source) as used:
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await until(lambda: len(used) == 1)
-        name = await signer.asked()
+        name = await signer.requested()
         assert datetime.now(UTC) < validity(used[0])[1]
         signer.approve(name)
         await until(lambda: len(used) == 2)
@@ -189,7 +189,7 @@ async def test_denied_request_is_recreated_with_backoff(
     names = []
     async with running(source) as used:
         for _ in range(3):
-            names.append(await signer.asked())
+            names.append(await signer.requested())
             signer.deny(names[-1])
             await until(lambda: len(waits) == len(names))
         assert not used
@@ -202,10 +202,10 @@ async def test_deleted_request_is_recreated(make: SourceFactory, home_api: FakeA
     signer, source = Signer(home_api), make()
     await source.first()
     async with running(source) as used:
-        name = await signer.asked()
+        name = await signer.requested()
         await home_api.until(lambda: home_api.open_watches(CERTIFICATE_SIGNING_REQUESTS))
         home_api.remove(CERTIFICATE_SIGNING_REQUESTS, name)
-        assert await signer.asked() == name
+        assert await signer.requested() == name
         signer.approve(name)
         await until(lambda: bool(used))
 
@@ -217,13 +217,13 @@ async def test_certificate_for_other_names_is_not_used(
     signer.names = x509.SubjectAlternativeName([x509.DNSName(NODE)])
     await source.first()
     async with running(source) as used:
-        first = await signer.asked()
+        first = await signer.requested()
         signer.approve(first)
         await home_api.until(signer.requests)
         assert not used
         assert f"{first} is not valid for {ADDRESS}" in caplog.text
         signer.names = None
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await until(lambda: bool(used))
 
 
@@ -239,7 +239,7 @@ async def test_failed_create_is_retried_without_a_second_request(
         home_api.heal(fault)
         # A lost response leads to no second request.
         home_api.fail(Fault("POST", path, drop="after"))
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await until(lambda: bool(used))
     assert len(home_api.objects(CERTIFICATE_SIGNING_REQUESTS)) == 1
     assert "cannot renew the serving certificate: " in caplog.text
@@ -252,7 +252,7 @@ async def test_invalid_stored_key_is_replaced(
     await source.first()
     CertDir(make.folder).keep_pending(b"nonsense")
     async with running(source) as used:
-        signer.approve(await signer.asked())
+        signer.approve(await signer.requested())
         await until(lambda: bool(used))
     assert "the stored key of the pending request is not valid PEM" in caplog.text
 
@@ -274,7 +274,7 @@ async def test_private_key_is_in_no_log_and_no_request(
     signer, source = Signer(home_api), make()
     await source.first()
     async with running(source):
-        await signer.asked()
+        await signer.requested()
         key = (make.folder / "pending.key").read_text().splitlines()[1]
     assert key not in caplog.text
     assert not [entry for entry in home_api.log if key in str(entry.body)]

@@ -19,7 +19,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod
-from tests.sync.watched import Told, Waits, caught_up, watching
+from tests.sync.watched import ChangeRecorder, Waits, caught_up, watching
 from translators.objects import Object
 
 
@@ -31,7 +31,7 @@ def informer(client: KubeClient) -> Informer:
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    """What informers would have waited after failures; they wait a hundredth of it."""
+    """The waits of informers after failures; they wait a hundredth of it."""
     return Waits(monkeypatch)
 
 
@@ -60,9 +60,9 @@ async def test_list_in_pages_is_one_state(
     monkeypatch.setattr("sync.cache.informer.PAGE", 3)
     for number in range(8):
         api.put(config_map(f"c{number}"))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
-        assert told.take() == [f"+c{number}" for number in range(8)]
+        assert recorded.take() == [f"+c{number}" for number in range(8)]
         assert len(api.requests("GET", "/api/v1/configmaps")) >= 3
 
 
@@ -71,12 +71,12 @@ async def test_only_selected_objects_are_stored(api: FakeApi, client: KubeClient
     api.put(pod("other", node="real"))
     api.put(pod("later"))
     informer = Informer(client, PODS, fields="spec.nodeName=virtual")
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.bind("later", "virtual")
         api.put(pod("elsewhere", node="real"))
         await caught_up(api, informer)
-        assert told.take() == ["+mine", "+later"]
+        assert recorded.take() == ["+mine", "+later"]
 
 
 async def test_managed_fields_are_dropped(api: FakeApi, informer: Informer) -> None:
@@ -92,19 +92,19 @@ async def test_managed_fields_are_dropped(api: FakeApi, informer: Informer) -> N
 
 async def test_refresh_waits_for_the_current_state(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
-        told.take()
+        recorded.take()
         api.mute_watches()
         api.put(config_map("made"))
         api.remove(CONFIG_MAPS, "gone", "default")
         async with asyncio.timeout(5):
             await asyncio.gather(informer.refresh(), informer.refresh())
-        assert told.take() == ["+made", "-gone"]
+        assert recorded.take() == ["+made", "-gone"]
         api.unmute_watches()
         api.put(config_map("later"))
         await caught_up(api, informer)
-        assert told.take() == ["+later"]
+        assert recorded.take() == ["+later"]
 
 
 async def test_refresh_ignores_lists_that_began_earlier_or_failed(
@@ -131,7 +131,7 @@ async def test_refresh_ignores_lists_that_began_earlier_or_failed(
 async def test_handlers_receive_the_old_and_the_new_object(
     api: FakeApi, informer: Informer
 ) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         first = api.put(config_map("a", data={"k": "1"}))
         await caught_up(api, informer)
@@ -139,7 +139,7 @@ async def test_handlers_receive_the_old_and_the_new_object(
         await caught_up(api, informer)
         api.remove(CONFIG_MAPS, "a", "default")
         await caught_up(api, informer)
-        (none, added), (old, new), (last, gone) = told.changes
+        (none, added), (old, new), (last, gone) = recorded.changes
         assert (none, gone) == (None, None)
         assert added == old == first
         assert new == second
@@ -152,7 +152,7 @@ async def test_unchanged_parts_stay_identical(api: FakeApi, client: KubeClient) 
     made = pod("a", labels={"app": "x"})
     api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
     informer = Informer(client, PODS, pool=InternPool())
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         change = {
@@ -164,7 +164,7 @@ async def test_unchanged_parts_stay_identical(api: FakeApi, client: KubeClient) 
         await caught_up(api, informer)
         api.remove(PODS, "a", "default")
         await caught_up(api, informer)
-    (_, first), (old, ready), (_, moved), (gone, _) = told.changes
+    (_, first), (old, ready), (_, moved), (gone, _) = recorded.changes
     assert first is not None
     assert ready is not None
     assert moved is not None
@@ -182,13 +182,13 @@ async def test_unchanged_parts_stay_identical(api: FakeApi, client: KubeClient) 
 async def test_object_leaving_the_selection_is_deleted(api: FakeApi, client: KubeClient) -> None:
     api.put(config_map("a", labels={"mine": "yes"}))
     informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
         await caught_up(api, informer)
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "yes"}}}, "default")
         await caught_up(api, informer)
-        assert told.take() == ["+a", "-a", "+a"]
+        assert recorded.take() == ["+a", "-a", "+a"]
 
 
 async def test_object_of_megabytes_is_stored(api: FakeApi, informer: Informer) -> None:
@@ -214,7 +214,7 @@ async def test_watch_timeouts_differ(api: FakeApi, informer: Informer) -> None:
 async def test_ended_watch_continues_without_a_list(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -222,10 +222,10 @@ async def test_ended_watch_continues_without_a_list(
         api.end_watches()
         api.put(config_map("b"))
         await caught_up(api, informer)
-        assert told.take() == ["+a", "+b"]
+        assert recorded.take() == ["+a", "+b"]
         assert all(entry.watch for entry in api.log)
         assert waits.taken == []
-        assert told.states == []
+        assert recorded.states == []
 
 
 async def test_bookmarks_advance_the_version(api: FakeApi, informer: Informer) -> None:
@@ -266,7 +266,7 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
 
 
 async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.mute_watches()
         made = await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
@@ -274,7 +274,7 @@ async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer
         assert informer.store.get(Key("default", "a")) == made
         api.unmute_watches()
         await caught_up(api, informer)
-        assert told.take() == ["+a"]
+        assert recorded.take() == ["+a"]
 
 
 async def test_event_of_an_observed_write_is_not_parsed(
@@ -289,7 +289,7 @@ async def test_event_of_an_observed_write_is_not_parsed(
         return loads(line)
 
     monkeypatch.setattr("sync.cache.watcher.orjson.loads", noted)
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         made = api.put(config_map("a"))
         await caught_up(api, informer)
@@ -303,10 +303,10 @@ async def test_event_of_an_observed_write_is_not_parsed(
             return orjson.dumps(event)
 
         await caught_up(api, informer)
-        told.take()
+        recorded.take()
         parsed.clear()
         informer._watcher.handle(line(made))
-        assert (parsed, told.take()) == ([], [])
+        assert (parsed, recorded.take()) == ([], [])
         assert informer.resource_version == made["metadata"]["resourceVersion"]
         informer._watcher.handle(line(again))
         assert informer.resource_version == again["metadata"]["resourceVersion"]
@@ -314,11 +314,11 @@ async def test_event_of_an_observed_write_is_not_parsed(
         informer._watcher.handle(line(again, resourceVersion="999"))
         informer._watcher.handle(line(again, uid="another", resourceVersion="1000"))
         assert len(parsed) == 2
-        assert told.take() == ["~b", "-b", "+b"]
+        assert recorded.take() == ["~b", "-b", "+b"]
 
 
 async def test_compact_replaces_the_same_state_only(api: FakeApi, informer: Informer) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.put(config_map("a", data={"k": "1"}))
         await caught_up(api, informer)
@@ -327,7 +327,7 @@ async def test_compact_replaces_the_same_state_only(api: FakeApi, informer: Info
         less = {"metadata": first["metadata"]}
         informer.compact(first, less)
         assert informer.store.get(Key("default", "a")) is less
-        assert told.take() == ["+a"]
+        assert recorded.take() == ["+a"]
         api.put(config_map("a", data={"k": "2"}))
         await caught_up(api, informer)
         informer.compact(less, {})
@@ -340,7 +340,7 @@ async def test_event_older_than_an_observed_write_is_skipped(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "0"}))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.mute_watches()
@@ -351,7 +351,7 @@ async def test_event_older_than_an_observed_write_is_skipped(
         )
         api.unmute_watches()
         await caught_up(api, informer)
-        assert [new and new["data"]["k"] for _, new in told.changes] == ["0", "2"]
+        assert [new and new["data"]["k"] for _, new in recorded.changes] == ["0", "2"]
 
 
 async def test_observed_write_older_than_the_watch_is_skipped(
@@ -371,14 +371,14 @@ async def test_observed_write_does_not_restore_a_deleted_object(
     api: FakeApi, informer: Informer
 ) -> None:
     """The answer can come after the event of a deletion that followed the write."""
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         written = api.put(config_map("a"))
         api.remove(CONFIG_MAPS, "a", "default")
         await caught_up(api, informer)
         informer.observe_write(written)
         assert len(informer.store) == 0
-        assert told.take() == ["+a", "-a"]
+        assert recorded.take() == ["+a", "-a"]
 
 
 async def test_object_created_and_deleted_during_a_list_is_removed(
@@ -402,7 +402,7 @@ async def test_events_of_a_previous_object_do_not_replace_its_successor(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "former"}))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.mute_watches()
@@ -411,10 +411,10 @@ async def test_events_of_a_previous_object_do_not_replace_its_successor(
         informer.observe_write(
             await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
         )
-        assert told.take() == ["+a", "-a", "+a"]
+        assert recorded.take() == ["+a", "-a", "+a"]
         api.unmute_watches()
         await caught_up(api, informer)
-        assert told.take() == []
+        assert recorded.take() == []
         assert len(informer.store) == 1
 
 
@@ -423,7 +423,7 @@ async def test_stale_deletion_from_the_selection_is_skipped(
 ) -> None:
     api.put(config_map("a", labels={"mine": "yes"}))
     informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.mute_watches()
@@ -432,7 +432,7 @@ async def test_stale_deletion_from_the_selection_is_skipped(
         informer.observe_write(await client.patch(CONFIG_MAPS, "a", patch, namespace="default"))
         api.unmute_watches()
         await caught_up(api, informer)
-        assert told.take() == ["+a", "~a"]
+        assert recorded.take() == ["+a", "~a"]
 
 
 # -- parts ---------------------------------------------------------------------------------

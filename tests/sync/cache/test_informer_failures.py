@@ -16,7 +16,7 @@ from sync.kube.errors import Unauthorized, Unreachable
 from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
-from tests.sync.watched import Told, Waits, caught_up, watching
+from tests.sync.watched import ChangeRecorder, Waits, caught_up, watching
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def informer(client: KubeClient, waits: Waits) -> Informer:
 
 @pytest.fixture(autouse=True)
 def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    """What informers would have waited after failures; they wait a hundredth of it."""
+    """The waits of informers after failures; they wait a hundredth of it."""
     return Waits(monkeypatch)
 
 
@@ -42,7 +42,7 @@ def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.clear_log()
@@ -53,12 +53,12 @@ async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Inf
         api.break_watches()
         api.remove(CONFIG_MAPS, "gone", "default")
         await caught_up(api, informer)
-        assert told.take() == ["+gone", "+a", "+b", "+c", "-gone"]
+        assert recorded.take() == ["+gone", "+a", "+b", "+c", "-gone"]
         assert all(entry.watch for entry in api.log)
 
 
 async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: Informer) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
@@ -68,7 +68,7 @@ async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: In
         api.put(config_map("b"))
         await api.start()
         await caught_up(api, informer)
-        assert told.take() == ["+a", "+b"]
+        assert recorded.take() == ["+a", "+b"]
         assert all(entry.watch for entry in api.log)
 
 
@@ -77,7 +77,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
 ) -> None:
     """A credential is revoked: the watch stands, and another request is refused."""
     client.on_unauthorized(informer.rewatch)
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         api.clear_log()
@@ -89,7 +89,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
         informer.rewatch()
         api.put(config_map("a"))
         await caught_up(api, informer)
-        assert told.take() == ["+a"]
+        assert recorded.take() == ["+a"]
         assert all(entry.watch for entry in api.log)
         assert informer.error is None
 
@@ -145,7 +145,7 @@ async def test_watch_with_events_is_not_requested_again(
 async def test_state_handlers_are_called_at_begin_and_end_of_failures(
     api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
         before = asyncio.get_running_loop().time()
@@ -155,11 +155,11 @@ async def test_state_handlers_are_called_at_begin_and_end_of_failures(
         assert since is not None
         assert since >= before
         await asyncio.sleep(0.05)
-        assert [informer.failing_since, *told.states] == [since, False]
+        assert [informer.failing_since, *recorded.states] == [since, False]
         assert "Unreachable" in repr(informer)
         await api.start()
         await api.until(lambda: informer.error is None)
-        assert told.states == [False, True]
+        assert recorded.states == [False, True]
         assert "Unreachable" not in repr(informer)
     warnings = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(warnings) == 1
@@ -187,10 +187,10 @@ async def test_rejections_back_off(
 ) -> None:
     fault = api.fail(Fault(code=code, watch=on_watch, times=4))
     api.put(config_map("a"))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await api.until(lambda: fault.hits == 4 and api.open_watches())
-        assert told.take() == ["+a"]
+        assert recorded.take() == ["+a"]
     assert len(waits.taken) == 4
     assert waits.taken[3] > waits.taken[0]
 
@@ -235,12 +235,12 @@ async def test_short_watches_back_off(
     api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_watches(api, monkeypatch)
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await api.until(lambda: len(waits.taken) >= 5)
         assert waits.taken[4] > 4 * waits.taken[0]
         assert informer.failing_since is not None
-        assert told.states == [False], "it neither works nor recovers in between"
+        assert recorded.states == [False], "it neither works nor recovers in between"
 
 
 @pytest.mark.parametrize(
@@ -290,10 +290,10 @@ async def test_expired_version_lists_again_and_reports_differences_only(
     api.watches.gone_in_stream = in_stream
     for name in ("same", "gone", "changed"):
         api.put(config_map(name))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
-        told.take()
+        recorded.take()
         await api.stop()
         api.remove(CONFIG_MAPS, "gone", "default")
         api.put(config_map("changed", data={"k": "v"}))
@@ -301,42 +301,42 @@ async def test_expired_version_lists_again_and_reports_differences_only(
         api.compact()
         await api.start()
         await caught_up(api, informer)
-        assert sorted(told.take()) == ["+new", "-gone", "~changed"]
+        assert sorted(recorded.take()) == ["+new", "-gone", "~changed"]
         assert informer.store.keys() == {Key("default", n) for n in ("same", "changed", "new")}
 
 
 async def test_expired_watch_lists_again_at_once(
     api: FakeApi, informer: Informer, waits: Waits
 ) -> None:
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
-        told.take()
+        recorded.take()
         api.clear_log()
         api.expire_watches()
         await api.until(lambda: len(api.log) >= 2)
         assert [entry.watch for entry in api.log] == [False, True]
-        assert told.take() == []
+        assert recorded.take() == []
         assert waits.taken == []
-        assert told.states == []
+        assert recorded.states == []
 
 
 async def test_unobserved_replacement_is_reported_as_deletion_and_creation(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("a", data={"k": "1"}))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         await caught_up(api, informer)
-        told.take()
+        recorded.take()
         await api.stop()
         api.remove(CONFIG_MAPS, "a", "default")
         api.put(config_map("a", data={"k": "2"}))
         api.compact()
         await api.start()
         await caught_up(api, informer)
-        assert told.take() == ["-a", "+a"]
+        assert recorded.take() == ["-a", "+a"]
 
 
 async def test_list_that_expires_between_pages_restarts(
@@ -367,13 +367,13 @@ async def test_server_restored_from_a_backup_is_listed_again(
     api: FakeApi, informer: Informer
 ) -> None:
     api.put(config_map("kept", data={"k": "old"}))
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer):
         api.store.history.revision += 100
         api.put(config_map("kept", data={"k": "new"}))
         api.put(config_map("lost"))
         await caught_up(api, informer)
-        told.take()
+        recorded.take()
         await api.stop()
         api.remove(CONFIG_MAPS, "lost", "default")
         api.store.history.revision -= 50
@@ -382,12 +382,12 @@ async def test_server_restored_from_a_backup_is_listed_again(
         api.put(config_map("kept", data={"k": "old"}))
         await api.start()
         await api.until(lambda: len(informer.store) == 1 and api.open_watches())
-        assert sorted(told.take()) == ["-lost", "~kept"]
+        assert sorted(recorded.take()) == ["-lost", "~kept"]
         kept = informer.store.get(Key("default", "kept"))
         assert kept is not None
         assert kept["data"] == {"k": "old"}
         api.put(config_map("kept", data={"k": "newer"}))
-        await api.until(lambda: told.take() == ["~kept"])
+        await api.until(lambda: recorded.take() == ["~kept"])
 
 
 # -- callbacks and timeouts that meet ------------------------------------------------------
@@ -448,7 +448,7 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
         raise ValueError("canary-4711")
 
     informer.on_state(broken)
-    told = Told(informer)
+    recorded = ChangeRecorder(informer)
     async with watching(informer) as task:
         for _ in range(2):
             await caught_up(api, informer)
@@ -457,7 +457,7 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
             await api.start()
             await api.until(lambda: informer.error is None)
         assert not task.done()
-    assert told.states == [False, True] * 2, "the other handlers hear it all the same"
+    assert recorded.states == [False, True] * 2, "the other handlers hear it all the same"
     assert informer.client.metrics.defects[str(CONFIG_MAPS)] == 4
     errors = [it.getMessage() for it in caplog.records if it.levelname == "ERROR"]
     assert len(errors) == 1

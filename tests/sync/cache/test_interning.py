@@ -45,9 +45,9 @@ def unshared(new: Any, old: Any, path: str = "") -> list[str]:
 def test_equal_parts_are_shared_with_the_previous_state(
     new: Object, old: Object, pooled: bool
 ) -> None:
-    said = copy.deepcopy(new), copy.deepcopy(old)
+    found = copy.deepcopy(new), copy.deepcopy(old)
     share_unchanged(new, old, InternPool() if pooled else no_interning)
-    assert (new, old) == said
+    assert (new, old) == found
     assert [it for key in new for it in unshared(new[key], old.get(key), key)] == []
 
 

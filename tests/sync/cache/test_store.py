@@ -58,10 +58,10 @@ def test_has_and_count_by_index_value() -> None:
 
 
 def test_indexer_runs_only_if_a_part_it_reads_changed() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def noted(obj: Object) -> Iterator[str]:
-        asked.append(obj["metadata"]["name"])
+        requested.append(obj["metadata"]["name"])
         yield from by_app(obj)
 
     store = Store({"app": noted}, reads=["metadata.labels", "spec"])
@@ -69,12 +69,12 @@ def test_indexer_runs_only_if_a_part_it_reads_changed() -> None:
     store.put(first)
     meta = {**first["metadata"], "resourceVersion": "2"}
     store.put({**first, "metadata": meta, "data": {"k": "v"}})
-    assert asked == ["a"]
+    assert requested == ["a"]
     store.put({**first, "metadata": {**meta, "labels": {"app": "y"}}})
-    assert asked == ["a", "a"]
+    assert requested == ["a", "a"]
     assert (store.has("app", "x"), store.has("app", "y")) == (False, True)
     store.remove(Key("default", "a"))
-    assert asked == ["a", "a"]
+    assert requested == ["a", "a"]
     assert not store.has("app", "y")
 
 

@@ -177,8 +177,8 @@ UID_MISMATCH = [
 async def test_delete_with_failed_precondition_does_nothing(
     api: FakeApi, client: KubeClient, message: str
 ) -> None:
-    said = f'Operation cannot be fulfilled on pods "a": {message}'
-    api.fail(Fault("DELETE", code=409, message=said))
+    found = f'Operation cannot be fulfilled on pods "a": {message}'
+    api.fail(Fault("DELETE", code=409, message=found))
     await client.delete(PODS, "a", uid="u", namespace="default")
 
 

@@ -202,7 +202,7 @@ def read_pids(pids: Path) -> list[int]:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended; where it has, somebody else may have to reap it."""
+    """Whether the process has ended; a process that has ended may still need to be reaped."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -335,8 +335,8 @@ async def test_full_disk_for_temporary_files_is_reported(
         "client-key-data": encoded(str(pair.key)),
     }
     write(path, kubeconfig(SERVER, user=user))
-    said = await refused(KubeconfigRef(path))
-    assert "cannot write a temporary file: No space left on device; TMPDIR" in said
+    message = await refused(KubeconfigRef(path))
+    assert "cannot write a temporary file: No space left on device; TMPDIR" in message
 
 
 async def test_unknown_context_is_named(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which error an answer becomes, and what its text holds."""
+"""Error classes of responses, and their messages."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_long_messages_are_cut() -> None:
 
 def test_422_for_another_uid_is_a_conflict() -> None:
     causes = [{"field": "metadata.uid", "message": "field is immutable"}]
-    said = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
-    error = from_status(said, code=422, side="remote", what="PATCH /p")
+    reported = status(422, "Invalid", "metadata.uid: Invalid value", details={"causes": causes})
+    error = from_status(reported, code=422, side="remote", what="PATCH /p")
     assert type(error) is errors.UidMismatch
     assert error.code == 422
 
@@ -87,12 +87,12 @@ def test_which_errors_are_not_retryable() -> None:
 
 
 @given(
-    said=st.fixed_dictionaries(
+    reported=st.fixed_dictionaries(
         {"kind": st.just("Status")},
         optional={"code": JSON, "reason": JSON, "message": JSON, "details": JSON},
     )
     | JSON,
     code=st.integers(400, 599),
 )
-def test_any_response_maps_to_an_error(said: Any, code: int) -> None:
-    assert isinstance(from_status(said, code=code, side="home", what="GET /x"), ApiError)
+def test_any_response_maps_to_an_error(reported: Any, code: int) -> None:
+    assert isinstance(from_status(reported, code=code, side="home", what="GET /x"), ApiError)

@@ -1,4 +1,4 @@
-"""Which proxy leads to a server, and that everything goes through it."""
+"""The proxy of a server by the environment, and requests through a proxy."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ async def opened(to: ClientConfig) -> UpgradeResponse:
 
 
 class Reader(asyncio.Protocol):
-    """Notes what it is told."""
+    """Records the calls of a transport."""
 
     def __init__(self) -> None:
         self.data = b""

@@ -160,7 +160,7 @@ async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) 
     ],
 )
 async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, Any]) -> None:
-    """Never less than what is asked for: that would be the rights of somebody else."""
+    """A partial impersonation would grant other permissions than requested."""
     assert "as" in await refused(path, kubeconfig(SERVER, user={"token": "t", **user}))
 
 
@@ -168,17 +168,17 @@ async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, 
 
 
 def exec_user(script: Path, **more: Any) -> dict[str, Any]:
-    user = plugin(script, more.pop("says", credential({"token": "abc"})))
+    user = plugin(script, more.pop("response", credential({"token": "abc"})))
     user["exec"].update(more)
     return user
 
 
 async def info(path: Path, cluster: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What the plugin was given."""
+    """The ExecCredential that the plugin received."""
     given = path.with_name("given")
-    says = f'printf %s "$KUBERNETES_EXEC_INFO" >{shlex.quote(str(given))}\n'
-    says += credential({"token": "abc"})
-    user = exec_user(path.with_name("plugin"), says=says, **more)
+    response = f'printf %s "$KUBERNETES_EXEC_INFO" >{shlex.quote(str(given))}\n'
+    response += credential({"token": "abc"})
+    user = exec_user(path.with_name("plugin"), response=response, **more)
     await read(path, kubeconfig(SERVER, user=user, cluster=cluster))
     found: dict[str, Any] = json.loads(given.read_text())
     return found
@@ -243,17 +243,17 @@ async def test_command_without_a_separator_is_looked_up_in_path(
 @pytest.mark.parametrize("order", ["before", "after"])
 async def test_plugin_with_much_stderr_does_not_block(path: Path, order: str) -> None:
     much = "head -c 3000000 /dev/zero | tr '\\0' 'x' >&2\n"
-    says = credential({"token": "abc"})
+    response = credential({"token": "abc"})
     user = exec_user(
-        path.with_name("plugin"), says=much + says if order == "before" else says + much
+        path.with_name("plugin"), response=much + response if order == "before" else response + much
     )
     access = await read(path, kubeconfig(SERVER, user=user))
     assert access.authorization() == {"Authorization": "Bearer abc"}
 
 
 async def test_plugin_with_endless_output_is_rejected(path: Path) -> None:
-    says = "head -c 3000000 /dev/zero\n"
-    user = exec_user(path.with_name("plugin"), says=says)
+    response = "head -c 3000000 /dev/zero\n"
+    user = exec_user(path.with_name("plugin"), response=response)
     assert "more than 1048576 bytes" in await refused(path, kubeconfig(SERVER, user=user))
 
 
@@ -264,14 +264,14 @@ async def test_plugin_returns_token_and_certificate(path: Path, authority: Autho
         "clientCertificateData": pair.cert.read_text(),
         "clientKeyData": pair.key.read_text(),
     }
-    user = exec_user(path.with_name("plugin"), says=credential(status))
+    user = exec_user(path.with_name("plugin"), response=credential(status))
     access = await read(path, kubeconfig(SERVER, user=user))
     assert access.authorization() == {"Authorization": "Bearer abc"}
     assert access.client_certificate == pair.cert.read_bytes().rstrip(b"\n") + b"\n"
 
 
 async def test_token_of_the_kubeconfig_is_preferred_to_the_plugin(path: Path) -> None:
-    user = {**exec_user(path.with_name("plugin"), says="exit 1\n"), "token": "own"}
+    user = {**exec_user(path.with_name("plugin"), response="exit 1\n"), "token": "own"}
     access = await read(path, kubeconfig(SERVER, user=user))
     assert access.authorization() == {"Authorization": "Bearer own"}
 

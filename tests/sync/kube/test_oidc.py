@@ -66,10 +66,10 @@ class Issuer:
             return web.json_response(answer, status=400)
         await asyncio.sleep(0.01)
         self.given += 1
-        said = {"id_token": token(time.time() + self.lives)}
+        value = {"id_token": token(time.time() + self.lives)}
         if self.rotates:
-            self.valid = said["refresh_token"] = f"refresh-{self.given}"
-        return web.json_response(said)
+            self.valid = value["refresh_token"] = f"refresh-{self.given}"
+        return web.json_response(value)
 
 
 @pytest.fixture

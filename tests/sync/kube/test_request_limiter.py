@@ -146,7 +146,7 @@ def test_distant_server_gets_the_full_limit() -> None:
         load.crowd("b")
         await asyncio.sleep(3)
         assert load.limiter.limit == MOST
-        assert await load.rate(10) >= 0.95 * 54 / 0.2  # What two have of 64.
+        assert await load.rate(10) >= 0.95 * 54 / 0.2  # two groups hold 54 of 64
 
     run_virtual(main)
 
@@ -165,7 +165,7 @@ def test_slow_and_uneven_writes_do_not_lower_the_limit() -> None:
 
 
 def test_limit_recovers_after_the_server_becomes_slower() -> None:
-    """Less in flight makes it no faster: what it needs is learned anew."""
+    """Less in flight makes it no faster: what it needs is learned again."""
 
     async def main() -> None:
         needs = 0.005

@@ -1,6 +1,6 @@
-"""No error shows what a request or an answer held, whatever the server does.
+"""No error contains the content of a request or a response, whatever the server sends.
 
-What may be shown is the ``message`` of a Status: those are the server's own words for people.
+The exception is the ``message`` of a Status, which the server writes for people.
 """
 
 from __future__ import annotations

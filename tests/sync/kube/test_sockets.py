@@ -1,4 +1,4 @@
-"""What TCP tells of a peer, by the bytes of Linux' ``struct tcp_info``."""
+"""The state of a peer by Linux' ``struct tcp_info``."""
 
 from __future__ import annotations
 

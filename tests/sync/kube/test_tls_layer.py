@@ -46,7 +46,7 @@ def client_tls(authority: Authority) -> ssl.SSLContext:
 
 
 class Recorder(asyncio.Protocol):
-    """Notes what it is told."""
+    """Records the calls of a transport."""
 
     def __init__(self, *, keep_open: bool = False) -> None:
         self.data = bytearray()
@@ -96,7 +96,7 @@ def blocking_server(play: Callable[[socket.socket], None]) -> Iterator[int]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits until what is called says yes; the test's own limit bounds it."""
+    """Waits until the condition is true; the test's own limit bounds it."""
     while not condition():  # noqa: ASYNC110  # others change it, and know nothing of tests
         await asyncio.sleep(0.01)
 

@@ -52,7 +52,7 @@ def client_tls(authority: Authority) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A server that says hello."""
+    """A server that sends a greeting."""
 
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello")

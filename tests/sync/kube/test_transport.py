@@ -1,4 +1,4 @@
-"""What a request does to its connection, and what it takes from one request to the next."""
+"""Connections of requests, and state shared between requests."""
 
 from __future__ import annotations
 

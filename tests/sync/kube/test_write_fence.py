@@ -123,27 +123,27 @@ async def test_write_in_flight_is_aborted_when_the_fence_closes(
 
 
 async def test_fence_expires_and_opens_again(api: FakeApi, client: KubeClient) -> None:
-    fence, told = Fence(), list[bool]()
-    fence.on_change(told.append)
+    fence, recorded = Fence(), list[bool]()
+    fence.on_change(recorded.append)
     fenced = client.fenced(fence)
     api.fail(Fault("POST", "*/configmaps", delay=30))
     fence.extend(clock() + 0.05)
     with pytest.raises(NotLeaderError):
         async with asyncio.timeout(2):
             await write(fenced)
-    assert told == [True, False]
+    assert recorded == [True, False]
     fence.extend(clock() + 60)
     await write(fenced)
-    assert told == [True, False, True]
+    assert recorded == [True, False, True]
     fence.close()
-    assert told == [True, False, True]
+    assert recorded == [True, False, True]
 
 
 async def test_fence_with_outer_fence_is_open_while_both_are(
     api: FakeApi, fence: Fence, client: KubeClient
 ) -> None:
-    second, told = Fence(outer=fence), list[bool]()
-    second.on_change(told.append)
+    second, recorded = Fence(outer=fence), list[bool]()
+    second.on_change(recorded.append)
     both = client.fenced(second)
     assert not second.is_open
     second.extend(clock() + 60)
@@ -155,7 +155,7 @@ async def test_fence_with_outer_fence_is_open_while_both_are(
         async with asyncio.timeout(2):
             await write(both)
     fence.extend(clock() + 60)
-    assert told == [True, False, True]
+    assert recorded == [True, False, True]
     # By itself it shuts the writes behind it alone.
     second.extend(clock() + 0.05)
     api.fail(Fault("POST", "*/configmaps", delay=30))
@@ -166,7 +166,7 @@ async def test_fence_with_outer_fence_is_open_while_both_are(
     second.extend(clock() + 60)
     fence.close()
     assert not second.is_open
-    assert told == [True, False, True, False, True]
+    assert recorded == [True, False, True, False, True]
 
 
 async def test_write_that_waits_for_the_limiter_is_not_sent_after_the_fence_closes(

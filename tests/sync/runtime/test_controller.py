@@ -123,7 +123,7 @@ async def test_only_the_first_failure_is_a_warning(
 async def test_defect_is_logged_and_stops_no_other_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """What it quotes can be an object's content, and is told nowhere."""
+    """The message of the exception can quote an object, and is not logged."""
     caplog.set_level(logging.DEBUG)
     worked = Worked(ValueError("invalid literal: 'canary-4711'"))
     async with running(worked, workers=1) as controller:
@@ -269,7 +269,7 @@ async def test_workers_that_never_wait_yield_to_the_loop(
             before = worked
             await asyncio.sleep(0)
             rounds.append(worked - before)
-    # Each took 50 microseconds by this clock; a round of ours may see parts of two of theirs.
+    # Each took 50 microseconds by this clock; a round of the bridge may see parts of two of theirs.
     assert max(rounds) <= 2 * SLICE / 0.00005
 
 

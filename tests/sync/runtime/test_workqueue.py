@@ -233,7 +233,7 @@ KEYS = st.sampled_from("abc")
 
 
 class Model(RuleBasedStateMachine):
-    """Any sequence of calls against what the contract says must come, and when."""
+    """Compares any sequence of calls with a model of the contract."""
 
     def __init__(self) -> None:
         super().__init__()
