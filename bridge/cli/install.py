@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bridge.install.self_contained_kubeconfig import SelfContainedKubeconfig
 
 #: Options of `INSTALL` about applying objects, which `bridge render` does not do.
-_APPLYING = ("dry-run", "timeout")
+_APPLYING = ("dry-run", "wait", "timeout")
 
 
 def _shown(*options: Option) -> list[Any]:
@@ -57,7 +57,9 @@ def render(ctx: typer.Context, **values: Any) -> None:
     from bridge.cli.rbac import print_objects
     from bridge.install import manifests
 
-    wanted, kubeconfig = _installation(request(ctx, {"dry_run": True, "timeout": 0.0, **values}))
+    wanted, kubeconfig = _installation(
+        request(ctx, {"dry_run": True, "wait": False, "timeout": 0.0, **values})
+    )
     print_objects(manifests.render(wanted, kubeconfig.text))
     _print_note(
         f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret"
@@ -79,6 +81,7 @@ class InstallRequest:
     offload_webhook: bool
     relay_from: Sequence[str]
     dry_run: bool
+    wait: bool
     timeout: float
 
 
@@ -163,11 +166,12 @@ async def _apply(
             return
         if not changed:
             report_step(f"home: {where} is up to date")
-        with as_preflight_errors("home"):
-            await rollout.wait_until_ready(
-                home, installation, timeout=wanted.timeout, notify=report_waiting
-            )
-    report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+        if wanted.wait:
+            with as_preflight_errors("home"):
+                await rollout.wait_until_ready(
+                    home, installation, timeout=wanted.timeout, notify=report_waiting
+                )
+            report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
     if not (installation.bound_namespaces or installation.all_namespaces):
         _print_note(
             "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "

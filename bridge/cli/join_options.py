@@ -496,6 +496,14 @@ INSTALL: tuple[Option, ...] = (
         in_cluster=CONSUMED,
     ),
     Option(
+        "wait",
+        "Wait until the node is Ready.",
+        INSTALLATION,
+        kind=bool,
+        default=True,
+        in_cluster=CONSUMED,
+    ),
+    Option(
         "timeout",
         "Maximum time to wait for the node to be Ready.",
         INSTALLATION,

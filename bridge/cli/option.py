@@ -89,7 +89,7 @@ class Option:
         """The parameter from which typer makes the command-line option."""
         is_duration = self._is_duration
         info = typer.Option(
-            self.flag,
+            f"{self.flag}/--no-{self.name}" if self.default is True else self.flag,
             *([self.short] if self.short else []),
             help=self.help,
             rich_help_panel=self.group or None,
