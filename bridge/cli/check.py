@@ -118,14 +118,3 @@ def table(found: Report, *, wide: bool = False) -> str:
     if advice := found.advice():
         lines += ["What to do:", *(f"  {line}" for line in advice), ""]
     return "\n".join([*lines, found.summary()])
-
-
-def _merged(rows: list[list[str]]) -> list[list[str]]:
-    """One row in place of those that have the same cause in ``not checked: CAUSE``."""
-    merged: dict[tuple[str, ...], list[str]] = {}
-    for number, (severity, check_id, side, text) in enumerate(rows):
-        is_open = text.startswith("not checked")
-        key = (severity, side, text) if is_open else (str(number),)
-        row = merged.setdefault(key, [severity, "", side, text])
-        row[1] = f"{row[1]}, {check_id}" if row[1] else check_id
-    return list(merged.values())

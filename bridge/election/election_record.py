@@ -95,12 +95,12 @@ def parse_lease(lease: Object) -> ElectionRecord:
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     holder = str(spec.get("holderIdentity") or "")
-    said = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
+    name = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
     return ElectionRecord(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
         holder=holder,
-        holder_name="".join(letter for letter in said if letter.isprintable())[:_MAX_SHOWN],
+        holder_name="".join(letter for letter in name if letter.isprintable())[:_MAX_SHOWN],
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,

@@ -43,8 +43,8 @@ def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
     every, usable = found.total(), found.pop("", 0)
     rest = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
     if usable:
-        said = f"usable nodes of the remote cluster: {usable} of {every}"
-        return NodeCondition(True, "RemoteReady", f"{said} ({rest})" if rest else said)
+        text = f"usable nodes of the remote cluster: {usable} of {every}"
+        return NodeCondition(True, "RemoteReady", f"{text} ({rest})" if rest else text)
     if every == 0:
         return NodeCondition(
             False,
@@ -55,8 +55,8 @@ def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
         return NodeCondition(
             False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})"
         )
-    said = f"no node of the remote cluster takes new pods ({rest}); running pods are unaffected"
-    return NodeCondition(True, NO_SCHEDULABLE_NODES, said)
+    text = f"no node of the remote cluster takes new pods ({rest}); running pods are unaffected"
+    return NodeCondition(True, NO_SCHEDULABLE_NODES, text)
 
 
 def unreachable_condition(error: KubeError) -> NodeCondition:
@@ -105,8 +105,8 @@ def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:
         return NodeCondition(
             False, "RemoteHasNone", "no Ready node of the remote cluster reports it"
         )
-    said = f"{pressed} of {len(running)} Ready nodes of the remote cluster report it"
-    return NodeCondition(pressed == len(running), "RemoteNodesReport", said)
+    text = f"{pressed} of {len(running)} Ready nodes of the remote cluster report it"
+    return NodeCondition(pressed == len(running), "RemoteNodesReport", text)
 
 
 def relevant_conditions(node: Object) -> object:

@@ -88,11 +88,11 @@ async def _get(client: KubeClient, name: str) -> Object | None:
         return None
 
 
-async def _delete(remote: KubeClient, name: str, uid: str, told: Notify) -> None:
+async def _delete(remote: KubeClient, name: str, uid: str, notify: Notify) -> None:
     try:
         await remote.delete(LEASES, name, namespace=LEASE_NAMESPACE, uid=uid)
     except Forbidden:
-        told(
+        notify(
             f"remote: Lease {LEASE_NAMESPACE}/{name} stays: the credential may not delete it; "
             "`bridge rbac remote` prints what to apply there, or delete it with kubectl"
         )

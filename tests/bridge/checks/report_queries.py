@@ -1,4 +1,4 @@
-"""What tests of checks ask of a report."""
+"""Queries of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of checks, its document, and what reports make of findings."""
+"""The table of checks, its page, and reports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != "catalog.py"]
 
 
-def test_the_document_is_made_of_the_table() -> None:
+def test_page_is_generated_from_catalog() -> None:
     said = (ROOT / "docs" / "reference" / "checks.md").read_text(encoding="utf-8")
     assert said == reference_page.document(), (
         "python -m bridge.checks.reference_page > docs/reference/checks.md"
@@ -24,7 +24,7 @@ def test_the_document_is_made_of_the_table() -> None:
         assert f'<a id="{check.docs.partition("#")[2]}">' in said
 
 
-def test_each_id_is_found_by_some_check_and_none_is_without_a_line() -> None:
+def test_each_check_has_an_implementation() -> None:
     used = {word for path in SOURCES for word in re.findall(r'"(BRG\d+)"', path.read_text("utf-8"))}
     assert used - {"BRG300"} == set(CHECKS)
     assert {it.check_id for it in IMPLEMENTATIONS} <= set(CHECKS)
@@ -33,7 +33,7 @@ def test_each_id_is_found_by_some_check_and_none_is_without_a_line() -> None:
     assert {it for stage in STAGES for it in stage} <= set(IMPLEMENTATIONS)
 
 
-def test_each_line_says_what_it_means_and_what_to_do() -> None:
+def test_each_check_has_meaning_and_hint() -> None:
     for check in CHECKS.values():
         assert re.fullmatch(r"BRG\d{3}", check.id)
         assert check.title[0].isupper()
@@ -42,7 +42,7 @@ def test_each_line_says_what_it_means_and_what_to_do() -> None:
         assert not check.hint.endswith(".")
 
 
-def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> None:
+def test_report_has_worst_findings_first_with_advice() -> None:
     found = build_report(
         "health",
         [
@@ -60,7 +60,7 @@ def test_a_report_is_in_the_order_of_the_table_with_advice_for_what_is_bad() -> 
     assert found.summary() == "1 error, 1 warning, 1 info, 1 ok"
 
 
-def test_data_has_every_field_by_a_name_that_stays() -> None:
+def test_json_fields_are_stable() -> None:
     data = build_report("preflight", [error("BRG101", "home", "no answer", "try again")]).as_data()
     assert data == {
         "kind": "preflight",

@@ -1,4 +1,4 @@
-"""Whether two clusters can be joined: each broken set-up is found, and named by its id."""
+"""`bridge check --pre`: each problem has its finding."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ CASES: dict[str, tuple[Break, str, Severity, str]] = {
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
-async def test_each_broken_set_up_is_found_and_named(two: Clusters, case: str) -> None:
+async def test_each_problem_has_its_finding(two: Clusters, case: str) -> None:
     change, check, severity, said = CASES[case]
     found = await checked(change(two))
     bad = [it for it in of(found, check) if it.severity is severity]
@@ -222,7 +222,7 @@ async def test_each_broken_set_up_is_found_and_named(two: Clusters, case: str) -
     assert found.failed == any(it.severity is Severity.ERROR for it in found.findings)
 
 
-async def test_what_one_side_hides_is_told_and_the_other_is_looked_at(two: Clusters) -> None:
+async def test_unreachable_side_is_not_checked_and_the_other_is(two: Clusters) -> None:
     found = await checked(_elsewhere(two))
     assert one(found, "BRG202").found == "not checked: remote was not reached"
     assert one(found, "BRG201").severity is Severity.OK
@@ -242,7 +242,9 @@ async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
     assert one(found, "BRG202").severity is Severity.OK
 
 
-async def test_a_silent_check_ends(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_without_response_times_out(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_command, "CHECK_SECONDS", 0.3)
     two.remote.fail(Fault("GET", "*/nodes", delay=5, times=None))
     found = await checked(two.settings)
@@ -250,7 +252,7 @@ async def test_a_silent_check_ends(two: Clusters, monkeypatch: pytest.MonkeyPatc
     assert one(found, "BRG301").severity is Severity.OK
 
 
-async def test_a_clock_that_differs_is_told(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connectivity, "_ahead", lambda *_: -3700.0)
     found = await checked(two.settings)
     assert {it.severity for it in of(found, "BRG108")} == {Severity.ERROR}
@@ -262,7 +264,7 @@ async def test_a_clock_that_differs_is_told(two: Clusters, monkeypatch: pytest.M
     [("Thu, 01 Jan 1970 00:01:40 GMT", 0.5), ("", None), ("yesterday", None)],
     ids=["a date", "none", "no date"],
 )
-def test_the_date_of_an_answer(date: str, ahead: float | None) -> None:
+def test_clock_skew_from_date_header(date: str, ahead: float | None) -> None:
     assert connectivity._ahead(date, 100.0) == ahead
 
 
@@ -276,7 +278,7 @@ async def test_a_plugin_s_short_token_renews_itself(two: Clusters, tmp_path: Pat
     assert its.found.endswith("and renews itself")
 
 
-async def test_a_client_certificate_tells_when_it_ends(two: Clusters, authority: Authority) -> None:
+async def test_expiry_of_client_certificate(two: Clusters, authority: Authority) -> None:
     pair = authority.issue("client")
     user = {"client-certificate": str(pair.cert), "client-key": str(pair.key)}
     # Over plain http nobody asks for it, so it is not read either.
@@ -290,7 +292,7 @@ async def test_a_client_certificate_tells_when_it_ends(two: Clusters, authority:
 # -- the network ---------------------------------------------------------------------------
 
 
-async def test_a_port_that_is_taken(two: Clusters) -> None:
+async def test_port_in_use_is_an_error(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         found = await checked(two.but(port=sock.getsockname()[1]))
     assert one(found, "BRG406").severity is Severity.ERROR
@@ -322,9 +324,7 @@ async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> No
     assert one(found, "BRG402").severity is Severity.ERROR
 
 
-async def test_pods_are_tried_by_a_connection(
-    two: Clusters, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pods_are_dialed(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_network, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]

@@ -50,7 +50,7 @@ def _put_node(two: Clusters, **policy: Any) -> None:
     two.home.put(virtual)
 
 
-async def test_before_a_join_those_that_would_be_skipped_are_named(two: Clusters) -> None:
+async def test_skipped_daemonsets_are_named_before_join(two: Clusters) -> None:
     _put_daemon_sets(two)
     its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.INFO
@@ -62,7 +62,7 @@ async def test_before_a_join_those_that_would_be_skipped_are_named(two: Clusters
     assert "node affinity" in its.advice
 
 
-async def test_of_a_node_those_that_run_and_those_that_cannot_are_named(two: Clusters) -> None:
+async def test_running_and_skipped_daemonsets_of_node_are_named(two: Clusters) -> None:
     _put_daemon_sets(two)
     _put_node(two, daemonsets="run")
     found = of(await check_command.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
@@ -75,13 +75,13 @@ async def test_of_a_node_those_that_run_and_those_that_cannot_are_named(two: Clu
     }
 
 
-async def test_a_home_without_any_is_well(two: Clusters) -> None:
+async def test_home_without_daemonsets_passes(two: Clusters) -> None:
     two.home.put(_daemon_set("intolerant"))
     its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.OK
 
 
-async def test_a_credential_that_may_not_list_them_is_not_a_warning(two: Clusters) -> None:
+async def test_missing_permission_to_list_daemonsets_is_not_checked(two: Clusters) -> None:
     _put_daemon_sets(two)
     two.home.api.authorize = lambda spec: spec["resourceAttributes"].get("resource") != "daemonsets"
     its = one(await check_command.check_before_join(two.settings), "BRG507")

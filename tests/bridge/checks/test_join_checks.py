@@ -1,4 +1,4 @@
-"""What a join asks before it makes anything, and the one sentence of each refusal."""
+"""The checks of a join, and the error message of each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def uid_of_kube_system(api: FakeApi) -> str:
     return str(api.get(NAMESPACES, "kube-system")["metadata"]["uid"])
 
 
-async def test_a_home_that_is_opened_by_namespace_can_be_joined_and_that_is_said(
+async def test_home_with_access_per_namespace_can_be_joined(
     two: Clusters,
 ) -> None:
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
@@ -95,7 +95,7 @@ async def test_a_home_that_is_opened_by_namespace_can_be_joined_and_that_is_said
     assert line.startswith("home: access is granted per namespace")
 
 
-async def test_each_question_comes_after_those_that_it_relies_on(two: Clusters) -> None:
+async def test_requests_follow_the_stages(two: Clusters) -> None:
     await checked(two.settings)
     asked = [entry.path.rpartition("/")[2] for entry in two.home.log]
     order = ["version", "selfsubjectaccessreviews", "kube-system"]
@@ -105,14 +105,14 @@ async def test_each_question_comes_after_those_that_it_relies_on(two: Clusters) 
     assert list(dict.fromkeys(asked)) == order
 
 
-async def test_names_that_nobody_chose_come_from_the_clusters(two: Clusters) -> None:
+async def test_default_names_come_from_clusters(two: Clusters) -> None:
     found = await checked(two.but(name=None, home_name=None))
     assert found.identity.node == "remote-context"
     assert found.identity.home_name == found.identity.home_id[:8]
 
 
 @pytest.mark.parametrize("fault", [None, 403], ids=["missing", "not ours to read"])
-async def test_a_home_that_keeps_its_client_ca_to_itself_can_be_joined(
+async def test_home_without_readable_client_ca_can_be_joined(
     two: Clusters, fault: int | None
 ) -> None:
     if fault:
@@ -133,12 +133,12 @@ async def test_the_address_of_homes_api_server_is_the_one_given(two: Clusters) -
     assert found.home_api == HostPort("api.example.com", 443)
 
 
-async def test_without_tokens_nobody_asks_where_homes_api_server_is(two: Clusters) -> None:
+async def test_home_api_is_not_looked_up_without_tokens(two: Clusters) -> None:
     assert (await checked(two.but(service_accounts="none"))).home_api is None
     assert two.home.requests(path="*/endpointslices/*") == []
 
 
-async def test_a_home_that_does_not_tell_where_its_api_server_is(two: Clusters) -> None:
+async def test_home_without_usable_api_address_is_rejected(two: Clusters) -> None:
     two.home.remove(ENDPOINT_SLICES, "kubernetes", "default")
     assert "--home-api-address HOST:PORT" in await refused(two.settings)
 
@@ -231,7 +231,7 @@ def _cut(two: Clusters) -> JoinSettings:
         "a connection that breaks",
     ],
 )
-async def test_a_refusal_is_one_sentence_and_nothing_is_written(
+async def test_each_error_is_one_sentence_and_writes_nothing(
     two: Clusters, change: Break, said: list[str]
 ) -> None:
     sentence = await refused(change(two))
@@ -273,7 +273,7 @@ def grant(two: Clusters, there: set[str]) -> None:
         ("none", {"kubelets", "api", "served"}, "none"),
     ],
 )
-async def test_metrics_come_from_where_they_may_be_asked(
+async def test_metrics_source_follows_permissions(
     two: Clusters, choice: MetricsChoice, there: set[str], source: MetricsSource
 ) -> None:
     grant(two, there)
@@ -294,7 +294,7 @@ async def test_metrics_come_from_where_they_may_be_asked(
         ("api", "permission to list pods.metrics.k8s.io"),
     ],
 )
-async def test_a_source_that_was_asked_for_and_cannot_be_had_is_an_error(
+async def test_unusable_configured_metrics_source_is_an_error(
     two: Clusters, choice: MetricsChoice, words: str
 ) -> None:
     grant(two, {"served"})
@@ -309,7 +309,7 @@ async def test_a_source_that_was_asked_for_and_cannot_be_had_is_an_error(
 
 @pytest.mark.parametrize("side", ["home", "remote"])
 @pytest.mark.parametrize("path", ["/version", REVIEWS, "*/kube-system"])
-async def test_a_server_that_does_not_answer_is_named_soon(
+async def test_unresponsive_server_is_named_within_limit(
     two: Clusters, monkeypatch: pytest.MonkeyPatch, side: str, path: str
 ) -> None:
     monkeypatch.setattr(permissions, "REQUEST_SECONDS", 0.5)
@@ -322,7 +322,7 @@ async def test_a_server_that_does_not_answer_is_named_soon(
     assert two.writes() == []
 
 
-async def test_questions_that_take_long_one_by_one_end_within_the_limit(
+async def test_slow_requests_end_within_limit(
     two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.3)
@@ -336,7 +336,7 @@ async def test_questions_that_take_long_one_by_one_end_within_the_limit(
             )
 
 
-async def test_a_credential_plugin_that_does_not_answer_is_one_of_its_side(
+async def test_unresponsive_credential_plugin_names_its_side(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def load(*_: Any, **__: Any) -> None:
@@ -371,7 +371,7 @@ def put_nodes(api: FakeApi, *addresses: str) -> None:
     api.put(node("silent"))
 
 
-async def test_the_address_is_the_one_that_leads_to_homes_api_server(
+async def test_bridge_address_is_local_end_of_route_to_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes(monkeypatch, {"127.0.0.1": "192.0.2.7"})
@@ -387,7 +387,7 @@ async def test_an_api_server_on_loopback_is_in_the_network_of_its_nodes(
     assert (await checked(two.but(address=None))).address == "198.51.100.9"
 
 
-async def test_where_other_nodes_are_not_ours_to_see_the_address_has_to_be_said(
+async def test_without_list_nodes_the_address_is_required(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes(monkeypatch, {})
@@ -396,7 +396,7 @@ async def test_where_other_nodes_are_not_ours_to_see_the_address_has_to_be_said(
 
 
 @pytest.mark.parametrize("addresses", [(), ("198.51.100.1",)], ids=["no nodes", "no route"])
-async def test_an_address_that_cannot_be_found_has_to_be_said(
+async def test_undeterminable_address_is_an_error(
     two: Clusters, monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
 ) -> None:
     put_nodes(two.home, *addresses)
@@ -408,11 +408,11 @@ async def test_an_address_that_cannot_be_found_has_to_be_said(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
-def test_loopback_leads_nowhere(host: str) -> None:
+def test_loopback_has_no_local_address(host: str) -> None:
     assert bridge_address._local_address(host) is None
 
 
-def test_a_name_that_is_not_known_leads_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 

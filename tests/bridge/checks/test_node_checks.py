@@ -1,4 +1,4 @@
-"""How a virtual node does that exists."""
+"""`bridge check` of existing nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def proxied(two: Clusters, code: int = 200, why: str = "dial") -> None:
     two.home.route("GET", f"*/nodes/{NODE}/proxy/healthz", answer)
 
 
-async def test_a_node_that_is_well(two: Clusters) -> None:
+async def test_healthy_node_passes(two: Clusters) -> None:
     proxied(two)
     async with joined(two) as run:
         await two.home.until(lambda: ready(two))
@@ -94,7 +94,7 @@ async def test_health_asks_for_the_permissions_of_the_recorded_certificate_sourc
 @pytest.mark.parametrize(
     "key", ["network", "metrics", "servingCertificate", "nodeSelector", "homeApiAddress"]
 )
-async def test_a_record_that_no_join_writes_counts_as_absent(
+async def test_malformed_join_record_counts_as_absent(
     two: Clusters, key: str, value: object
 ) -> None:
     put_node(two, record={key: value})
@@ -130,7 +130,7 @@ def put_node(
     two.home.put(its)
 
 
-async def test_a_node_that_nobody_serves(two: Clusters) -> None:
+async def test_node_without_serving_bridge(two: Clusters) -> None:
     put_node(two, image="cluster-bridge 0.0.1")
     proxied(two, 503)
     found = await health(two)
@@ -198,7 +198,7 @@ async def test_certificate_files_that_home_rejects_are_to_be_replaced(two: Clust
     assert "replace --tls-cert-file" in one(await health(two), "BRG401").advice
 
 
-async def test_a_person_who_may_not_go_through_home_is_told_so(two: Clusters) -> None:
+async def test_missing_permission_for_node_proxy_is_not_checked(two: Clusters) -> None:
     put_node(two)
     proxied(two, 403)
     its = one(await health(two), "BRG401")
@@ -224,12 +224,12 @@ async def test_a_home_without_the_node(two: Clusters, name: str, said: str) -> N
     assert (its.severity, its.found) == (Severity.ERROR, said)
 
 
-async def test_a_real_node_is_none_of_ours(two: Clusters) -> None:
+async def test_unmanaged_node_is_an_error(two: Clusters) -> None:
     two.home.put(node("machine"))
     assert "is not a bridge's" in one(await health(two, "machine"), "BRG301").found
 
 
-async def test_a_home_that_does_not_answer_is_all_that_is_told(two: Clusters) -> None:
+async def test_unreachable_home_is_the_only_finding(two: Clusters) -> None:
     path = two.settings.home.path
     assert path is not None
     write(path, kubeconfig("http://127.0.0.1:1", user={"token": CANARY}))
@@ -237,7 +237,7 @@ async def test_a_home_that_does_not_answer_is_all_that_is_told(two: Clusters) ->
     assert found.errors == ["BRG101"]
 
 
-async def test_pods_that_wait_are_told_by_their_reason(two: Clusters) -> None:
+async def test_waiting_pods_are_grouped_by_reason(two: Clusters) -> None:
     put_node(two)
     world = World(two.home, two.remote)
     waiting = {"a": "FieldRefused", "b": "RemoteClash", "c": "", "proxy": "DaemonSetSkipped"}
@@ -275,7 +275,7 @@ def _event(reason: str, name: str) -> Object:
     }
 
 
-async def test_a_bridge_whose_clock_is_ahead_is_told(two: Clusters) -> None:
+async def test_bridge_clock_ahead_is_a_warning(two: Clusters) -> None:
     put_node(two)
     two.home.put(
         {

@@ -1,4 +1,4 @@
-"""The address at which pods find home's API server, for each way a kubeconfig can name it."""
+"""The address of home's API server for pods, for each kind of kubeconfig."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How pods reach each other, where a join is to find that out, and where a relay listens."""
+"""Selection of the network mode, and the relay address."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ async def found(two: Clusters, choice: NetworkChoice = "auto") -> tuple[str, str
 
 
 @pytest.mark.parametrize("choice", ["flat", "relay", "none"])
-async def test_what_is_asked_for_is_not_looked_for(two: Clusters, choice: NetworkChoice) -> None:
+async def test_configured_mode_dials_no_pods(two: Clusters, choice: NetworkChoice) -> None:
     assert await found(two, choice) == (choice, "")
     assert not two.remote.requests("GET", "*/pods")
 
 
-async def test_a_remote_whose_pods_answer_is_flat(two: Clusters) -> None:
+async def test_auto_selects_flat_when_pods_accept(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
         network, told = await found(two)
     assert (network, "1 pod(s) of the remote accept a connection" in told) == ("flat", True)
 
 
-async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -> None:
+async def test_auto_selects_relay_when_home_has_the_same_address(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
         runs(two.home, "other", "127.0.0.1")
@@ -60,7 +60,7 @@ async def test_the_same_address_at_home_is_no_way_to_the_remote(two: Clusters) -
     assert "home has pods with the addresses of default/near at 127.0.0.1" in told
 
 
-async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_auto_selects_relay_otherwise(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_network, "CONNECT_SECONDS", 0.2)
     network, told = await found(two)
     assert (network, "no pod of the remote is ready" in told) == ("relay", True)
@@ -74,7 +74,7 @@ async def test_anything_else_is_a_relay(two: Clusters, monkeypatch: pytest.Monke
     assert (network, "no response from default/far at 224.0.0.1" in told) == ("relay", True)
 
 
-def test_a_relay_listens_where_the_node_is_or_where_it_is_told(two: Clusters) -> None:
+def test_relay_address_defaults_to_node_address(two: Clusters) -> None:
     assert relay_address(two.settings, "192.0.2.1") == "192.0.2.1"
     own = replace(two.settings, relay=RelaySettings(address="192.0.2.2"))
     assert relay_address(own, "127.0.0.1") == "192.0.2.2"

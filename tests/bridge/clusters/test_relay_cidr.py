@@ -1,4 +1,4 @@
-"""Whether the range of `--relay-cidr` can be had, before anything is written."""
+"""Validation of the range of `--relay-cidr`."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def node_with(two: Clusters, **spec: object) -> None:
     two.home.put(made)
 
 
-async def test_a_range_that_nobody_has_can_be_had(two: Clusters) -> None:
+async def test_unused_range_is_accepted(two: Clusters) -> None:
     pod_at(two, "203.0.113.2")
     node_with(two, podCIDRs=["203.0.113.0/24", "fd00::/64"])
     assert await unusable(two) == ""
 
 
-async def test_pods_and_nodes_of_home_are_in_the_way(two: Clusters) -> None:
+async def test_range_of_home_pods_and_nodes_is_rejected(two: Clusters) -> None:
     pod_at(two, "198.51.100.9")
     assert "overlaps with 198.51.100.9/32 of pod default/near" in await unusable(two)
 
 
-async def test_so_are_ranges_of_homes_nodes(two: Clusters) -> None:
+async def test_range_overlapping_node_cidrs_is_rejected(two: Clusters) -> None:
     node_with(two, podCIDRs=["198.51.0.0/16"])
     assert "overlaps with 198.51.0.0/16 of node worker" in await unusable(two)
 
 
-async def test_so_is_that_of_homes_services(two: Clusters) -> None:
+async def test_range_overlapping_service_cidr_is_rejected(two: Clusters) -> None:
     two.home.store.registry.add(Kind(SERVICE_CIDRS))
     two.home.put(
         {
@@ -79,24 +79,24 @@ async def test_so_is_that_of_homes_services(two: Clusters) -> None:
     assert "overlaps with 198.51.96.0/20 of home's Services" in await unusable(two)
 
 
-async def test_an_older_home_does_not_tell_its_services(two: Clusters) -> None:
+async def test_home_without_service_cidrs_is_accepted(two: Clusters) -> None:
     assert await unusable(two) == ""
     (asked,) = two.home.requests("GET", "*/servicecidrs")
     assert asked.code == [404]
 
 
-async def test_who_may_not_see_nodes_does_not_ask(two: Clusters) -> None:
+async def test_nodes_are_not_listed_without_permission(two: Clusters) -> None:
     node_with(two, podCIDRs=["198.51.0.0/16"])
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "nodes"
     assert await unusable(two) == ""
     assert not two.home.requests("GET", "*/nodes")
 
 
-async def test_the_bridges_own_address_is_not_for_pods(two: Clusters) -> None:
+async def test_range_with_bridge_address_is_rejected(two: Clusters) -> None:
     assert "the bridge's own address" in await unusable(two, address="198.51.100.9")
 
 
-async def test_a_pod_with_a_network_of_its_own_cannot_have_a_range(two: Clusters) -> None:
+async def test_range_is_rejected_in_pod_network(two: Clusters) -> None:
     pod_at(two, HERE)
     said = await unusable(two, in_cluster=True)
     assert "runs in pod default/near" in said
@@ -104,7 +104,7 @@ async def test_a_pod_with_a_network_of_its_own_cannot_have_a_range(two: Clusters
     assert await unusable(two) == "", "it is a pod's, and not ours"
 
 
-async def test_one_in_its_machines_network_can(two: Clusters) -> None:
+async def test_range_is_accepted_in_host_network(two: Clusters) -> None:
     pod_at(two, HERE, hostNetwork=True)
     assert await unusable(two, in_cluster=True) == ""
 
@@ -122,7 +122,7 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
     return found.relay_cidr, told
 
 
-async def test_a_join_tells_what_is_to_be_routed(two: Clusters) -> None:
+async def test_join_reports_required_route(two: Clusters) -> None:
     found, told = await check(two, "relay")
     assert found == CIDR
     assert (
@@ -131,7 +131,7 @@ async def test_a_join_tells_what_is_to_be_routed(two: Clusters) -> None:
     )
 
 
-async def test_where_there_is_no_relay_there_is_no_range(
+async def test_range_is_ignored_without_relay(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
@@ -139,7 +139,7 @@ async def test_where_there_is_no_relay_there_is_no_range(
     assert found == "", "as --network auto may find"
 
 
-async def test_a_join_without_the_right_ends_before_anything_is_written(
+async def test_join_without_cap_net_admin_writes_nothing(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)

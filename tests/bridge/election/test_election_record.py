@@ -1,4 +1,4 @@
-"""What a candidate concludes from the Lease of the election, and what it writes."""
+"""Observations and patches of the election Lease."""
 
 from __future__ import annotations
 
@@ -36,47 +36,47 @@ def seen(
 # -- when it may be taken ------------------------------------------------------------------
 
 
-def test_the_first_of_all_takes_it_at_once() -> None:
+def test_missing_lease_without_node_is_free() -> None:
     assert seen(None, None, 10.0, served=False).free_at == 10.0
 
 
-def test_one_that_is_missing_beside_a_node_may_have_been_deleted_under_its_holder() -> None:
+def test_missing_lease_beside_a_node_is_not_free_at_once() -> None:
     assert seen(None, None, 10.0).free_at == 10.0 + LEASE_SECONDS
 
 
 @pytest.mark.parametrize("holder", [None, "", "me_1"], ids=["given back", "empty", "mine"])
-def test_one_that_nobody_else_holds_is_free(holder: str | None) -> None:
+def test_lease_without_other_holder_is_free(holder: str | None) -> None:
     assert seen(None, record(holder), 10.0).free_at == 10.0
 
 
-def test_one_that_is_held_is_free_when_it_has_not_changed_for_its_time() -> None:
+def test_held_lease_is_free_after_its_duration_without_change() -> None:
     first = seen(None, record(), 10.0)
     assert (first.free_at, first.holder_is_live) == (14.0, False)
     assert seen(first, record(), 13.0) is first
 
 
-def test_a_renewal_begins_the_count_anew_and_shows_that_the_holder_lives() -> None:
+def test_renewal_restarts_duration_and_shows_live_holder() -> None:
     renewed = seen(seen(None, record(), 10.0), record(version="8"), 11.0)
     assert (renewed.free_at, renewed.holder_is_live) == (15.0, True)
 
 
-def test_another_holder_begins_the_count_anew() -> None:
+def test_new_holder_restarts_duration() -> None:
     other = seen(seen(None, record(), 10.0), record("third_1", "8"), 13.0)
     assert (other.free_at, other.holder_is_live) == (17.0, False)
 
 
-def test_one_made_anew_under_the_same_version_is_another() -> None:
+def test_recreated_lease_with_same_version_is_a_change() -> None:
     again = election_record.parse_lease(lease(uid="u2"))
     assert seen(seen(None, record(), 10.0), again, 13.0).free_at == 17.0
 
 
-def test_one_that_is_deleted_under_its_holder_is_free_when_its_time_would_end() -> None:
+def test_deleted_lease_is_free_when_it_would_have_expired() -> None:
     gone = seen(seen(None, record(), 10.0), None, 11.0)
     assert gone.free_at == 14.0
     assert seen(gone, None, 12.0).free_at == 14.0
 
 
-def test_a_holder_that_asks_for_more_time_has_it() -> None:
+def test_longer_lease_duration_is_respected() -> None:
     longer = lease()
     longer["spec"]["leaseDurationSeconds"] = 15
     assert seen(None, election_record.parse_lease(longer), 10.0).free_at == 25.0
@@ -88,7 +88,7 @@ def test_a_holder_that_asks_for_more_time_has_it() -> None:
 # -- what it says --------------------------------------------------------------------------
 
 
-def test_what_people_read_is_one_line() -> None:
+def test_holder_name_is_one_printable_line() -> None:
     annotations = {election_record.ANNOTATION_HOLDER: "host\n\x1b[31m (pid 5)" + "x" * 999}
     said = election_record.parse_lease(lease(annotations=annotations)).holder_name
     assert said.startswith("host[31m (pid 5)x")
@@ -96,7 +96,7 @@ def test_what_people_read_is_one_line() -> None:
     assert record("host.example_4711").holder_name == "host.example"
 
 
-def test_a_lease_without_anything_is_nobodys() -> None:
+def test_empty_lease_has_no_holder() -> None:
     found = election_record.parse_lease({"metadata": {}})
     assert (found.holder, found.holder_name, found.leaving, found.has_owner) == (
         "",
@@ -106,7 +106,7 @@ def test_a_lease_without_anything_is_nobodys() -> None:
     )
 
 
-def test_the_name_is_an_objects() -> None:
+def test_lease_name_is_a_valid_object_name() -> None:
     assert election_record.election_lease_name("burst") == "cluster-bridge-burst"
     long, other = "a" * 252 + "b", "a" * 252 + "c"
     assert len(election_record.election_lease_name(long)) <= 253
@@ -116,7 +116,7 @@ def test_the_name_is_an_objects() -> None:
 # -- what is written -----------------------------------------------------------------------
 
 
-def test_taking_it_depends_on_the_state_that_was_seen() -> None:
+def test_acquire_patch_has_observed_version_as_precondition() -> None:
     patch = election_record.holder_patch(record(), ME)
     assert (patch["metadata"]["uid"], patch["metadata"]["resourceVersion"]) == ("u", "7")
     spec = patch["spec"]
@@ -127,13 +127,13 @@ def test_taking_it_depends_on_the_state_that_was_seen() -> None:
     assert "ownerReferences" not in patch["metadata"]
 
 
-def test_a_renewal_says_the_time_alone() -> None:
+def test_renewal_patch_has_only_the_time() -> None:
     patch = election_record.holder_patch(record("me_1"), ME)
     assert patch["metadata"].keys() == {"uid", "resourceVersion"}
     assert patch["spec"].keys() == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
 
 
-def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
+def test_remote_lost_is_written_when_it_changes() -> None:
     mine = record("me_1")
     lost = election_record.holder_patch(mine, ME, remote_lost=True)
     assert lost["metadata"]["annotations"] == {election_record.ANNOTATION_REMOTE_LOST: "true"}
@@ -156,14 +156,14 @@ def test_what_a_holder_says_of_the_remote_is_written_when_it_changes() -> None:
     assert asks["spec"] == {}
 
 
-def test_a_lease_that_an_earlier_release_tied_to_the_node_outlives_the_node() -> None:
+def test_owner_reference_of_earlier_release_is_removed() -> None:
     owners = [{"apiVersion": "v1", "kind": "Node", "name": "virtual", "uid": "node-1"}]
     mine = election_record.parse_lease(lease("me_1", ownerReferences=owners))
     assert election_record.holder_patch(mine, ME)["metadata"]["ownerReferences"] is None
     assert "ownerReferences" not in election_record.holder_patch(record("me_1"), ME)["metadata"]
 
 
-def test_a_record_is_written_when_it_differs_and_stays_for_the_next_holder() -> None:
+def test_changed_record_is_written_and_stays() -> None:
     note = {f"{DOMAIN}/some-record": "1"}
     assert (
         election_record.holder_patch(record("me_1"), ME, records=note)["metadata"]["annotations"]
@@ -181,13 +181,13 @@ def test_a_record_is_written_when_it_differs_and_stays_for_the_next_holder() -> 
         assert not note.keys() & patch["metadata"]["annotations"].keys()
 
 
-def test_one_that_is_made_has_no_condition() -> None:
+def test_created_lease_has_no_precondition() -> None:
     made = election_record.holder_patch(None, ME)
     assert (made["kind"], made["spec"]["leaseTransitions"]) == ("Lease", 0)
     assert made["metadata"].keys() == {"annotations"}
 
 
-def test_the_mark_of_a_leave_comes_with_it_and_goes_with_the_next() -> None:
+def test_leaving_annotation_is_removed_by_next_holder() -> None:
     left = election_record.leave_patch(record(), ME)
     assert left["metadata"]["annotations"][election_record.ANNOTATION_LEAVING] == "true"
     marked = election_record.parse_lease(

@@ -231,7 +231,7 @@ def now() -> float:
 
 
 @on_virtual_time
-async def test_one_that_is_alone_leads_at_once_and_stays(home: Home) -> None:
+async def test_single_candidate_leads_at_once(home: Home) -> None:
     alone = Bridge(home, "alone")
     await alone.election.observe(node_exists=False)
     alone.start()
@@ -244,7 +244,7 @@ async def test_one_that_is_alone_leads_at_once_and_stays(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_it_renews_every_so_often_and_no_more(home: Home) -> None:
+async def test_lease_is_renewed_at_its_interval(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
     before = home._version
@@ -253,7 +253,7 @@ async def test_it_renews_every_so_often_and_no_more(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_a_renewal_notes_how_late_the_loop_is(home: Home) -> None:
+async def test_renewal_delay_is_measured(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
     await asyncio.sleep(10 * RENEW_SECONDS)
@@ -268,7 +268,7 @@ async def test_a_renewal_notes_how_late_the_loop_is(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_a_record_outlives_its_bridge_and_the_deletion_of_the_lease(home: Home) -> None:
+async def test_record_survives_restart_and_lease_deletion(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     before = asyncio.get_running_loop().time()
@@ -287,7 +287,7 @@ async def test_a_record_outlives_its_bridge_and_the_deletion_of_the_lease(home: 
 
 
 @on_virtual_time
-async def test_a_lease_that_went_back_in_time_can_end_its_holder(home: Home) -> None:
+async def test_restored_lease_can_end_its_holder(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
     seen = []
@@ -307,7 +307,7 @@ async def test_a_lease_that_went_back_in_time_can_end_its_holder(home: Home) -> 
 
 
 @on_virtual_time
-async def test_a_lease_that_is_deleted_under_its_holder_is_made_again(home: Home) -> None:
+async def test_lease_deleted_while_held_is_recreated(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
     home.lease = None
@@ -328,7 +328,7 @@ async def _two(home: Home, *, ahead: float = 0.0) -> tuple[Bridge, Bridge]:
 
 
 @on_virtual_time
-async def test_the_second_stands_by_and_says_for_whom(home: Home) -> None:
+async def test_second_candidate_stands_by_and_reports_leader(home: Home) -> None:
     _, other = await _two(home)
     await asyncio.sleep(60)
     assert other.told == [
@@ -340,7 +340,7 @@ async def test_the_second_stands_by_and_says_for_whom(home: Home) -> None:
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0], ids=["behind", "same", "ahead"])
-def test_one_that_vanished_is_followed_whatever_the_clocks_say(ahead: float) -> None:
+def test_crashed_leader_is_succeeded_despite_clock_skew(ahead: float) -> None:
     async def test(home: Home) -> None:
         one, other = await _two(home, ahead=ahead)
         one.kill()
@@ -354,7 +354,7 @@ def test_one_that_vanished_is_followed_whatever_the_clocks_say(ahead: float) -> 
 
 
 @on_virtual_time
-async def test_one_that_gives_it_back_is_followed_soon(home: Home) -> None:
+async def test_released_lease_is_taken_at_once(home: Home) -> None:
     """At once where the watch says so."""
     one, other = await _two(home)
     await one.stop()
@@ -363,7 +363,7 @@ async def test_one_that_gives_it_back_is_followed_soon(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_it_is_given_back_though_the_last_renewal_is_not_known(home: Home) -> None:
+async def test_release_after_renewal_with_lost_response(home: Home) -> None:
     """Cancelled between the server's doing it and its answer."""
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
@@ -375,7 +375,7 @@ async def test_it_is_given_back_though_the_last_renewal_is_not_known(home: Home)
 
 
 @on_virtual_time
-async def test_of_several_one_gets_it(home: Home) -> None:
+async def test_one_of_several_candidates_wins(home: Home) -> None:
     several = [Bridge(home, f"b{number}").start() for number in range(5)]
     for _ in range(3):
         await until(lambda: any(it.fence.is_open for it in several), within=2 * TAKEOVER)
@@ -389,7 +389,7 @@ async def test_of_several_one_gets_it(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_one_that_is_cut_off_writes_no_more_before_another_does(home: Home) -> None:
+async def test_partitioned_leader_stops_before_successor_writes(home: Home) -> None:
     one, other = await _two(home)
     fence = one.fence
     one.link.cut = True
@@ -407,7 +407,7 @@ async def test_one_that_is_cut_off_writes_no_more_before_another_does(home: Home
 
 
 @on_virtual_time
-async def test_nobody_elses_lease_is_renewed_after_a_cut_and_nothing_begins_anew(
+async def test_lease_of_successor_is_not_renewed_after_partition(
     home: Home,
 ) -> None:
     one = Bridge(home, "one").start()
@@ -423,7 +423,7 @@ async def test_nobody_elses_lease_is_renewed_after_a_cut_and_nothing_begins_anew
 
 
 @on_virtual_time
-async def test_a_renewal_whose_answer_is_lost_is_ones_own(home: Home) -> None:
+async def test_renewal_with_lost_response_is_recognised(home: Home) -> None:
     one, other = await _two(home)
     one.link.answers = False
     version = home._version
@@ -434,7 +434,7 @@ async def test_a_renewal_whose_answer_is_lost_is_ones_own(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_slow_answers_do_not_cost_the_lease(home: Home) -> None:
+async def test_slow_responses_keep_lease(home: Home) -> None:
     one, other = await _two(home)
     one.link.slow = 0.9
     for _ in range(300):
@@ -444,7 +444,7 @@ async def test_slow_answers_do_not_cost_the_lease(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_an_answer_that_comes_late_does_not_make_the_time_longer(home: Home) -> None:
+async def test_late_response_does_not_extend_fence(home: Home) -> None:
     """What counts is when the renewal was asked for: the other has seen it since then."""
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
@@ -463,7 +463,7 @@ async def test_an_answer_that_comes_late_does_not_make_the_time_longer(home: Hom
 
 
 @on_virtual_time
-async def test_a_home_that_is_slow_is_enough(home: Home) -> None:
+async def test_slow_home_suffices(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     one.link.slow = 2.5
@@ -476,7 +476,7 @@ async def test_a_home_that_is_slow_is_enough(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_a_lease_that_somebody_took_by_hand_is_lost(home: Home) -> None:
+async def test_lease_taken_manually_is_lost(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     fence = one.fence
@@ -490,7 +490,7 @@ async def test_a_lease_that_somebody_took_by_hand_is_lost(home: Home) -> None:
 
 
 @on_virtual_time
-async def test_a_lease_that_is_deleted_while_its_holder_is_away_is_lost(home: Home) -> None:
+async def test_lease_deleted_while_holder_is_partitioned_is_lost(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     one.link.cut = True
@@ -505,7 +505,7 @@ async def test_a_lease_that_is_deleted_while_its_holder_is_away_is_lost(home: Ho
 
 
 @on_virtual_time
-async def test_a_leave_ends_the_one_that_leads_and_those_that_stand_by(home: Home) -> None:
+async def test_leave_ends_leader_and_standbys(home: Home) -> None:
     one, other = await _two(home)
     assert home.lease is not None
     patch = election_record.leave_patch(
@@ -521,7 +521,7 @@ async def test_a_leave_ends_the_one_that_leads_and_those_that_stand_by(home: Hom
 
 
 @on_virtual_time
-async def test_one_that_begins_beside_a_leave_that_was_killed_waits_and_leads(home: Home) -> None:
+async def test_candidate_after_killed_leave_waits_and_leads(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
     await first.stop()
@@ -539,7 +539,7 @@ async def test_one_that_begins_beside_a_leave_that_was_killed_waits_and_leads(ho
 
 
 @on_virtual_time
-async def test_one_that_does_not_reach_the_remote_gives_way_to_one_that_does(home: Home) -> None:
+async def test_leader_without_remote_yields_to_candidate_with_remote(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
     second = Bridge(home, "second").start(watches=True)
@@ -559,7 +559,7 @@ async def test_one_that_does_not_reach_the_remote_gives_way_to_one_that_does(hom
 
 
 @on_virtual_time
-async def test_where_nobody_reaches_the_remote_the_lease_stays(home: Home) -> None:
+async def test_leader_stays_when_no_candidate_reaches_remote(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
     second = Bridge(home, "second").start(watches=True)
@@ -577,7 +577,7 @@ async def test_where_nobody_reaches_the_remote_the_lease_stays(home: Home) -> No
 
 
 @on_virtual_time
-async def test_one_that_was_asked_and_reaches_the_remote_again_keeps_it(home: Home) -> None:
+async def test_requested_leader_that_reaches_remote_again_stays(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
     home.change({"metadata": {"annotations": {election_record.ANNOTATION_REQUESTED_BY: "another"}}})

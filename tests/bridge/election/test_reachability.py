@@ -1,4 +1,4 @@
-"""A bridge's way to its remote."""
+"""Reachability of the remote."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def watched(remote: KubeClient, *informers: Failing) -> InformerReachability:
         ("home", reachability.LOST_SECONDS + 5, False),
     ],
 )
-async def test_it_is_lost_when_the_remote_cannot_be_watched_for_a_while(
+async def test_remote_is_lost_after_failing_watches(
     two: Clusters, side: str, seconds: float | None, lost: bool
 ) -> None:
     async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
@@ -56,7 +56,7 @@ async def test_it_is_lost_when_the_remote_cannot_be_watched_for_a_while(
         )
 
 
-async def test_it_is_there_while_the_remote_answers(two: Clusters) -> None:
+async def test_remote_is_reachable_while_it_responds(two: Clusters) -> None:
     async with KubeClient(await load(two.settings.remote, side="remote")) as remote:
         found = watched(remote)
         assert await found.is_reachable()

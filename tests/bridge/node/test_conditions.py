@@ -1,4 +1,4 @@
-"""What the conditions of the virtual node say, in which words."""
+"""Conditions of the virtual node, by the state of the remote."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: st
     ],
     ids=["all", "some", "none takes pods", "none is Ready", "none"],
 )
-def test_of_nodes(nodes: list[Object], expected: NodeCondition) -> None:
+def test_ready_condition_of_nodes(nodes: list[Object], expected: NodeCondition) -> None:
     assert health.ready_condition(nodes) == expected
 
 
@@ -89,13 +89,13 @@ _ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
     ],
     ids=lambda it: type(it).__name__,
 )
-def test_each_kind_of_outage_has_a_reason(error: KubeError, reason: str) -> None:
+def test_each_error_has_its_own_reason(error: KubeError, reason: str) -> None:
     found = health.unreachable_condition(error)
     assert (found.status, found.reason) == (False, reason)
     assert "why" in found.message
 
 
-def test_a_pressure_is_the_nodes_where_all_that_are_ready_have_it() -> None:
+def test_pressure_is_true_when_all_ready_nodes_report_it() -> None:
     kind = "MemoryPressure"
     pressed = _worker(MemoryPressure="True")
     away = _worker(ready="Unknown", MemoryPressure="Unknown")

@@ -176,7 +176,7 @@ def node_writes(api: FakeApi) -> list[str]:
 # -- register ------------------------------------------------------------------------------
 
 
-async def test_a_node_is_made_that_says_what_the_remote_is(
+async def test_register_creates_node_with_remote_capacity(
     home_api: FakeApi, node: NodeController
 ) -> None:
     await node.register()
@@ -197,7 +197,7 @@ async def test_a_node_is_made_that_says_what_the_remote_is(
     assert lease(home_api)["spec"]["leaseDurationSeconds"] == 40
 
 
-async def test_the_node_of_an_earlier_join_is_taken_up_with_all_that_others_put_on_it(
+async def test_register_adopts_node_of_earlier_join_and_keeps_unmanaged_fields(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     await controller(home, nodes).register()
@@ -239,7 +239,7 @@ async def test_the_node_of_an_earlier_join_is_taken_up_with_all_that_others_put_
     ],
     ids=["of a machine", "of another remote"],
 )
-async def test_a_node_of_somebody_else_is_not_taken(
+async def test_register_rejects_unmanaged_node(
     home_api: FakeApi, node: NodeController, labels: dict[str, str], whose: str
 ) -> None:
     theirs = home_api.put(
@@ -256,7 +256,7 @@ async def test_a_node_of_somebody_else_is_not_taken(
 # -- status --------------------------------------------------------------------------------
 
 
-async def test_the_status_is_written_only_when_it_differs_and_a_burst_is_one_write(
+async def test_burst_of_changes_is_one_status_write(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController
 ) -> None:
     async with running(node):
@@ -288,7 +288,7 @@ def allocatable(api: FakeApi) -> str:
     return found
 
 
-async def test_what_others_use_is_written_at_once_and_then_every_so_often(
+async def test_free_capacity_is_written_at_once_then_at_most_every_spacing(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """The load changes all the time: the first change is told soon, the last one in any case."""
@@ -313,7 +313,7 @@ async def test_what_others_use_is_written_at_once_and_then_every_so_often(
         assert node_writes(home_api) == [], "nothing is different"
 
 
-async def test_the_largest_pod_is_told_when_the_node_is_made_and_then_seldom(
+async def test_largest_pod_is_written_at_creation_and_then_rarely(
     home_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def said() -> str:
@@ -335,7 +335,9 @@ async def test_the_largest_pod_is_told_when_the_node_is_made_and_then_seldom(
         await home_api.until(lambda: said() == "cpu=1,memory=8Gi")
 
 
-async def test_what_others_overwrote_is_put_right(home_api: FakeApi, node: NodeController) -> None:
+async def test_overwritten_fixed_fields_are_restored(
+    home_api: FakeApi, node: NodeController
+) -> None:
     async with running(node):
         conditions = [
             {**item, "status": "Unknown", "reason": "NodeStatusUnknown"}
@@ -346,7 +348,7 @@ async def test_what_others_overwrote_is_put_right(home_api: FakeApi, node: NodeC
         assert condition(home_api, "DiskPressure")["status"] == "False"
 
 
-async def test_a_remote_without_usable_nodes_is_not_ready_and_says_why(
+async def test_remote_without_usable_nodes_makes_node_not_ready(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController
 ) -> None:
     async with running(node):
@@ -357,7 +359,7 @@ async def test_a_remote_without_usable_nodes_is_not_ready_and_says_why(
         await home_api.until(lambda: condition(home_api)["status"] == "True")
 
 
-async def test_an_outage_of_the_remote_is_told_when_it_lasts_and_so_is_its_end(
+async def test_long_outage_makes_node_not_ready_until_it_ends(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -379,7 +381,7 @@ async def test_an_outage_of_the_remote_is_told_when_it_lasts_and_so_is_its_end(
         assert told[1][1].startswith("Node virtual is Ready (usable nodes")
 
 
-async def test_a_short_outage_is_not_told(
+async def test_short_outage_leaves_node_ready(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Long enough for a machine that has much to do to watch again in a third of it.
@@ -396,7 +398,7 @@ async def test_a_short_outage_is_not_told(
 @pytest.mark.parametrize(
     ("code", "reason"), [(401, "RemoteCredentialRefused"), (403, "RemoteForbidden")]
 )
-async def test_a_credential_that_the_remote_refuses_is_told_as_such(
+async def test_rejected_credential_is_the_reason_of_not_ready(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController, code: int, reason: str
 ) -> None:
     async with running(node):
@@ -416,7 +418,7 @@ def spec_taints(api: FakeApi) -> list[Object]:
     return [taint for taint in found if not taint["key"].startswith("node.kubernetes.io/")]
 
 
-async def test_what_the_next_join_asks_for_takes_effect_and_what_people_changed_stays(
+async def test_options_of_next_join_apply_and_edits_of_people_stay(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     other = {"key": "other", "effect": "NoExecute"}
@@ -444,7 +446,7 @@ async def test_what_the_next_join_asks_for_takes_effect_and_what_people_changed_
     assert spec_taints(home_api) == [theirs, again]
 
 
-async def test_taints_that_others_change_at_the_same_time_are_not_lost(
+async def test_concurrent_taint_changes_are_not_lost(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """The Node is written between the reading and the patch."""
@@ -462,7 +464,7 @@ async def test_taints_that_others_change_at_the_same_time_are_not_lost(
         home_api.unmute_watches()
 
 
-async def test_pods_that_wait_in_the_remote_keep_others_away_for_that_time(
+async def test_unschedulable_remote_pods_set_soft_taint(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     unplaced = Mock(UnschedulablePods, waiting=Mock(return_value=(False, None)))
@@ -476,7 +478,7 @@ async def test_pods_that_wait_in_the_remote_keep_others_away_for_that_time(
         await home_api.until(lambda: spec_taints(home_api) == [TAINT])
 
 
-async def test_labels_that_all_nodes_of_the_remote_have_come_and_go(
+async def test_shared_labels_follow_remote_nodes(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController
 ) -> None:
     zone = "topology.kubernetes.io/zone"
@@ -496,7 +498,7 @@ async def test_labels_that_all_nodes_of_the_remote_have_come_and_go(
 # -- the node and the Lease come back ------------------------------------------------------
 
 
-async def test_the_lease_is_renewed_and_nothing_else_is_written(
+async def test_idle_controller_writes_only_lease_renewals(
     home_api: FakeApi, node: NodeController
 ) -> None:
     async with running(node):
@@ -512,7 +514,7 @@ async def test_the_lease_is_renewed_and_nothing_else_is_written(
         assert paths == {f"/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{NAME}"}
 
 
-async def test_the_lease_is_renewed_in_time_while_thousands_of_pods_wait_for_a_slow_home(
+async def test_lease_renewal_is_not_delayed_by_queued_pod_requests(
     home_api: FakeApi, home: KubeClient, node: NodeController
 ) -> None:
     home_api.fail(Fault("PATCH", "*/pods/*", delay=5, times=None))
@@ -538,7 +540,7 @@ async def test_the_lease_is_renewed_in_time_while_thousands_of_pods_wait_for_a_s
         await asyncio.gather(*writes, return_exceptions=True)
 
 
-async def test_a_note_for_the_next_bridge_goes_along_with_renewals_when_it_changed(
+async def test_changed_lease_annotation_is_written_with_renewal(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     told: list[str] = []
@@ -576,7 +578,7 @@ def noted(api: FakeApi) -> str | None:
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
-async def test_a_lease_that_is_lost_is_made_or_taken_again(
+async def test_lost_lease_is_recreated_or_taken_over(
     home_api: FakeApi, node: NodeController, replaced: bool
 ) -> None:
     async with running(node):
@@ -595,7 +597,7 @@ async def test_a_lease_that_is_lost_is_made_or_taken_again(
         assert again["ownerReferences"][0]["uid"] == home_api.get(NODES, NAME)["metadata"]["uid"]
 
 
-async def test_a_node_that_was_deleted_is_made_again_and_owns_the_lease(
+async def test_deleted_node_is_recreated_and_owns_lease(
     home_api: FakeApi, node: NodeController
 ) -> None:
     async with running(node):
@@ -609,7 +611,7 @@ async def test_a_node_that_was_deleted_is_made_again_and_owns_the_lease(
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "not seen yet"])
-async def test_a_name_that_another_node_took_since_ends_the_join(
+async def test_node_replaced_by_another_owner_ends_join(
     home_api: FakeApi, node: NodeController, seen: bool
 ) -> None:
     async with running(node) as task:
@@ -631,7 +633,7 @@ async def test_a_name_that_another_node_took_since_ends_the_join(
             assert home_api.get(NODES, NAME) == theirs
 
 
-async def test_a_home_that_was_away_learns_at_once_what_it_missed(
+async def test_pending_status_is_written_when_home_is_back(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(node):
@@ -646,7 +648,7 @@ async def test_a_home_that_was_away_learns_at_once_what_it_missed(
 # -- the end -------------------------------------------------------------------------------
 
 
-async def test_a_lease_is_given_back_at_the_end(home_api: FakeApi, node: NodeController) -> None:
+async def test_lease_is_released_at_the_end(home_api: FakeApi, node: NodeController) -> None:
     async with running(node):
         pass
     await node.release()
@@ -654,7 +656,7 @@ async def test_a_lease_is_given_back_at_the_end(home_api: FakeApi, node: NodeCon
     assert condition(home_api)["status"] == "True"
 
 
-async def test_what_never_had_the_lease_does_not_give_it_back(
+async def test_lease_that_was_never_held_is_not_released(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     """Stopped before it registered, while another process serves the node."""
@@ -663,7 +665,7 @@ async def test_what_never_had_the_lease_does_not_give_it_back(
     assert lease(home_api)["spec"]["holderIdentity"] == NAME
 
 
-async def test_a_release_that_fails_is_no_error(home_api: FakeApi, node: NodeController) -> None:
+async def test_failed_release_is_ignored(home_api: FakeApi, node: NodeController) -> None:
     await node.register()
     await home_api.stop()
     await node.release()
@@ -677,9 +679,7 @@ async def test_cancellation_leaves_no_task(home_api: FakeApi, node: NodeControll
     assert not {"watch-home-node", "node-lease", "node-status"} & names
 
 
-async def test_one_that_has_ended_is_told_nothing_more(
-    node: NodeController, nodes: Informer
-) -> None:
+async def test_ended_controller_receives_no_events(node: NodeController, nodes: Informer) -> None:
     """The client outlives it where another bridge takes over."""
     before = len(nodes.client._unauthorized_handlers)
     await node.register()

@@ -1,4 +1,4 @@
-"""Three things are known of a label (set last, there, wanted), and what follows from them."""
+"""Merge of last applied, live and desired labels, annotations and taints."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def test_a_label(last: str | None, there: str | None, wanted: str | None, then: 
     "key", ["kubernetes.io/hostname", "type", "cluster-bridge.io/remote", "kubernetes.io/arch"]
 )
 @pytest.mark.parametrize("there", ["x", None])
-def test_what_the_node_is_is_put_right(key: str, there: str | None) -> None:
+def test_fixed_labels_are_restored(key: str, there: str | None) -> None:
     assert _labels(key, "a", there, "a") == "a"
 
 
-def test_an_architecture_that_is_no_longer_the_only_one_goes() -> None:
+def test_label_of_no_longer_shared_architecture_is_removed() -> None:
     assert _labels("kubernetes.io/arch", "arm64", "arm64", None) is None
     assert _labels("kubernetes.io/arch", "arm64", "amd64", None) == "amd64"
 
 
-def test_taints_are_told_apart_by_key_and_effect_and_those_of_others_are_left_as_they_are() -> None:
+def test_unmanaged_taints_are_left_unchanged() -> None:
     ours = {"key": "a", "value": "1", "effect": "NoSchedule"}
     theirs = {"key": "a", "effect": "NoExecute", "timeAdded": "2030-01-01T00:00:00Z"}
     node = _node({}, NodeMetadata(taints=(ours,)), (theirs, ours))
@@ -80,14 +80,14 @@ def test_taints_are_told_apart_by_key_and_effect_and_those_of_others_are_left_as
     assert field_ownership.metadata_patch(node, NodeMetadata(taints=(ours,))) == {}
 
 
-def test_a_patch_without_taints_does_not_mind_other_writers() -> None:
+def test_patch_without_taints_has_no_resource_version() -> None:
     patch = field_ownership.metadata_patch(_node({}, NodeMetadata()), NodeMetadata({"a": "b"}))
     assert "resourceVersion" not in patch["metadata"]
     assert "spec" not in patch
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", '{"labels":["a"]}', None])
-def test_where_it_is_not_known_what_was_set_nothing_of_others_is_overwritten(
+def test_without_applied_annotation_unmanaged_values_stay(
     text: str | None,
 ) -> None:
     node = _node({"a": "x"}, None)
@@ -109,5 +109,5 @@ def test_where_it_is_not_known_what_was_set_nothing_of_others_is_overwritten(
         ("team", False),
     ],
 )
-def test_what_nobody_else_sets(key: str, fixed: bool) -> None:
+def test_fixed_keys(key: str, fixed: bool) -> None:
     assert field_ownership.is_fixed(key) is fixed

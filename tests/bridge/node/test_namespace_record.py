@@ -11,9 +11,7 @@ from sync.namespaces import ownership
 from tests.fakeapi import FakeApi
 
 
-async def test_each_node_reads_its_own_entries_and_those_of_others(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_read_returns_own_and_other_nodes_entries(api: FakeApi, client: KubeClient) -> None:
     first, second = NamespaceRecord(client, "a"), NamespaceRecord(client, "b." + "c" * 80)
     assert (await first.read()).own is None
     await first.write(["1", "2"])
@@ -25,7 +23,7 @@ async def test_each_node_reads_its_own_entries_and_those_of_others(
     assert len(api.objects(LEASES)) == 1
 
 
-async def test_a_lease_that_was_deleted_is_made_again(api: FakeApi, client: KubeClient) -> None:
+async def test_deleted_lease_is_recreated(api: FakeApi, client: KubeClient) -> None:
     record = NamespaceRecord(client, "a")
     await record.write(["1"])
     api.remove(LEASES, NAME, LEASE_NAMESPACE)
@@ -33,9 +31,7 @@ async def test_a_lease_that_was_deleted_is_made_again(api: FakeApi, client: Kube
     assert (await record.read()).own == frozenset({"1", "2"})
 
 
-async def test_a_write_is_one_request_where_there_is_a_lease(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_write_to_existing_lease_is_one_request(api: FakeApi, client: KubeClient) -> None:
     record = NamespaceRecord(client, "a")
     await record.write(["1"])
     api.clear_log()
@@ -43,7 +39,7 @@ async def test_a_write_is_one_request_where_there_is_a_lease(
     assert [entry.method for entry in api.writes()] == ["PATCH"]
 
 
-async def test_the_lease_goes_with_the_last_node(api: FakeApi, client: KubeClient) -> None:
+async def test_lease_is_deleted_with_last_entry(api: FakeApi, client: KubeClient) -> None:
     for node in ("a", "b"):
         await NamespaceRecord(client, node).write(["1"])
     await namespace_record.remove_record(client, "a", [])
@@ -54,9 +50,7 @@ async def test_the_lease_goes_with_the_last_node(api: FakeApi, client: KubeClien
     await namespace_record.remove_record(client, "b", [])
 
 
-async def test_entries_of_namespaces_that_stay_in_the_remote_are_kept(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_entries_of_kept_namespaces_stay(api: FakeApi, client: KubeClient) -> None:
     stays = {"metadata": {"name": "stays", "uid": "1"}}
     goes = {"metadata": {"name": "goes", "uid": "2", "deletionTimestamp": "2030-01-01T00:00:00Z"}}
     own = ownership.still_existing(ownership.entries([stays, goes]), [stays, goes])

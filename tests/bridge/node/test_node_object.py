@@ -1,4 +1,4 @@
-"""What the virtual node's Node says, and what of it is left to others."""
+"""The content of the virtual node's Node, and unmanaged fields of it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() ->
     assert len(node["metadata"]["labels"]["kubernetes.io/hostname"]) <= 63
 
 
-def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
+def test_only_own_labels_and_annotations_are_restored() -> None:
     node = _new_node([_worker()])
     node["metadata"]["labels"] |= {"team": "orders", "kubernetes.io/arch": "amd64"}
     del node["metadata"]["annotations"]["cluster-bridge.io/context"]
@@ -147,7 +147,7 @@ def test_only_labels_and_annotations_of_ours_are_put_right() -> None:
     )
 
 
-def test_a_status_that_was_written_is_not_written_again() -> None:
+def test_unchanged_status_has_empty_patch() -> None:
     node = _written({}, _status({}))
 
     assert node_object.status_patch(node, _status(node, now=_LATER)) == {}
@@ -158,7 +158,7 @@ def test_a_status_that_was_written_is_not_written_again() -> None:
     assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}
 
 
-def test_every_condition_that_a_kubelet_has_is_there() -> None:
+def test_status_has_all_kubelet_conditions() -> None:
     conditions = {item["type"]: item["status"] for item in _status({})["conditions"]}
 
     assert conditions == {
@@ -170,7 +170,7 @@ def test_every_condition_that_a_kubelet_has_is_there() -> None:
     }
 
 
-def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
+def test_unchanged_condition_keeps_its_times() -> None:
     node = _written({}, _status({}))
     sick = NodeCondition(False, "RemoteUnreachable", "no route")
     changed = _status(node, ready=sick, now=_LATER)
@@ -181,7 +181,7 @@ def test_a_condition_keeps_its_time_while_it_stays_the_same() -> None:
     assert node_object.status_patch(node, changed)["conditions"] == [found["Ready"]]
 
 
-def test_a_new_reason_does_not_move_the_time() -> None:
+def test_new_reason_keeps_transition_time() -> None:
     node = _written({}, _status({}))
     told = _status(node, ready=NodeCondition(True, "RemoteReady", "3 nodes"), now=_LATER)
 
@@ -189,7 +189,7 @@ def test_a_new_reason_does_not_move_the_time() -> None:
     assert told["conditions"][0]["lastTransitionTime"] == _NOW
 
 
-def test_conditions_and_fields_of_others_stay() -> None:
+def test_unmanaged_conditions_and_fields_stay() -> None:
     other = {"type": "example.com/Checked", "status": "True"}
     node = {"status": {"conditions": [other], "volumesInUse": ["v"], "features": {"x": True}}}
     written = _written(node, _status(node))["status"]
@@ -198,7 +198,7 @@ def test_conditions_and_fields_of_others_stay() -> None:
     assert (written["volumesInUse"], written["features"]) == (["v"], {"x": True})
 
 
-def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> None:
+def test_heartbeat_is_the_time_of_last_change() -> None:
     node = _written({}, _status({}))
     assert {item["lastHeartbeatTime"] for item in node["status"]["conditions"]} == {_NOW}
     sick = NodeCondition(False, "RemoteUnreachable", "no route")
@@ -208,7 +208,7 @@ def test_a_condition_has_the_heartbeat_of_when_it_was_last_said_otherwise() -> N
     assert found["DiskPressure"]["lastHeartbeatTime"] == _NOW
 
 
-def test_a_resource_that_the_remote_has_no_more_goes() -> None:
+def test_removed_resource_is_removed_from_capacity() -> None:
     node = _written({}, _status({}))
     node["status"]["capacity"]["nvidia.com/gpu"] = "1"
     patch = node_object.status_patch(node, _status(node))
@@ -216,7 +216,7 @@ def test_a_resource_that_the_remote_has_no_more_goes() -> None:
     assert patch == {"capacity": {"nvidia.com/gpu": None}}
 
 
-def test_an_address_that_is_no_more_goes() -> None:
+def test_old_address_is_removed() -> None:
     node = _written({}, _status({}))
     node["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.7"})
     written = _written(node, _status(node))
@@ -224,7 +224,7 @@ def test_an_address_that_is_no_more_goes() -> None:
     assert [item["type"] for item in written["status"]["addresses"]] == ["InternalIP", "Hostname"]
 
 
-def test_the_node_is_what_all_nodes_are_and_no_machine() -> None:
+def test_node_info_has_common_fields_and_no_machine_identity() -> None:
     nodes = [_worker(), _worker(kernelVersion="6.6.0", bootID="c")]
 
     assert _status({}, nodes=nodes)["nodeInfo"] == {
@@ -251,7 +251,7 @@ def test_the_node_is_what_all_nodes_are_and_no_machine() -> None:
     ],
     ids=["the one that all have", "numbers are not text", "nor with a suffix", "none"],
 )
-def test_the_oldest_kubelet_says_what_the_node_can_do(versions: list[str], oldest: str) -> None:
+def test_kubelet_version_is_the_oldest(versions: list[str], oldest: str) -> None:
     nodes = [_worker(kubeletVersion=version) for version in versions]
 
     assert _status({}, nodes=nodes)["nodeInfo"]["kubeletVersion"] == oldest
@@ -264,7 +264,7 @@ def test_capacity_is_one_line_with_the_most_important_first() -> None:
     assert node_object.describe_capacity(NodeCapacity({}, {}, nodes=0)) == "0 nodes: nothing"
 
 
-def test_quotas_are_told_of_from_when_there_are_any() -> None:
+def test_quota_condition_appears_with_first_quota() -> None:
     kind = "cluster-bridge.io/QuotaExhausted"
 
     def told(node: Object, exhausted: tuple[str, ...] | None) -> Object:
@@ -284,7 +284,7 @@ def test_quotas_are_told_of_from_when_there_are_any() -> None:
     assert (condition(told(reached, None)) or {})["status"] == "False", "the quota was removed"
 
 
-def test_a_change_of_a_node_that_nothing_here_reads_is_none() -> None:
+def test_irrelevant_node_change_is_ignored() -> None:
     node = _worker()
     beat = {"type": "Ready", "status": "True", "lastHeartbeatTime": "later"}
     again = {**node, "status": {**node["status"], "conditions": [beat]}}
@@ -304,7 +304,7 @@ def test_a_change_of_a_node_that_nothing_here_reads_is_none() -> None:
     assert node_object.relevant_fields(None) != node_object.relevant_fields(node)
 
 
-def test_others_are_kept_away_while_pods_wait_for_a_node() -> None:
+def test_crowded_node_has_soft_taint() -> None:
     soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
     assert node_object.desired_metadata(_FACTS, [], largest="", crowded=True).taints == (
         _TAINT,
@@ -312,7 +312,7 @@ def test_others_are_kept_away_while_pods_wait_for_a_node() -> None:
     )
 
 
-def test_what_the_remotes_nodes_differ_in_is_not_said() -> None:
+def test_differing_node_info_is_empty() -> None:
     nodes = [_worker(), _worker(architecture="amd64")]
 
     assert (

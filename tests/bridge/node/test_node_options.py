@@ -1,4 +1,4 @@
-"""What the API server would take as an option of the node, and what it would not."""
+"""Validation of the node's options, as by the API server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_taints(text: str, taints: tuple[Object, ...]) -> None:
         f"{'a' * 64}:NoSchedule",
     ],
 )
-def test_taints_are_refused(text: str) -> None:
+def test_invalid_taints_are_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^--taints: "):
         parse_taints(text)
 
@@ -81,7 +81,7 @@ def test_labels() -> None:
         *[(f"{key}=x", "itself") for key in ("cluster-bridge.io/x", "a.cluster-bridge.io/x")],
     ],
 )
-def test_labels_are_refused(text: str, why: str) -> None:
+def test_invalid_labels_are_rejected(text: str, why: str) -> None:
     with pytest.raises(SettingsError, match=f"^--labels: .*{why}"):
         parse_labels(text)
 
@@ -92,7 +92,7 @@ def test_annotations() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "note", "a b=1", "cluster-bridge.io/context=x", "a=1,a=1"])
-def test_annotations_are_refused(text: str) -> None:
+def test_invalid_annotations_are_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"^--annotations: "):
         parse_annotations(text)
 
@@ -115,18 +115,18 @@ def test_limits() -> None:
 @pytest.mark.parametrize(
     "text", ["", "cpu", "cpu=1,cpu=2", "=1", "cpu=1,", "cpu=", "cpu=-1", "cpu=1K"]
 )
-def test_a_reserve_is_refused(text: str) -> None:
+def test_invalid_reserve_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--reserve"):
         _limits(reserve=text)
 
 
 @pytest.mark.parametrize("text", ["", "0", "-0.5", "1.1", "90%", "nan", "1/0"])
-def test_a_share_is_refused(text: str) -> None:
+def test_invalid_share_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--share: .*such as 0\.9"):
         _limits(share=text)
 
 
-def test_a_cap_that_is_no_quantity_is_refused() -> None:
+def test_invalid_cap_is_rejected() -> None:
     with pytest.raises(SettingsError, match="--cpu: 'two' is not a quantity"):
         _limits(cpu="two")
 
@@ -157,6 +157,6 @@ def test_a_node_selector(text: str, labels: dict[str, str]) -> None:
         f"a={'b' * 64}",
     ],
 )
-def test_a_node_selector_is_refused(text: str) -> None:
+def test_invalid_node_selector_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--node-selector"):
         parse_node_selector(text)

@@ -1,4 +1,4 @@
-"""What all nodes of the remote are, the virtual node is."""
+"""Labels that all nodes of the remote share."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def _common(nodes: list[Object]) -> dict[str, str]:
     return found
 
 
-def test_one_value_on_all_is_the_nodes() -> None:
+def test_label_with_same_value_on_all_nodes_is_shared() -> None:
     nodes = [_worker(zone="a", gpu="H100", team="x"), _worker(zone="a", gpu="H100", team="x")]
     assert _common(nodes) == {_ARCH: "arm64", _OS: "linux", _ZONE: "a", _GPU: "H100"}
 
 
-def test_another_value_or_none_on_one_of_them_is_no_label() -> None:
+def test_label_that_differs_or_is_missing_is_not_shared() -> None:
     nodes = [_worker(zone="a", gpu="H100"), _worker("amd64", zone="b")]
     assert _common(nodes) == {_OS: "linux"}
 
 
-def test_nodes_that_take_no_pods_do_not_count_unless_all_are_such() -> None:
+def test_unusable_nodes_are_ignored_unless_all_are_unusable() -> None:
     away = _worker("amd64", ready=False, zone="b")
     assert _common([_worker(zone="a"), away])[_ZONE] == "a"
     assert _common([away])[_ARCH] == "amd64"
 
 
-def test_names_of_machines_and_empty_values_are_not_carried() -> None:
+def test_host_names_and_empty_values_are_not_shared() -> None:
     assert _common([_worker("", hostname="w", zone="")]) == {_OS: "linux"}
     assert _common([]) == {}

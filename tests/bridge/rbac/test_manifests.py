@@ -1,4 +1,4 @@
-"""The bridge's rights as RBAC objects: they grant what the tables say, where they say it."""
+"""RBAC objects grant the permissions of the tables."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def table(rights: Iterable[Permission], *, namespace: str = "") -> set[Granted]:
 HOME = HomePermissions(serving="csr", network="auto", leave=True)
 
 
-def test_home_is_what_the_tables_say_and_nothing_of_a_namespace() -> None:
+def test_home_objects_grant_the_table() -> None:
     assert granted(manifests.home_objects(HOME, OURS)) == table(HOME.cluster_level)
     read = {
         resource
@@ -116,7 +116,7 @@ def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
         (HomePermissions(network="none"), {"endpointslices"}),
     ],
 )
-def test_what_is_not_asked_for_is_not_granted(asked: HomePermissions, gone: set[str]) -> None:
+def test_unused_options_grant_nothing(asked: HomePermissions, gone: set[str]) -> None:
     def resources(asked: HomePermissions) -> set[str]:
         objects = manifests.home_objects(asked, OURS, ["shop"])
         return {it[2] for it in granted(objects) if it[0] == "shop"}
@@ -138,7 +138,7 @@ def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> N
     assert slices(HomePermissions(network="none")) == set()
 
 
-def test_the_remote_is_what_the_tables_say() -> None:
+def test_remote_objects_grant_the_table() -> None:
     asked = RemotePermissions(metrics="auto")
     assert granted(manifests.remote_objects(asked, OURS)) == table(
         (*asked.cluster_level, *asked.namespace_contents)

@@ -1,4 +1,4 @@
-"""The rights that are asked for at join, and that they are those that the bridge uses."""
+"""Required permissions are reviewed at join, and are those that the bridge uses."""
 
 from __future__ import annotations
 
@@ -74,16 +74,12 @@ def only(**denied: str) -> Any:
     return authorize
 
 
-async def test_nothing_is_lacking_where_all_is_allowed(
-    two: Clusters, client_for: ClientFor
-) -> None:
+async def test_join_passes_with_all_permissions(two: Clusters, client_for: ClientFor) -> None:
     assert await lacking(two, client_for) == ""
     assert two.writes() == []
 
 
-async def test_each_right_is_asked_for_once_with_its_place(
-    two: Clusters, client_for: ClientFor
-) -> None:
+async def test_each_permission_is_reviewed_once(two: Clusters, client_for: ClientFor) -> None:
     for api, table in ((two.home, required_at_home(two.settings)), (two.remote, REMOTE)):
         client = await client_for(api, "home" if api is two.home else "remote")
         assert await permissions.missing_permissions(client, table, NODE) == []
@@ -101,7 +97,7 @@ async def test_each_right_is_asked_for_once_with_its_place(
                 assert asked.count({**place, "verb": verb}) == 1
 
 
-async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
+async def test_permission_on_several_names_is_reviewed_for_each(
     two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = (permissions.NODE, f"of-{permissions.NODE}")
@@ -113,9 +109,7 @@ async def test_a_right_to_several_objects_is_asked_for_each_and_named_once(
     assert asked[:2] == [NODE, f"of-{NODE}"]
 
 
-async def test_what_is_bound_by_namespace_is_asked_for_nowhere(
-    two: Clusters, client_for: ClientFor
-) -> None:
+async def test_namespace_permissions_are_not_required(two: Clusters, client_for: ClientFor) -> None:
     per_namespace = {
         (right.resource.plural, right.subresource, verb)
         for right in for_home_namespaces()
@@ -131,7 +125,7 @@ async def test_what_is_bound_by_namespace_is_asked_for_nowhere(
     assert await lacking(two, client_for) == ""
 
 
-async def test_homes_address_is_a_right_only_where_pods_have_tokens(
+async def test_home_api_permission_is_required_only_with_tokens(
     two: Clusters, client_for: ClientFor
 ) -> None:
     two.home.api.authorize = only(resource="endpointslices", namespace="default")
@@ -140,7 +134,7 @@ async def test_homes_address_is_a_right_only_where_pods_have_tokens(
     assert await lacking(replace(two, settings=settings), client_for) == ""
 
 
-async def test_signing_requests_are_a_right_only_where_one_is_made(
+async def test_csr_permission_is_required_only_for_csr(
     two: Clusters, client_for: ClientFor
 ) -> None:
     two.home.api.authorize = only(resource="certificatesigningrequests", verb="create")
@@ -151,7 +145,9 @@ async def test_signing_requests_are_a_right_only_where_one_is_made(
     assert "`bridge rbac home --serving-certificate csr` prints what to apply there" in said
 
 
-async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor) -> None:
+async def test_missing_permission_of_one_side_is_named(
+    two: Clusters, client_for: ClientFor
+) -> None:
     two.remote.api.authorize = only(resource="pods", subresource="exec", verb="create")
     assert await lacking(two, client_for) == (
         "remote: the credential may not create pods/exec; "
@@ -159,7 +155,9 @@ async def test_what_one_side_lacks_is_named(two: Clusters, client_for: ClientFor
     )
 
 
-async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFor) -> None:
+async def test_missing_permissions_of_both_sides_are_named(
+    two: Clusters, client_for: ClientFor
+) -> None:
     two.home.api.authorize = only(resource="leases", namespace="kube-node-lease", verb="patch")
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
@@ -170,9 +168,7 @@ async def test_what_both_sides_lack_is_named(two: Clusters, client_for: ClientFo
     )
 
 
-async def test_of_many_rights_the_first_are_named_and_the_rest_counted(
-    two: Clusters, client_for: ClientFor
-) -> None:
+async def test_many_missing_permissions_are_truncated(two: Clusters, client_for: ClientFor) -> None:
     two.remote.api.authorize = lambda _: False
     said = await lacking(two, client_for)
     more = sum(len(right.verbs) for right in REMOTE) - MAX_NAMED
@@ -345,7 +341,7 @@ async def is_looked_into(run: Joined, remote: FakeApi) -> None:
                     await answer.read()
 
 
-async def test_the_tables_are_what_the_bridge_asks_of_the_api_servers(
+async def test_tables_match_requests_of_the_bridge(
     two: Clusters, soon: None, tmp_path: Path
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""

@@ -104,9 +104,7 @@ def uids(two: Clusters) -> dict[str, str]:
 # -- a home that was restored or cloned ------------------------------------------------------
 
 
-async def test_a_restored_home_beside_the_original_touches_no_pod(
-    two: Clusters, tmp_path: Path
-) -> None:
+async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
     async with joined(two):
         await running(two, "old")
         async with cloned(two, tmp_path) as other:
@@ -126,7 +124,7 @@ async def test_a_restored_home_beside_the_original_touches_no_pod(
         await running(two, "newest")
 
 
-async def test_a_clone_of_a_moment_ago_is_refused_by_the_next_renewal(
+async def test_recent_clone_is_rejected_by_next_renewal(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its record of the claim is up to date when it wins its own election."""
@@ -144,7 +142,7 @@ async def test_a_clone_of_a_moment_ago_is_refused_by_the_next_renewal(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["stopped", "restarted and stopped"])
-async def test_a_restored_home_is_refused_when_the_original_has_stopped(
+async def test_restored_home_is_rejected_after_original_stopped(
     two: Clusters, tmp_path: Path, again: bool
 ) -> None:
     """By the number of the claim, or by its id where it was acquired again since."""
@@ -162,7 +160,7 @@ async def test_a_restored_home_is_refused_when_the_original_has_stopped(
     assert uids(two) == before
 
 
-async def test_a_refused_home_does_not_take_the_claim_when_the_original_pauses(
+async def test_rejected_home_does_not_take_claim_while_original_pauses(
     two: Clusters, tmp_path: Path
 ) -> None:
     async with joined(two):
@@ -205,7 +203,7 @@ async def test_taking_over_on_purpose_ends_the_original_and_works_once(
         assert f"--take-over-claim {second}" in await refused(begin(two.but(take_over_claim=first)))
 
 
-async def test_a_home_that_went_back_under_its_bridge_ends_it(two: Clusters) -> None:
+async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     """Restored in place: the pods that it does not know any more are not deleted."""
     run = begin(two.settings)
     await run.says("is registered")
@@ -250,7 +248,7 @@ async def test_a_claim_is_made_when_there_is_none_and_when_it_was_deleted(two: C
     assert claim_of(two).holder == ""
 
 
-async def test_labels_that_somebody_sets_on_the_claim_end_nothing(two: Clusters) -> None:
+async def test_labels_set_on_claim_are_harmless(two: Clusters) -> None:
     async with joined(two):
         for number in range(3):
             labels = {"labels": {"example.com/seen": str(number)}}
@@ -258,7 +256,7 @@ async def test_labels_that_somebody_sets_on_the_claim_end_nothing(two: Clusters)
             await renewed(two)
 
 
-async def test_a_remote_that_was_restored_from_a_backup_is_served_on(two: Clusters) -> None:
+async def test_remote_restored_from_backup_is_still_served(two: Clusters) -> None:
     async with joined(two):
         saved = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
     old = {"metadata": {"annotations": saved["metadata"]["annotations"]}, "spec": saved["spec"]}

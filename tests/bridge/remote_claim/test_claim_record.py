@@ -74,7 +74,7 @@ def test_ids_of_attempts_do_not_push_the_claims_id_out_of_the_record() -> None:
 
 
 @pytest.mark.parametrize("text", ["", None, "x", "-1 a", f"{FIRST} 7", "\u0667 a"])
-def test_a_record_that_cannot_be_read_knows_nothing(text: str | None) -> None:
+def test_malformed_record_is_empty(text: str | None) -> None:
     assert parse_record(text) == HomeRecord()
 
 
@@ -94,7 +94,7 @@ def test_a_claim_that_names_no_id_has_one_that_a_person_can_give(text: str) -> N
     assert objection(found, HomeRecord(9, (SECOND,)))
 
 
-def test_what_people_read_of_a_claim_is_printable() -> None:
+def test_holder_and_time_of_claim_are_printable() -> None:
     lease = made()
     lease["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] = "a\x1b[31m\n" + "b" * 999
     lease["spec"]["renewTime"] = "\x07"
@@ -126,7 +126,7 @@ def test_a_released_claim_keeps_its_id() -> None:
     assert patch["metadata"] == {"uid": "uid-1", "resourceVersion": "9"}
 
 
-def test_its_name_is_of_the_home_and_the_node_and_no_elections() -> None:
+def test_claim_lease_name_has_home_and_node() -> None:
     assert claim_record.claim_lease_name(IDENTITY) == "cluster-bridge.5316679d3cafe012.virtual"
     assert not claim_record.claim_lease_name(IDENTITY).startswith(
         election_record.election_lease_name("")
