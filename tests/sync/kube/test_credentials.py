@@ -27,7 +27,7 @@ CANARY = "canary-4711"
 
 
 async def refused(ref: KubeconfigRef) -> str:
-    """The message of the AccessError that reading gives, tracebacks searched for secrets."""
+    """The message of the ClientConfigError of a read; tracebacks are searched for secrets."""
     with pytest.raises(ClientConfigError) as caught:
         await load(ref, side="remote")
     assert CANARY not in "".join(traceback.format_exception(caught.value))
