@@ -102,7 +102,7 @@ def poisoned(rng: random.Random, name: str) -> Object:
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_pods_of_any_shape_hold_up_no_other(
+async def test_malformed_pods_hold_up_no_other(
     world: World, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     """Some come before the others, and some while these live."""
@@ -161,7 +161,7 @@ async def test_pod_that_causes_a_defect_reports_it(
     await world.remote.until(lambda: world.there("bad"))
 
 
-async def test_what_a_handler_stumbles_over_is_passed_over_and_counted(
+async def test_object_that_fails_a_handler_is_skipped_and_counted(
     api: FakeApi, client: KubeClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     def stumble(_: Object | None, new: Object | None) -> None:
@@ -182,7 +182,7 @@ async def test_what_a_handler_stumbles_over_is_passed_over_and_counted(
     assert CANARY not in said
 
 
-async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
+async def test_failing_indexer_keeps_the_object_and_other_indexes(
     api: FakeApi, client: KubeClient
 ) -> None:
     indexers = {
@@ -202,7 +202,7 @@ async def test_an_indexer_that_stumbles_leaves_the_object_and_the_other_indices(
     assert client.metrics.defects == {"configmaps": 1}
 
 
-def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
+def test_summary_of_a_defect_is_its_type_and_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
     assert exceptions.summary(caught.value).startswith("ValueError in tests/sync/test_hostile.py:")
@@ -210,7 +210,7 @@ def test_words_on_a_defect_are_its_kind_and_its_place() -> None:
     assert exceptions.summary(KeyError(CANARY)) == "KeyError"
 
 
-async def test_a_remote_pod_that_pretends_to_be_ours_elsewhere_is_not_believed(
+async def test_forged_pod_in_another_namespace_is_ignored(
     world: World,
 ) -> None:
     """Somebody may set our labels on a pod of their own, in a namespace of their own."""

@@ -151,7 +151,7 @@ class World:
 
     async def settle(self, *, waiting: bool = False) -> None:
         """Until all is seen and all is done. With ``waiting`` some keys may be failing still."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 before = self._progress()
                 await self.caught_up()

@@ -123,12 +123,12 @@ def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
         "as the informer keeps it",
     ],
 )
-def test_what_a_pod_takes(pod: Object, cpu: str, pods: str) -> None:
+def test_usage_of_a_pod(pod: Object, cpu: str, pods: str) -> None:
     found = _allocatable(_offer(pods=[pod]))
     assert (found["cpu"], found["pods"]) == (cpu, pods)
 
 
-def test_too_much_on_one_node_takes_nothing_from_another() -> None:
+def test_overcommitted_node_takes_nothing_from_another() -> None:
     found = _offer(_node("w"), _node("x"), pods=[_pod(cpu="9")]).current()
     assert found.capacity.allocatable["cpu"] == "4"
     assert found.capacity.capacity["cpu"] == "8"
@@ -144,7 +144,7 @@ def test_pods_of_a_node_that_is_not_known_yet_are_counted_when_it_is() -> None:
     assert _allocatable(offer)["cpu"] == "7"
 
 
-def test_what_was_counted_is_taken_off_whatever_the_last_event_says() -> None:
+def test_counted_amount_is_subtracted_independent_of_the_last_event() -> None:
     offer = _offer(pods=[_pod(cpu="1")])
     offer.pod_changed(_pod(cpu="3", phase="Succeeded"), None)
     assert _allocatable(offer)["cpu"] == "4"
@@ -152,7 +152,7 @@ def test_what_was_counted_is_taken_off_whatever_the_last_event_says() -> None:
     assert _allocatable(offer)["cpu"] == "4"
 
 
-def test_a_resource_goes_with_the_last_node_that_has_it() -> None:
+def test_resource_is_removed_with_the_last_node_that_has_it() -> None:
     gpu = {"example.com/gpu": "2", "hugepages-2Mi": "0"}
     offer = _offer(_node("w"), _node("x", gpu))
     assert _allocatable(offer).items() >= gpu.items()
@@ -166,7 +166,7 @@ def test_limits_are_obeyed() -> None:
     assert found.capacity.allocatable == {"cpu": "1", "memory": "1Gi", "pods": "4"}
 
 
-def test_the_largest_pod_counts_what_ours_use_too() -> None:
+def test_largest_pod_counts_usage_of_own_pods() -> None:
     ours = _pod(cpu="3", memory="1Gi", labels=_OURS)
     offer = _offer(_node("w"), _node("x", {"cpu": "2"}), pods=[ours])
     assert offer.current().largest == "cpu=2,memory=8Gi"
@@ -196,7 +196,7 @@ def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
     assert _allocatable(offer)["cpu"] == "4"
 
 
-def test_a_quota_of_a_namespace_that_was_handed_over_counts_before_there_are_pods() -> None:
+def test_quota_of_a_granted_namespace_counts_before_there_are_pods() -> None:
     offer = _offer()
     offer.namespace_changed(None, _namespace("shop", accepts="h"))
     offer.namespace_changed(None, _namespace("other", accepts="somebody else"))
@@ -205,7 +205,7 @@ def test_a_quota_of_a_namespace_that_was_handed_over_counts_before_there_are_pod
     assert (_allocatable(offer)["pods"], _allocatable(offer)["cpu"]) == ("3", "4")
 
 
-def test_a_quota_that_is_used_up_is_named() -> None:
+def test_exhausted_quota_is_named() -> None:
     offer = _offer()
     offer.namespace_changed(None, _namespace("a-h"))
     before = _quota("a-h", cpu="2", pods="9", used={"cpu": "1"})
@@ -220,7 +220,7 @@ def test_a_quota_that_is_used_up_is_named() -> None:
 # -- when it tells -------------------------------------------------------------------------
 
 
-def test_it_tells_of_what_changes_the_offer_and_of_nothing_else() -> None:
+def test_handlers_are_called_only_if_the_capacity_changes() -> None:
     node, pod = _node(), _pod(cpu="1")
     offer = _offer(node, pods=[pod])
     told = []
@@ -286,7 +286,7 @@ def _key(kind: str, obj: Object) -> tuple[str, str, str]:
 
 
 @given(st.lists(_events, max_size=30), st.integers(0, 2**16))
-def test_after_any_events_it_is_what_a_count_from_scratch_gives(
+def test_sums_after_random_events_equal_a_recount(
     events: list[tuple[str, Object, bool]], seed: int
 ) -> None:
     limits = OfferLimits({"cpu": 500}, Fraction(9, 10), {"pods": 15})
@@ -330,9 +330,7 @@ def _tell(offer: CapacityAggregator, kind: str, old: Object | None, new: Object 
 
 
 @given(st.lists(_pods, max_size=8), st.lists(_nodes, max_size=3))
-def test_it_is_the_sum_of_what_is_left_of_each_node(
-    pods: list[Object], nodes: list[Object]
-) -> None:
+def test_capacity_is_the_sum_over_the_nodes(pods: list[Object], nodes: list[Object]) -> None:
     """Counted in the plainest way, without quotas and limits."""
     offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     theirs = {_key("pod", pod): pod for pod in pods}
@@ -366,7 +364,7 @@ def _is_mapped(pod: Object) -> bool:
 # -- size ----------------------------------------------------------------------------------
 
 
-def test_ten_thousand_pods_of_others_cost_few_megabytes() -> None:
+def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
     offer = _offer()
     tracemalloc.start()
     try:
@@ -390,7 +388,7 @@ def _resized(pod: Object, **asked: str) -> Object:
     return {**pod, "status": {**pod["status"], "containerStatuses": [status]}}
 
 
-def test_usage_is_computed_when_what_it_is_computed_of_changes(
+def test_usage_is_recomputed_only_if_its_fields_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []

@@ -60,7 +60,7 @@ def _named(name: str, *, waits: bool) -> Object:
     return {**pod, "metadata": {**pod["metadata"], "name": name}}
 
 
-def test_a_short_wait_is_none() -> None:
+def test_short_wait_does_not_count() -> None:
     async def main() -> None:
         following = Following()
         assert following.unplaced.waiting() == (False, None)
@@ -75,7 +75,7 @@ def test_a_short_wait_is_none() -> None:
 
 
 @pytest.mark.parametrize("end", [Following.placed, Following.goes], ids=["placed", "gone"])
-def test_a_long_wait_is_known_and_lingers(end: Callable[[Following], None]) -> None:
+def test_long_wait_counts_and_lingers(end: Callable[[Following], None]) -> None:
     async def main() -> None:
         following = Following()
         following.waits()
@@ -89,7 +89,7 @@ def test_a_long_wait_is_known_and_lingers(end: Callable[[Following], None]) -> N
     run_virtual(main)
 
 
-def test_the_first_that_waits_and_the_last_are_told() -> None:
+def test_handlers_are_called_for_the_first_and_last_waiting_pod() -> None:
     async def main() -> None:
         following = Following()
         for name in "abc":

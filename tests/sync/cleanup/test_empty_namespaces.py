@@ -61,7 +61,7 @@ async def _looked(world: World) -> None:
     raise AssertionError(f"still at work: {queue!r}")
 
 
-async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
+async def test_namespace_is_deleted_after_its_last_pod(lived: World) -> None:
     lived.home.put(config_map("conf"))
     await lived.start()
     lived.pod(uses=["cm/conf"])
@@ -72,7 +72,7 @@ async def test_a_namespace_goes_after_its_last_pod(lived: World) -> None:
     assert entry.body["preconditions"].keys() == {"uid", "resourceVersion"}
 
 
-async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) -> None:
+async def test_relay_agent_keeps_its_namespace(lived: World) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
@@ -90,7 +90,7 @@ async def test_a_relay_pod_keeps_its_namespace_until_it_is_gone(lived: World) ->
     await lived.remote.until(lambda: not _namespace(lived))
 
 
-async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> None:
+async def test_namespace_stays_while_it_has_pods_and_for_the_linger(lived: World) -> None:
     lived.namespace_linger = 60.0
     await lived.start()
     await _pod_comes_and_goes(lived)
@@ -98,7 +98,7 @@ async def test_it_stays_while_a_pod_is_there_and_for_a_while(lived: World) -> No
     assert lived.engine.find(EmptyNamespaceController).controller.queue._later
 
 
-async def test_a_pod_in_time_keeps_it(lived: World) -> None:
+async def test_pod_within_the_linger_keeps_the_namespace(lived: World) -> None:
     await lived.start()
     await _pod_comes_and_goes(lived)
     lived.pod("b")
@@ -108,7 +108,7 @@ async def test_a_pod_in_time_keeps_it(lived: World) -> None:
     assert lived.there("b")
 
 
-async def test_one_that_was_left_behind_goes_after_a_start(lived: World) -> None:
+async def test_leftover_namespace_is_deleted_after_a_start(lived: World) -> None:
     meta = {
         "name": THERE,
         "labels": owner_labels(lived.identity),
@@ -127,7 +127,7 @@ async def test_one_that_was_left_behind_goes_after_a_start(lived: World) -> None
     ],
     ids=["a ConfigMap", "of a kind of theirs"],
 )
-async def test_what_somebody_else_put_there_keeps_it(lived: World, thing: Object) -> None:
+async def test_unmanaged_object_keeps_the_namespace(lived: World, thing: Object) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
@@ -138,7 +138,7 @@ async def test_what_somebody_else_put_there_keeps_it(lived: World, thing: Object
     assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
 
 
-async def test_a_pod_of_another_virtual_node_keeps_it(lived: World) -> None:
+async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: World) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
@@ -187,7 +187,7 @@ class HeldLook:
         self._go_on.set()
 
 
-async def test_a_first_pod_of_another_virtual_node_during_the_look_keeps_the_namespace(
+async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namespace(
     lived: World, other: World
 ) -> None:
     await lived.start()
@@ -211,9 +211,7 @@ async def test_a_first_pod_of_another_virtual_node_during_the_look_keeps_the_nam
     assert lived.remote.find(PODS, "theirs", THERE)
 
 
-async def test_a_namespace_that_another_virtual_node_claims_stays_although_it_is_empty(
-    lived: World, other: World
-) -> None:
+async def test_empty_namespace_with_another_user_stays(lived: World, other: World) -> None:
     """Its first pod is about to be created: the request is still on its way."""
     await lived.start()
     await other.start()
@@ -233,7 +231,7 @@ async def test_a_namespace_that_another_virtual_node_claims_stays_although_it_is
     await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
 
 
-async def test_a_namespace_is_claimed_again_by_its_next_pod(lived: World) -> None:
+async def test_next_pod_records_the_node_as_a_user_again(lived: World) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
@@ -250,7 +248,7 @@ async def test_a_namespace_is_claimed_again_by_its_next_pod(lived: World) -> Non
     assert len(claims) == 1
 
 
-async def test_a_pod_that_this_cache_shows_after_the_look_keeps_the_namespace(
+async def test_pod_cached_after_the_check_keeps_the_namespace(
     lived: World,
 ) -> None:
     """The remote's answer was from before the pod, whose node runs a version without claims."""
@@ -267,7 +265,7 @@ async def test_a_pod_that_this_cache_shows_after_the_look_keeps_the_namespace(
     assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{THERE}")
 
 
-async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
+async def test_resource_that_cannot_be_listed_keeps_the_namespace(lived: World) -> None:
     await lived.start()
     lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
     lived.remote.fail(Fault("GET", "/apis/example.com/*", code=403, times=None))
@@ -277,7 +275,7 @@ async def test_what_cannot_be_listed_keeps_it(lived: World) -> None:
 
 
 @pytest.mark.parametrize("owned", [False, True], ids=["foreign", "ours by then"])
-async def test_a_namespace_that_was_handed_over_stays(lived: World, owned: bool) -> None:
+async def test_granted_namespace_stays(lived: World, owned: bool) -> None:
     meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     if owned:
         meta["labels"] = owner_labels(lived.identity)
@@ -289,7 +287,7 @@ async def test_a_namespace_that_was_handed_over_stays(lived: World, owned: bool)
     assert _namespace(lived)
 
 
-async def test_a_refused_look_is_tried_again(lived: World) -> None:
+async def test_failed_check_is_retried(lived: World) -> None:
     await lived.start()
     fault = lived.remote.fail(Fault("DELETE", "/api/v1/namespaces/" + THERE, code=500))
     await _pod_comes_and_goes(lived)
@@ -297,7 +295,7 @@ async def test_a_refused_look_is_tried_again(lived: World) -> None:
     assert fault.hits == 1
 
 
-async def test_a_pod_that_comes_while_it_goes_waits_and_starts_as_soon_as_it_is_gone(
+async def test_pod_arriving_during_the_deletion_starts_after_it(
     lived: World,
 ) -> None:
     lived.namespace_linger = 60.0  # Deleted by the test alone.

@@ -75,7 +75,7 @@ def namespace(name: str = THERE) -> Object:
 # -- inventory -----------------------------------------------------------------------------
 
 
-async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
+async def test_inventory_lists_this_nodes_objects_and_writes_nothing(
     api: FakeApi, client: KubeClient
 ) -> None:
     api.put(ours(namespace()))
@@ -96,9 +96,7 @@ async def test_an_inventory_names_this_nodes_objects_and_writes_nothing(
     assert api.writes() == []
 
 
-async def test_relay_pods_and_the_slices_that_lead_to_them_are_ours(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_relay_agents_and_their_slices_are_listed(api: FakeApi, client: KubeClient) -> None:
     home = HomeNamespace("default")
     relay = agent_pod.agent_pod("relay", home, IDENTITY, image="i", node_selector={})
     relay["status"] = {"podIP": "10.9.0.1"}
@@ -115,9 +113,7 @@ async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> Non
     assert not await take_inventory(client, IDENTITY)
 
 
-async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_copy_used_by_another_virtual_node_is_kept(api: FakeApi, client: KubeClient) -> None:
     api.put(ours(config_map("shared", THERE)))
     api.put(ours(config_map("mine", THERE)))
     api.put(ours(using("theirs", "shared"), node="other"))
@@ -126,7 +122,7 @@ async def test_a_copy_that_another_virtual_node_uses_is_left_to_it(
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["mine"]
 
 
-async def test_shared_copies_name_their_user_and_can_be_handed_over(
+async def test_shared_copies_name_their_user_and_can_be_transferred(
     api: FakeApi, client: KubeClient
 ) -> None:
     service: Object = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}}
@@ -147,7 +143,7 @@ async def test_shared_copies_name_their_user_and_can_be_handed_over(
     assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
 
 
-async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
+async def test_leftovers_of_a_removed_node_belong_to_this_node(
     api: FakeApi, client: KubeClient
 ) -> None:
     """Of two nodes that shared a namespace the last one that leaves removes it, and what is in it;
@@ -165,7 +161,7 @@ async def test_what_a_node_that_is_no_more_left_to_this_one_is_this_ones(
 # -- removal -------------------------------------------------------------------------------
 
 
-async def test_pods_end_with_their_own_grace_and_are_waited_for(
+async def test_pods_are_deleted_with_their_own_grace_and_awaited(
     api: FakeApi, client: KubeClient
 ) -> None:
     pods = [api.put(ours(using(name, "c"))) for name in "ab"]
@@ -182,7 +178,7 @@ async def test_pods_end_with_their_own_grace_and_are_waited_for(
     assert told == [2, 1]
 
 
-async def test_a_pod_that_took_the_name_since_is_neither_deleted_nor_waited_for(
+async def test_replaced_pod_is_neither_deleted_nor_awaited(
     api: FakeApi, client: KubeClient
 ) -> None:
     old = api.put(ours(pod("a", THERE)))
@@ -192,9 +188,7 @@ async def test_a_pod_that_took_the_name_since_is_neither_deleted_nor_waited_for(
     assert api.get(PODS, "a", THERE) == new
 
 
-async def test_only_the_very_copies_of_the_inventory_are_deleted(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_only_the_listed_copies_are_deleted(api: FakeApi, client: KubeClient) -> None:
     api.put(ours(config_map("a", THERE)))
     api.put(ours(secret("b", THERE)))
     found = await take_inventory(client, IDENTITY)
@@ -208,7 +202,7 @@ async def test_only_the_very_copies_of_the_inventory_are_deleted(
 # -- namespaces ----------------------------------------------------------------------------
 
 
-async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
+async def test_namespace_with_only_automatic_objects_is_deleted(
     api: FakeApi, client: KubeClient
 ) -> None:
     made = api.put(ours(namespace()))
@@ -237,7 +231,7 @@ async def test_a_namespace_with_nothing_but_what_the_cluster_puts_there_goes(
     ],
     ids=["a ConfigMap", "a custom resource"],
 )
-async def test_a_namespace_that_holds_anything_of_others_is_kept(
+async def test_namespace_with_an_unmanaged_object_is_kept(
     api: FakeApi, client: KubeClient, held: Object, why: str
 ) -> None:
     made = api.put(ours(namespace()))
@@ -246,7 +240,7 @@ async def test_a_namespace_that_holds_anything_of_others_is_kept(
     assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
 
 
-async def test_a_namespace_with_a_kind_that_cannot_be_listed_is_kept(
+async def test_namespace_with_an_unlistable_resource_is_kept(
     api: FakeApi, client: KubeClient
 ) -> None:
     made = api.put(ours(namespace()))
@@ -257,7 +251,7 @@ async def test_a_namespace_with_a_kind_that_cannot_be_listed_is_kept(
     assert api.writes() == []
 
 
-async def test_a_namespace_is_kept_when_a_group_does_not_tell_its_kinds(
+async def test_namespace_is_kept_when_discovery_of_a_group_fails(
     api: FakeApi, client: KubeClient
 ) -> None:
     """As for an aggregated API whose server is away: it may hold objects all the same."""
@@ -314,15 +308,13 @@ async def test_a_group_version_whose_discovery_fails_keeps_the_namespace(
     assert api.writes() == []
 
 
-async def test_a_kind_that_went_meanwhile_holds_nothing(api: FakeApi, client: KubeClient) -> None:
+async def test_resource_removed_meanwhile_counts_as_empty(api: FakeApi, client: KubeClient) -> None:
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", code=404, times=None))
     assert await delete_namespaces(client, [made]) == []
 
 
-async def test_what_a_metrics_server_says_holds_no_namespace(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_metrics_do_not_keep_a_namespace(api: FakeApi, client: KubeClient) -> None:
     """It tells of pods that have just gone; and a credential need not be allowed to ask it."""
     made = api.put(ours(namespace()))
     api.register(POD_METRICS)
@@ -332,7 +324,7 @@ async def test_what_a_metrics_server_says_holds_no_namespace(
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
-async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_that_reason(
+async def test_namespace_whose_deletion_is_rejected_with_409_stays_with_the_reason(
     api: FakeApi, client: KubeClient, method: str
 ) -> None:
     made = ours(namespace())
@@ -343,14 +335,12 @@ async def test_a_namespace_whose_deletion_admission_refuses_with_409_stays_with_
     assert kept == [(THERE, "it could not be deleted: says a webhook")]
 
 
-async def test_without_namespaces_nothing_is_asked(api: FakeApi, client: KubeClient) -> None:
+async def test_without_namespaces_no_request_is_sent(api: FakeApi, client: KubeClient) -> None:
     assert await delete_namespaces(client, []) == []
     assert api.log == []
 
 
-async def test_a_remote_that_is_away_is_no_reason_to_keep_but_an_error(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_unreachable_remote_is_an_error(api: FakeApi, client: KubeClient) -> None:
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", drop="before", times=None))
     with pytest.raises(Unreachable):

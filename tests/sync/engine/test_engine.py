@@ -26,7 +26,7 @@ from translators.identity import (
 )
 
 
-async def test_a_burst_of_pods_through_broken_watches_and_restarts_ends_in_agreement(
+async def test_burst_of_pods_with_broken_watches_and_restarts_converges(
     world: World,
 ) -> None:
     rng = random.Random(11)
@@ -107,7 +107,7 @@ async def test_a_pod_costs_few_requests(world: World) -> None:
     assert counts.get(("remote", "GET"), 0) == 0
 
 
-async def test_nothing_is_decided_before_every_cache_is_full(world: World) -> None:
+async def test_nothing_is_written_before_every_cache_is_synced(world: World) -> None:
     await world.start_running()
     await world.stop()
     world.forget()
@@ -125,7 +125,7 @@ async def test_nothing_is_decided_before_every_cache_is_full(world: World) -> No
     assert world.writes() == []
 
 
-async def test_another_mapping_of_namespaces_is_refused_while_pods_run_under_the_first(
+async def test_changed_namespace_mapping_is_rejected_while_pods_run(
     world: World,
 ) -> None:
     """Looked for where they are not, all pods would be started a second time."""
@@ -156,7 +156,7 @@ def _copied(world: World, namespace: str, *, labelled: bool) -> None:
 
 
 @pytest.mark.parametrize("labelled", [False, True], ids=["own namespace", "forged namespace"])
-async def test_a_copied_pod_in_a_tenants_namespace_stops_no_start(
+async def test_copied_pod_in_a_tenants_namespace_does_not_block_the_start(
     world: World, labelled: bool
 ) -> None:
     world.identity = replace(IDENTITY, accepted_namespaces=())
@@ -172,7 +172,7 @@ async def test_a_copied_pod_in_a_tenants_namespace_stops_no_start(
     assert world.remote.find(PODS, "a", "tenant")
 
 
-async def test_another_mapping_is_refused_while_pods_run_in_a_namespace_that_was_handed_over(
+async def test_changed_namespace_mapping_is_rejected_while_pods_run_in_a_granted_namespace(
     world: World,
 ) -> None:
     meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
@@ -186,7 +186,7 @@ async def test_another_mapping_is_refused_while_pods_run_in_a_namespace_that_was
     assert ended.group_contains(NamespaceMappingError)
 
 
-async def test_a_home_that_is_away_stops_nothing_in_the_remote(world: World) -> None:
+async def test_unreachable_home_stops_nothing_in_the_remote(world: World) -> None:
     await world.start_running()
     world.forget()
     await world.home.stop()
@@ -198,7 +198,7 @@ async def test_a_home_that_is_away_stops_nothing_in_the_remote(world: World) -> 
     assert world.status()["message"] == "still here"
 
 
-async def test_what_failed_while_a_cluster_was_away_is_tried_as_soon_as_it_is_back(
+async def test_failed_keys_are_retried_when_the_cluster_is_reachable_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.start()
@@ -214,7 +214,7 @@ async def test_what_failed_while_a_cluster_was_away_is_tried_as_soon_as_it_is_ba
     await world.remote.until(lambda: world.there("late"))
 
 
-async def test_no_secret_is_in_a_log_an_event_or_a_status(
+async def test_no_secret_is_in_logs_events_or_statuses(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -245,7 +245,7 @@ async def test_no_secret_is_in_a_log_an_event_or_a_status(
     assert any("secrets" in record.getMessage() for record in caplog.records)
 
 
-async def test_two_homes_share_a_remote_and_leave_each_other_alone(world: World) -> None:
+async def test_two_homes_share_a_remote_without_touching_each_other(world: World) -> None:
     labels = {LABEL_HOME: "ffff", LABEL_NODE: world.identity.node_label}
     other = {
         ANNOTATION_HOME_NAMESPACE: "default",
@@ -278,7 +278,7 @@ async def churn(world: World) -> None:
     await asyncio.sleep(0.02)
 
 
-async def test_standby_queues_nothing_and_works_all_at_takeover(world: World) -> None:
+async def test_standby_queues_nothing_and_reconciles_all_at_takeover(world: World) -> None:
     """An earlier bridge left a pod without a home pod, a copy without an original, and namespaces
     that nobody needs; another pod is new."""
     world.namespace_linger = 0.0

@@ -55,7 +55,7 @@ async def test_a_config_map_follows_its_changes_deletion_and_return(world: World
     assert (world.config_map() or {})["data"] == {"k": "3"}
 
 
-async def test_what_a_pod_refers_to_is_copied_also_when_it_comes_after_the_pod(
+async def test_reference_created_after_the_pod_is_copied(
     world: World,
 ) -> None:
     await with_pod(world, "cm/conf", "secret/key")
@@ -66,7 +66,7 @@ async def test_what_a_pod_refers_to_is_copied_also_when_it_comes_after_the_pod(
     assert world.secret()
 
 
-async def test_a_copy_that_was_changed_or_deleted_in_the_remote_is_put_right(
+async def test_changed_or_deleted_copy_is_restored(
     world: World,
 ) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
@@ -79,7 +79,7 @@ async def test_a_copy_that_was_changed_or_deleted_in_the_remote_is_put_right(
     assert (world.config_map() or {})["data"] == {"k": "1"}
 
 
-async def test_what_the_remotes_own_machinery_notes_on_a_copy_stays(world: World) -> None:
+async def test_annotations_of_remote_controllers_stay_on_a_copy(world: World) -> None:
     """Taken off, it would be written again, and so on for ever."""
     world.home.put(config_map("conf", labels={"tier": "a"}, data={"k": "1"}))
     await with_pod(world, "cm/conf")
@@ -95,7 +95,7 @@ async def test_what_the_remotes_own_machinery_notes_on_a_copy_stays(world: World
     assert meta["annotations"]["x.example.com/b"] == "2"
 
 
-async def test_a_copy_whose_annotations_somebody_took_off_is_put_right(world: World) -> None:
+async def test_copy_without_annotations_is_restored(world: World) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
     await with_pod(world, "cm/conf")
     world.remote.update(CONFIG_MAPS, "conf", {"metadata": {"annotations": None}}, THERE)
@@ -148,7 +148,7 @@ async def test_a_service_account_token_never_leaves_home(world: World) -> None:
 # -- ending --------------------------------------------------------------------------------
 
 
-async def test_copies_go_with_the_last_pod_that_needs_them(world: World) -> None:
+async def test_copies_are_deleted_with_the_last_pod_that_needs_them(world: World) -> None:
     world.home.put(config_map("conf"))
     world.home.put(secret("key"))
     await with_pod(world, "cm/conf", "secret/key")
@@ -162,7 +162,7 @@ async def test_copies_go_with_the_last_pod_that_needs_them(world: World) -> None
     assert world.config_map() is None
 
 
-async def test_one_of_many_pods_that_use_a_copy_is_no_work_for_it(world: World) -> None:
+async def test_another_pod_that_uses_a_copy_queues_nothing(world: World) -> None:
     world.home.put(config_map("conf"))
     await with_pod(world, "cm/conf")
     turns = world.engine.find(CopyController).controller.results.total()
@@ -173,7 +173,7 @@ async def test_one_of_many_pods_that_use_a_copy_is_no_work_for_it(world: World) 
     assert world.engine.find(CopyController).controller.results.total() == turns
 
 
-async def test_a_copy_stays_a_while_for_the_next_pod(world: World) -> None:
+async def test_unneeded_copy_lingers_for_the_next_pod(world: World) -> None:
     world.copy_linger = 60.0
     world.home.put(config_map("conf"))
     world.home.put(secret("key"))
@@ -196,7 +196,7 @@ async def test_a_copy_stays_a_while_for_the_next_pod(world: World) -> None:
     assert world.secret()
 
 
-async def test_a_copy_that_nobody_needs_goes_when_its_time_is_over(world: World) -> None:
+async def test_unneeded_copy_is_deleted_after_the_linger(world: World) -> None:
     world.copy_linger = 0.1
     world.home.put(config_map("conf"))
     await with_pod(world, "cm/conf")
@@ -205,7 +205,7 @@ async def test_a_copy_that_nobody_needs_goes_when_its_time_is_over(world: World)
     await world.remote.until(lambda: world.config_map() is None)
 
 
-async def test_a_copy_stays_until_the_remote_pod_that_mounts_it_is_gone(world: World) -> None:
+async def test_copy_stays_until_the_remote_pod_that_mounts_it_ends(world: World) -> None:
     """A pod that is forced away at home still ends in its own time in the remote."""
     world.home.put(config_map("conf"))
     await with_pod(world, "cm/conf")
@@ -218,7 +218,7 @@ async def test_a_copy_stays_until_the_remote_pod_that_mounts_it_is_gone(world: W
     assert world.config_map() is None
 
 
-async def test_copies_that_lost_their_pods_while_nobody_watched_go_at_the_next_start(
+async def test_copies_without_pods_are_deleted_at_the_next_start(
     world: World,
 ) -> None:
     world.home.put(config_map("conf"))
@@ -231,7 +231,7 @@ async def test_copies_that_lost_their_pods_while_nobody_watched_go_at_the_next_s
     assert world.remote.find(NAMESPACES, THERE)
 
 
-async def test_what_changed_while_nobody_watched_is_found_at_the_next_start(
+async def test_changes_while_unwatched_are_found_at_the_next_start(
     world: World,
 ) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
@@ -245,7 +245,7 @@ async def test_what_changed_while_nobody_watched_is_found_at_the_next_start(
     assert world.config_map("lost") is None
 
 
-async def test_nothing_is_deleted_before_what_home_has_is_known(world: World) -> None:
+async def test_nothing_is_deleted_before_home_is_listed(world: World) -> None:
     world.home.put(config_map("conf"))
     await with_pod(world, "cm/conf")
     await world.stop()
@@ -285,7 +285,7 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
 # -- in the way ----------------------------------------------------------------------------
 
 
-async def test_a_foreign_object_is_left_alone_and_the_pod_waits_and_says_so(
+async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(
     world: World,
 ) -> None:
     world.home.put(config_map("conf", data={"k": "ours"}))
@@ -312,7 +312,7 @@ async def test_a_foreign_object_is_left_alone_and_the_pod_waits_and_says_so(
     assert len(await world.told("RemoteClash")) == 2
 
 
-async def test_a_copy_whose_answer_was_lost_is_taken_for_what_it_is(world: World) -> None:
+async def test_copy_with_an_unanswered_create_is_recognized(world: World) -> None:
     world.home.put(config_map("conf", data={"k": "1"}))
     world.remote.fail(Fault("POST", "*/configmaps", drop="after"))
     await world.start()
@@ -327,7 +327,7 @@ def _named(name: str, labels: dict[str, str]) -> Object:
     return {"name": name, "labels": labels}
 
 
-async def test_a_clash_is_forgotten_with_the_home_object(world: World) -> None:
+async def test_conflict_is_forgotten_with_the_home_object(world: World) -> None:
     world.home.put(config_map("conf"))
     await with_pod(world)
     world.remote.put(config_map("conf", THERE))

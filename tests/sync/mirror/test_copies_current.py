@@ -27,7 +27,7 @@ def original(resource: Resource, value: str) -> Object:
 
 
 @pytest.mark.parametrize("resource", [CONFIG_MAPS, SECRETS], ids=str)
-async def test_rollout_while_only_one_watch_of_the_namespace_is_away_gets_the_edit(
+async def test_rollout_during_one_failed_watch_gets_the_edit(
     world: World, resource: Resource
 ) -> None:
     """The object is edited and the next pod comes while the namespace's watch is in back-off."""
@@ -62,7 +62,7 @@ async def test_pod_that_does_not_refer_to_the_kind_starts_meanwhile(world: World
     await world.remote.until(lambda: world.there("other"))
 
 
-async def test_scope_that_is_refused_while_a_pod_is_being_made_keeps_the_pod_back(
+async def test_watch_forbidden_during_creation_blocks_the_pod(
     world: World,
 ) -> None:
     """An optional reference would be left out silently."""

@@ -53,7 +53,7 @@ async def started(world: World) -> None:
     world.forget()
 
 
-async def test_an_event_is_told_of_the_home_pod_and_its_count_follows(world: World) -> None:
+async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(world: World) -> None:
     await started(world)
     say(world, "BackOff", message=f"{THERE}/a is waited for")
     await world.settle()
@@ -81,7 +81,7 @@ async def test_an_event_is_told_of_the_home_pod_and_its_count_follows(world: Wor
     }
 
 
-async def test_a_restart_writes_only_what_is_new(world: World) -> None:
+async def test_restart_writes_only_new_events(world: World) -> None:
     await started(world)
     for reason in ("Pulled", "Created", "Started"):
         say(world, reason)
@@ -99,7 +99,7 @@ async def test_a_restart_writes_only_what_is_new(world: World) -> None:
     assert heard(world)["Started"]["count"] == 2
 
 
-async def test_what_a_restart_cannot_know_of_is_not_written_twice(world: World) -> None:
+async def test_events_of_previous_pods_are_not_written_twice_after_a_restart(world: World) -> None:
     """The answer to a create was lost."""
     await started(world)
     world.home.fail(Fault("POST", "*/events", drop="after", times=1))
@@ -109,7 +109,7 @@ async def test_what_a_restart_cannot_know_of_is_not_written_twice(world: World) 
     assert writes(world) == ["POST", "POST"]
 
 
-async def test_events_of_others_are_neither_told_nor_touched(world: World) -> None:
+async def test_unmanaged_events_are_ignored(world: World) -> None:
     accepts = {ANNOTATION_ACCEPTS: "h"}
     meta = {"name": THERE, "annotations": accepts}
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
@@ -127,7 +127,7 @@ async def test_events_of_others_are_neither_told_nor_touched(world: World) -> No
     assert world.remote.writes("*/events*") == []
 
 
-async def test_the_last_words_of_a_pod_come_and_after_a_restart_it_is_forgotten(
+async def test_last_events_of_a_deleted_pod_are_mirrored_until_a_restart(
     world: World,
 ) -> None:
     await started(world)
@@ -152,7 +152,7 @@ async def test_the_last_words_of_a_pod_come_and_after_a_restart_it_is_forgotten(
     assert heard(world)["Started"]["involvedObject"]["uid"] != uid
 
 
-async def test_an_event_that_is_seen_before_its_pod_is_told(
+async def test_event_seen_before_its_pod_is_mirrored(
     home_api: FakeApi, remote_api: FakeApi, client_for: ClientFor
 ) -> None:
     clients = await client_for(home_api, "home"), await client_for(remote_api, "remote")
@@ -181,7 +181,7 @@ async def test_an_event_that_is_seen_before_its_pod_is_told(
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["for a while", "for ever"])
-async def test_an_event_waits_in_a_burst_but_not_for_ever(
+async def test_event_waits_in_a_burst_with_a_limit(
     world: World, monkeypatch: pytest.MonkeyPatch, for_ever: bool
 ) -> None:
     looks = 0
@@ -202,7 +202,7 @@ async def test_an_event_waits_in_a_burst_but_not_for_ever(
     assert set(heard(world)) == {"Pulled"}
 
 
-async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
+async def test_many_events_wait_less_in_a_burst(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "BURST_WAIT_MAX", 3600.0)
@@ -214,7 +214,7 @@ async def test_many_events_wait_less_in_a_burst_so_that_none_is_told_late(
     await world.home.until(lambda: len(heard(world)) == 100)
 
 
-async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
+async def test_relist_writes_only_new_events(
     world: World,
 ) -> None:
     await started(world)
@@ -236,7 +236,7 @@ async def test_a_history_that_was_lost_is_listed_and_only_what_is_new_written(
     assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
 
 
-async def test_what_was_told_is_kept_as_less_and_goes_on_all_the_same(world: World) -> None:
+async def test_written_event_is_compacted_and_still_updated(world: World) -> None:
     await started(world)
     said = say(world, "BackOff", message="x" * 1000)
     await world.settle()
@@ -277,7 +277,7 @@ async def test_namespaces_come_and_go_with_their_pods(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [403, 404, 422])
-async def test_what_home_refuses_is_given_up_until_it_goes_on(world: World, code: int) -> None:
+async def test_rejected_event_is_dropped_until_it_changes(world: World, code: int) -> None:
     await started(world)
     fault = world.home.fail(Fault("POST", "*/events", code=code, message="terminating"))
     say(world, "Killing")
@@ -290,7 +290,7 @@ async def test_what_home_refuses_is_given_up_until_it_goes_on(world: World, code
     assert heard(world)["Killing"]["count"] == 2
 
 
-async def test_what_fails_is_tried_again_the_list_of_home_too(world: World) -> None:
+async def test_failed_writes_and_lists_are_retried(world: World) -> None:
     await world.start()
     listed = world.home.fail(Fault("GET", "*/events", code=500, times=2))
     world.pod()
@@ -302,7 +302,7 @@ async def test_what_fails_is_tried_again_the_list_of_home_too(world: World) -> N
     assert (listed.hits, written.hits) == (2, 2)
 
 
-async def test_what_was_cleared_at_home_is_told_anew_when_it_goes_on(world: World) -> None:
+async def test_event_deleted_at_home_is_recreated_when_it_changes(world: World) -> None:
     await started(world)
     say(world, "BackOff")
     await world.settle()
@@ -312,7 +312,7 @@ async def test_what_was_cleared_at_home_is_told_anew_when_it_goes_on(world: Worl
     assert heard(world)["BackOff"]["count"] == 2
 
 
-async def test_a_namespace_without_a_right_to_events_does_not_stop_its_pods(world: World) -> None:
+async def test_forbidden_events_of_a_namespace_do_not_block_its_pods(world: World) -> None:
     world.remote.fail(Fault("GET", "*/events", code=403))
     await world.start(settle=False)
     world.pod()

@@ -61,7 +61,7 @@ def addresses(world: World) -> list[str]:
 # -- Services ------------------------------------------------------------------------------
 
 
-async def test_all_services_of_the_namespace_are_there_before_its_first_pod(world: World) -> None:
+async def test_all_services_exist_before_the_first_pod_of_a_namespace(world: World) -> None:
     world.home.put(service("web", type="LoadBalancer"))
     world.home.put(service("unrelated"))
     world.home.put(service("kubernetes"))
@@ -141,7 +141,7 @@ async def test_an_annotation_keeps_a_service_at_home_also_later(world: World) ->
     assert addresses(world) == ["10.0.0.1"]
 
 
-async def test_services_and_slices_go_when_the_last_pod_is_gone_in_the_remote_too(
+async def test_services_and_slices_are_deleted_after_the_last_remote_pod(
     world: World,
 ) -> None:
     world.home.put(service())
@@ -182,7 +182,7 @@ async def test_services_stay_for_the_pods_of_another_virtual_node(world: World) 
     assert there(world) is None
 
 
-async def test_a_foreign_service_does_not_keep_the_pod_from_running(world: World) -> None:
+async def test_unmanaged_service_does_not_block_the_pod(world: World) -> None:
     """And home's endpoints are not made its own."""
     world.home.put(service())
     world.home.put(slice_of("web", "10.0.0.1"))
@@ -202,7 +202,7 @@ async def test_a_foreign_service_does_not_keep_the_pod_from_running(world: World
     assert len(await world.told("RemoteClash")) == 1
 
 
-async def test_a_service_that_the_remote_refuses_does_not_keep_the_pod_from_running(
+async def test_rejected_service_does_not_block_the_pod(
     world: World,
 ) -> None:
     world.home.put(service())
@@ -259,7 +259,7 @@ async def test_slices_come_and_go_with_their_service(world: World) -> None:
     assert world.remote.objects(ENDPOINT_SLICES) == []
 
 
-async def test_a_slice_of_ours_that_was_changed_is_put_right_and_others_are_left_alone(
+async def test_changed_slice_is_restored_and_unmanaged_ones_are_left_alone(
     world: World,
 ) -> None:
     world.home.put(service())
@@ -290,7 +290,7 @@ async def test_a_restart_writes_nothing(world: World) -> None:
     assert world.writes() == []
 
 
-async def test_another_network_at_the_next_join_puts_all_right(world: World) -> None:
+async def test_changed_network_at_the_next_join_corrects_slices(world: World) -> None:
     world.home.put(service())
     world.home.put(slice_of("web", "10.0.0.1"))
     await with_pod(world)

@@ -60,9 +60,7 @@ async def test_ephemeral_container_that_names_a_token_secret_is_rejected(world: 
 
 
 @pytest.mark.parametrize("use", ["secret/theirs", "cm/theirs"])
-async def test_required_reference_to_an_unmanaged_object_waits_with_a_clash(
-    world: World, use: str
-) -> None:
+async def test_required_reference_to_an_unmanaged_object_is_blocked(world: World, use: str) -> None:
     await made(world)
     make, resource = (secret, SECRETS) if use.startswith("secret") else (config_map, CONFIG_MAPS)
     theirs = world.remote.put(make("theirs", THERE, data={"k": "dGhlaXJz"}))
@@ -124,7 +122,9 @@ async def test_pod_in_a_shared_namespace_waits_until_home_has_what_it_requires(
     assert world.secret("later")
 
 
-async def test_pod_in_a_shared_namespace_is_made_without_optional_references(world: World) -> None:
+async def test_pod_in_a_shared_namespace_is_created_without_optional_references(
+    world: World,
+) -> None:
     hand_over(world)
     await world.start()
     world.pod(containers=[{"name": "main", "image": "i", "env": _optional("later")}])

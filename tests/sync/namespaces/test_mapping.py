@@ -51,7 +51,7 @@ def foreign(name: str = THERE, **annotations: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
 
 
-async def test_a_namespace_is_made_once_with_whose_it_is(
+async def test_namespace_is_created_once_with_its_owner(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
@@ -80,7 +80,7 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(
         api.unmute_watches()
 
 
-async def test_a_foreign_namespace_is_refused_with_what_to_do(
+async def test_unmanaged_namespace_is_rejected_with_a_remedy(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     theirs = api.put(foreign())
@@ -96,7 +96,7 @@ async def test_a_foreign_namespace_is_refused_with_what_to_do(
 @pytest.mark.parametrize(
     "value", ["h", "*", IDENTITY.home_id], ids=["by name", "for all", "by identity"]
 )
-async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
+async def test_granted_namespace_is_used_until_the_grant_is_removed(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer, value: str
 ) -> None:
     theirs = api.put(foreign(**{ANNOTATION_ACCEPTS: value}))
@@ -111,7 +111,7 @@ async def test_a_namespace_that_was_handed_over_is_used_until_it_is_taken_back(
             await namespaces.ensure(DEFAULT)
 
 
-async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
+async def test_namespace_granted_to_another_home_is_unmanaged(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     api.put(foreign(**{ANNOTATION_ACCEPTS: "another"}))
@@ -120,7 +120,7 @@ async def test_a_namespace_that_was_handed_to_another_home_is_foreign(
             await namespaces.ensure(DEFAULT)
 
 
-async def test_a_namespace_that_is_being_deleted_is_waited_for(
+async def test_terminating_namespace_blocks(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):
@@ -132,7 +132,7 @@ async def test_a_namespace_that_is_being_deleted_is_waited_for(
             await namespaces.ensure(DEFAULT)
 
 
-async def test_a_refused_namespace_is_told_by_the_pod(world: World) -> None:
+async def test_rejected_namespace_is_reported_by_the_pod(world: World) -> None:
     fault = world.remote.fail(Fault("POST", "/api/v1/namespaces", code=403, times=None))
     await world.start()
     world.pod()
@@ -143,7 +143,7 @@ async def test_a_refused_namespace_is_told_by_the_pod(world: World) -> None:
     assert world.there()
 
 
-async def test_pods_of_a_foreign_namespace_wait_say_so_once_and_come_when_it_is_free(
+async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_free(
     world: World,
 ) -> None:
     theirs = world.remote.put(foreign())
@@ -187,7 +187,7 @@ def meeting() -> tuple[str, str, str]:
     return long, short, there
 
 
-async def test_a_second_home_namespace_of_the_same_remote_one_waits_and_touches_nothing(
+async def test_second_home_namespace_of_a_remote_namespace_is_blocked(
     world: World,
 ) -> None:
     long, short, there = meeting()
@@ -214,7 +214,7 @@ async def test_a_second_home_namespace_of_the_same_remote_one_waits_and_touches_
     assert world.remote.writes() == []
 
 
-async def test_pods_of_a_second_home_namespace_do_not_join_those_in_a_handed_over_one(
+async def test_second_home_namespace_of_a_granted_namespace_is_blocked(
     world: World,
 ) -> None:
     """Nothing on a namespace that was handed over tells for which home namespace it stands."""
@@ -233,7 +233,7 @@ async def test_pods_of_a_second_home_namespace_do_not_join_those_in_a_handed_ove
     await world.remote.until(lambda: world.remote.find(PODS, "b", there))
 
 
-async def test_locks_of_namespaces_are_dropped_when_nobody_waits(
+async def test_unused_namespace_locks_are_dropped(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with watching(informer):

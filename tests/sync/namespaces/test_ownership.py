@@ -54,7 +54,7 @@ def forged(world: World, made: Object) -> Object:
 # -- somebody else's ------------------------------------------------------------------------
 
 
-async def test_nothing_of_home_arrives_in_a_namespace_with_forged_labels(strict: World) -> None:
+async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: World) -> None:
     strict.policy = replace(strict.policy, service_accounts="home")
     strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
     await strict.start()
@@ -77,7 +77,7 @@ async def test_nothing_of_home_arrives_in_a_namespace_with_forged_labels(strict:
     assert strict.there()
 
 
-async def test_a_namespace_that_was_handed_over_waits_for_homes_consent(strict: World) -> None:
+async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> None:
     meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await strict.start()
@@ -98,7 +98,7 @@ async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: 
     assert strict.engine.capacity.current().exhausted is None
 
 
-async def test_a_namespace_with_forged_labels_is_never_removed(strict: World) -> None:
+async def test_namespace_with_forged_labels_is_never_deleted(strict: World) -> None:
     strict.namespace_linger = 0.01
     await strict.start()
     theirs = squatted(strict)
@@ -107,7 +107,7 @@ async def test_a_namespace_with_forged_labels_is_never_removed(strict: World) ->
     assert strict.remote.get(NAMESPACES, THERE) == theirs
 
 
-async def test_a_namespace_that_took_the_place_of_ours_is_not_ours(strict: World) -> None:
+async def test_replaced_namespace_is_not_owned(strict: World) -> None:
     """Ours was deleted, and somebody copied all that it had, the nonce too."""
     await strict.start()
     strict.pod()
@@ -125,7 +125,7 @@ async def test_a_namespace_that_took_the_place_of_ours_is_not_ours(strict: World
 # -- ours -----------------------------------------------------------------------------------
 
 
-async def test_a_namespace_is_known_after_a_restart(strict: World) -> None:
+async def test_ownership_survives_a_restart(strict: World) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -137,7 +137,7 @@ async def test_a_namespace_is_known_after_a_restart(strict: World) -> None:
     assert strict.there("b")
 
 
-async def test_a_bridge_that_was_killed_before_it_recorded_the_uid_knows_its_namespace(
+async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
     strict: World,
 ) -> None:
     class Killed(MemoryRecord):
@@ -227,7 +227,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
 # -- what it costs --------------------------------------------------------------------------
 
 
-async def test_the_record_is_written_when_namespaces_come_and_by_nobody_else(
+async def test_record_is_written_only_for_new_namespaces(
     strict: World,
 ) -> None:
     await strict.start()
@@ -247,7 +247,7 @@ async def test_the_record_is_written_when_namespaces_come_and_by_nobody_else(
     assert strict.record.writes == before
 
 
-async def test_a_record_that_was_deleted_comes_back_from_memory(strict: World) -> None:
+async def test_deleted_record_is_restored_from_memory(strict: World) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -258,7 +258,7 @@ async def test_a_record_that_was_deleted_comes_back_from_memory(strict: World) -
     assert before < (strict.record.own or frozenset())
 
 
-async def test_a_namespace_that_is_gone_leaves_the_record(strict: World) -> None:
+async def test_deleted_namespace_leaves_the_record(strict: World) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -269,9 +269,7 @@ async def test_a_namespace_that_is_gone_leaves_the_record(strict: World) -> None
     assert before.isdisjoint(strict.record.own or ())
 
 
-async def test_a_record_that_cannot_be_read_yet_is_waited_for(
-    strict: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreadable_record_is_retried(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sync.namespaces.ownership.RETRY_SECONDS", 0.01)
     failures = 3
 
@@ -289,7 +287,7 @@ async def test_a_record_that_cannot_be_read_yet_is_waited_for(
     await strict.remote.until(strict.there)
 
 
-async def test_an_entry_without_a_namespace_stays_until_the_cache_has_surely_caught_up(
+async def test_entry_without_a_namespace_stays_until_the_stale_time(
     strict: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bridge that takes over can see the last namespaces of the one before a moment later."""

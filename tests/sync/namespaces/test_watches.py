@@ -57,7 +57,7 @@ async def running(watches: NamespaceWatches) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_scope_is_there_when_all_its_kinds_are_listed(
+async def test_watch_is_complete_when_all_resources_are_listed(
     api: FakeApi, client: KubeClient
 ) -> None:
     api.put(config_map("conf"))
@@ -75,9 +75,7 @@ async def test_a_scope_is_there_when_all_its_kinds_are_listed(
     assert api.writes() == []
 
 
-async def test_what_was_wanted_before_the_start_is_watched_then(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_namespace_retained_before_run_is_watched(api: FakeApi, client: KubeClient) -> None:
     watches = Watched(client)
     watches.retain(DEFAULT)
     assert api.log == []
@@ -85,9 +83,7 @@ async def test_what_was_wanted_before_the_start_is_watched_then(
         await api.until(lambda: watches.synced == ["default"])
 
 
-async def test_a_scope_lingers_and_then_ends_with_its_watches(
-    api: FakeApi, client: KubeClient
-) -> None:
+async def test_released_watch_lingers_and_ends(api: FakeApi, client: KubeClient) -> None:
     watches = Watched(client)
     async with running(watches):
         watches.retain(DEFAULT)
@@ -99,7 +95,7 @@ async def test_a_scope_lingers_and_then_ends_with_its_watches(
         assert watches.get(DEFAULT) is None
 
 
-async def test_a_namespace_that_is_wanted_again_in_time_is_not_listed_anew(
+async def test_namespace_retained_within_the_linger_is_not_listed_again(
     api: FakeApi, client: KubeClient
 ) -> None:
     watches = Watched(client)
@@ -113,7 +109,7 @@ async def test_a_namespace_that_is_wanted_again_in_time_is_not_listed_anew(
         assert watches.get(DEFAULT) is watch
 
 
-async def test_a_namespace_that_is_wanted_again_too_late_is_listed_anew(
+async def test_namespace_retained_after_the_linger_is_listed_again(
     api: FakeApi, client: KubeClient
 ) -> None:
     watches = Watched(client)
@@ -128,7 +124,7 @@ async def test_a_namespace_that_is_wanted_again_too_late_is_listed_anew(
         assert (CONFIG_MAPS, "conf") in watches.changes
 
 
-async def test_the_release_of_what_nobody_wanted_is_nothing(client: KubeClient) -> None:
+async def test_release_of_an_unwatched_namespace_is_ignored(client: KubeClient) -> None:
     watches = Watched(client)
     async with running(watches):
         watches.release(DEFAULT)
@@ -170,7 +166,7 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) ->
     }
 
 
-async def test_a_namespace_is_read_no_more_when_its_last_pod_is_gone_for_a_while(
+async def test_namespace_is_not_watched_after_its_last_pod_and_the_linger(
     world: World,
 ) -> None:
     world.home.put(config_map("conf"))

@@ -77,7 +77,7 @@ def tellings(world: World) -> list[Object]:
     return [it for it in world.home.objects(EVENTS) if it["reason"] == "HomeForbidden"]
 
 
-async def test_a_pod_says_what_may_not_be_read_and_what_grants_it(world: World) -> None:
+async def test_pod_reports_the_missing_permission_and_the_command(world: World) -> None:
     world.home.put(config_map("conf"))
     await world.start()
     with refused(world, "configmaps", "secrets"):
@@ -100,7 +100,7 @@ async def test_a_pod_says_what_may_not_be_read_and_what_grants_it(world: World) 
     assert "reason" not in world.status()
 
 
-async def test_a_refused_namespace_is_one_warning_that_names_the_command(
+async def test_forbidden_namespace_is_one_warning_with_the_command(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not one for each kind before it."""
@@ -116,7 +116,7 @@ async def test_a_refused_namespace_is_one_warning_that_names_the_command(
     assert not [it for it in warnings if it.startswith("cannot watch")]
 
 
-async def test_a_right_that_is_still_missing_is_told_anew(world: World) -> None:
+async def test_remaining_missing_permission_is_reported_again(world: World) -> None:
     await world.start()
     with refused(world, "secrets"):
         with refused(world, "configmaps"):
@@ -131,7 +131,7 @@ async def test_a_right_that_is_still_missing_is_told_anew(world: World) -> None:
     await world.remote.until(world.there)
 
 
-async def test_other_namespaces_do_not_notice(world: World) -> None:
+async def test_other_namespaces_are_not_affected(world: World) -> None:
     add_namespace(world, "shop")
     await world.start()
     with refused(world, "secrets"):
@@ -154,7 +154,7 @@ async def test_a_pod_that_waits_can_be_deleted(world: World) -> None:
     assert world.remote.writes() == []
 
 
-async def test_what_runs_goes_on_without_the_right_and_what_comes_waits(world: World) -> None:
+async def test_running_pods_continue_and_new_ones_wait_without_permission(world: World) -> None:
     world.home.put(secret("key"))
     await world.start_running(uses=["secret/key"])
     world.forget()
@@ -177,7 +177,7 @@ async def test_what_runs_goes_on_without_the_right_and_what_comes_waits(world: W
     assert len(tellings(world)) == 1
 
 
-async def test_a_token_that_may_not_be_asked_for_is_a_right_that_is_missing(world: World) -> None:
+async def test_forbidden_token_request_is_a_missing_permission(world: World) -> None:
     world.policy = replace(world.policy, service_accounts="home")
     world.home.put(service_account("default"))
     world.home.put(config_map("kube-root-ca.crt", data={"ca.crt": "home's CA"}))
@@ -191,7 +191,7 @@ async def test_a_token_that_may_not_be_asked_for_is_a_right_that_is_missing(worl
     await world.remote.until(world.there)
 
 
-async def test_events_that_may_not_be_listed_hold_nobody_up(world: World) -> None:
+async def test_forbidden_events_block_no_pod(world: World) -> None:
     await world.start()
     with refused(world, "events"):
         world.pod()
@@ -200,7 +200,7 @@ async def test_events_that_may_not_be_listed_hold_nobody_up(world: World) -> Non
         await world.home.until(lambda: world.status().get("phase") == "Running")
 
 
-async def test_all_kinds_are_tried_again_when_one_is_allowed(world: World) -> None:
+async def test_all_resources_are_retried_when_one_is_allowed(world: World) -> None:
     """A binding grants all of them: the pod does not wait for the slowest."""
     await world.start()
     with refused(world, "configmaps", "secrets", "services"):

@@ -27,7 +27,7 @@ def service(name: str, **selector: str) -> Object:
 # -- creation and status -------------------------------------------------------------------
 
 
-async def test_a_pod_comes_after_its_namespace_and_all_that_it_needs(world: World) -> None:
+async def test_pod_is_created_after_its_namespace_and_references(world: World) -> None:
     world.home.put(config_map("conf", data={"k": "v"}))
     world.home.put(secret("key", data={"k": "djE="}))
     world.home.put(service("web", app="web"))
@@ -51,7 +51,7 @@ async def test_a_pod_comes_after_its_namespace_and_all_that_it_needs(world: Worl
     assert world.there()
 
 
-async def test_the_status_comes_back_with_home_as_its_address(world: World) -> None:
+async def test_status_follows_with_the_address_of_the_bridge(world: World) -> None:
     await world.start_running()
     status = world.status()
     assert (status["phase"], status["podIP"], status["hostIP"]) == ("Running", "10.9.0.1", ADDRESS)
@@ -81,7 +81,7 @@ async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     assert world.home.writes() == []
 
 
-async def test_one_change_of_status_is_one_write(world: World) -> None:
+async def test_one_status_change_is_one_write(world: World) -> None:
     await world.start()
     world.pod()
     await world.settle()
@@ -111,7 +111,7 @@ async def test_a_restart_of_the_engine_with_running_pods_writes_nothing(world: W
     assert world.home.writes() == []
 
 
-async def test_a_status_that_somebody_else_overwrote_is_put_right(world: World) -> None:
+async def test_overwritten_status_is_restored(world: World) -> None:
     await world.start_running()
     world.home.update(PODS, "a", {"status": {"podIP": "1.2.3.4"}}, "default")
     await world.settle()
@@ -142,7 +142,7 @@ async def test_images_and_labels_follow(world: World) -> None:
 # -- deletion ------------------------------------------------------------------------------
 
 
-async def test_a_deletion_is_passed_on_with_its_grace_and_waits_for_the_remote(
+async def test_deletion_is_forwarded_with_its_grace_and_waits_for_the_remote(
     world: World,
 ) -> None:
     await world.start_running()
@@ -165,7 +165,7 @@ async def test_a_deletion_is_passed_on_with_its_grace_and_waits_for_the_remote(
     assert world.home.find(PODS, "a", "default") is None
 
 
-async def test_a_pod_that_never_reached_the_remote_goes_at_once(world: World) -> None:
+async def test_pod_without_a_remote_pod_is_removed_at_once(world: World) -> None:
     world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await world.start()
     world.pod()
@@ -175,7 +175,7 @@ async def test_a_pod_that_never_reached_the_remote_goes_at_once(world: World) ->
     assert world.home.find(PODS, "a", "default") is None
 
 
-async def test_a_deletion_asks_the_remote_when_it_is_not_known_if_the_pod_was_made(
+async def test_deletion_confirms_absence_after_an_unknown_create_outcome(
     world: World,
 ) -> None:
     """The answer of the create was lost, and no watch has told of the pod yet."""
@@ -218,9 +218,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> No
 
 
 @pytest.mark.parametrize("while_down", [True, False], ids=["while down", "while running"])
-async def test_a_pod_that_vanished_at_home_goes_in_the_remote(
-    world: World, while_down: bool
-) -> None:
+async def test_orphan_is_deleted_in_the_remote(world: World, while_down: bool) -> None:
     await world.start_running()
     if while_down:
         await world.stop()
@@ -233,7 +231,7 @@ async def test_a_pod_that_vanished_at_home_goes_in_the_remote(
     assert remote["metadata"]["deletionTimestamp"]
 
 
-async def test_an_orphan_is_deleted_only_after_home_itself_said_that_it_is_one(
+async def test_orphan_is_deleted_only_after_home_confirmed_it(
     world: World,
 ) -> None:
     await world.start_running()
@@ -246,7 +244,7 @@ async def test_an_orphan_is_deleted_only_after_home_itself_said_that_it_is_one(
     assert "deletionTimestamp" in (world.there() or {})["metadata"]
 
 
-async def test_pods_of_others_in_the_remote_are_left_alone(world: World) -> None:
+async def test_unmanaged_pods_in_the_remote_are_left_alone(world: World) -> None:
     world.remote.put(pod("theirs", THERE))
     world.remote.put(pod("theirs", "default"))
     await world.start()
@@ -283,7 +281,7 @@ async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World)
     assert "cluster-bridge.io/Accepted" not in {c["type"] for c in world.status()["conditions"]}
 
 
-async def test_a_pod_that_is_deleted_in_the_remote_is_told_and_made_again(world: World) -> None:
+async def test_pod_deleted_in_the_remote_is_reported_and_recreated(world: World) -> None:
     await world.start_running()
     first = world.there()
     assert first is not None
@@ -372,7 +370,7 @@ async def test_a_skipped_pod_whose_node_was_not_ready_becomes_ready_again_withou
     assert event["count"] == 1
 
 
-async def test_a_pod_that_an_older_bridge_left_pending_becomes_available(world: World) -> None:
+async def test_pod_left_pending_by_an_older_bridge_becomes_available(world: World) -> None:
     message = "pods of DaemonSets are for home's own machines"
     accepted = {"type": "cluster-bridge.io/Accepted", "status": "False", "message": message}
     old = _daemon_pod()
@@ -391,7 +389,7 @@ async def test_a_pod_that_an_older_bridge_left_pending_becomes_available(world: 
     ).items()
 
 
-async def test_a_skipped_pod_is_made_in_the_remote_once_its_bridge_runs_daemon_sets(
+async def test_skipped_pod_is_created_once_daemonsets_run(
     world: World,
 ) -> None:
     world.home.put(_daemon_pod())
@@ -420,14 +418,14 @@ async def test_a_daemon_sets_pod_that_cannot_run_in_the_remote_does_not_stall_it
     assert not world.there("agent")
 
 
-async def test_a_pod_of_a_daemon_set_runs_where_that_is_asked_for(world: World) -> None:
+async def test_daemonset_pod_runs_with_daemonsets_run(world: World) -> None:
     world.policy = dataclasses.replace(world.policy, daemonsets="run")
     world.home.put(_daemon_pod())
     await world.start()
     assert world.there("agent")
 
 
-async def test_a_pod_that_no_node_could_ever_hold_has_failed_until_there_is_one(
+async def test_pod_that_fits_no_node_has_failed_until_one_exists(
     world: World,
 ) -> None:
     world.remote.put(node("small") | {"status": {"allocatable": {"cpu": "4"}}})
@@ -448,7 +446,7 @@ async def test_a_pod_that_no_node_could_ever_hold_has_failed_until_there_is_one(
     assert world.there("next")
 
 
-async def test_a_pod_that_a_finalizer_keeps_is_told_to_have_ended(world: World) -> None:
+async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(world: World) -> None:
     await world.start_running()
     world.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
     world.home.delete(PODS, "a", "default", grace_seconds=0)
@@ -491,7 +489,7 @@ async def test_the_life_of_a_pod_is_four_writes(world: World) -> None:
     assert world.remote.requests("GET", "*/pods/a") == []
 
 
-async def test_a_pod_that_a_finalizer_keeps_is_removed_once(world: World) -> None:
+async def test_pod_kept_by_a_finalizer_is_removed_once(world: World) -> None:
     await world.start_running()
     world.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
     world.home.delete(PODS, "a", "default", grace_seconds=30)
@@ -518,7 +516,7 @@ async def test_a_pod_that_ends_while_its_status_is_written_has_its_last_status(
     assert world.status()["phase"] == "Succeeded"
 
 
-async def test_a_refusal_is_taken_back_as_soon_as_the_pod_is_made(world: World) -> None:
+async def test_blocked_condition_is_cleared_when_the_pod_is_created(world: World) -> None:
     world.remote.fail(Fault("POST", "*/pods", code=403, times=1))
     await world.start()
     world.pod()

@@ -25,7 +25,7 @@ def creates(world: World) -> int:
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 @pytest.mark.parametrize("drop", ["after", "before"], ids=["the answer", "the request"])
-async def test_a_create_that_is_lost_on_its_way_makes_exactly_one_pod(
+async def test_lost_create_request_creates_exactly_one_pod(
     world: World, policy: str, drop: str
 ) -> None:
     world.remote.fail(Fault("POST", "*/pods", drop="after" if drop == "after" else "before"))
@@ -38,7 +38,7 @@ async def test_a_create_that_is_lost_on_its_way_makes_exactly_one_pod(
     assert world.status()["phase"] == "Running"
 
 
-async def test_a_create_that_the_server_failed_on_is_tried_again(world: World) -> None:
+async def test_create_with_a_server_error_is_retried(world: World) -> None:
     world.remote.fail(Fault("POST", "*/pods", code=500, times=3))
     await world.start()
     world.pod(restartPolicy="Never")
@@ -47,7 +47,7 @@ async def test_a_create_that_the_server_failed_on_is_tried_again(world: World) -
     assert "reason" not in world.status(), "the server's trouble is not the pod's"
 
 
-async def test_a_pod_whose_making_is_in_doubt_and_that_is_gone_has_not_run_and_is_made_again(
+async def test_pod_with_unknown_create_outcome_that_is_absent_is_recreated(
     world: World,
 ) -> None:
     """It came and went while nobody looked: a gate kept it from running."""
@@ -71,7 +71,7 @@ async def test_a_pod_whose_making_is_in_doubt_and_that_is_gone_has_not_run_and_i
 
 
 @pytest.mark.parametrize("stays", [True, False])
-async def test_a_pod_that_was_not_let_go_before_a_kill_runs_with_the_next(
+async def test_gated_pod_of_a_killed_bridge_is_ungated_by_the_next(
     world: World, stays: bool
 ) -> None:
     fault = world.home.fail(Fault("PATCH", "*/pods/a/status", drop="before", times=None))
@@ -92,9 +92,7 @@ async def test_a_pod_that_was_not_let_go_before_a_kill_runs_with_the_next(
 
 
 @pytest.mark.parametrize("drop", ["after", "before"], ids=["the answer", "the request"])
-async def test_a_pod_that_is_gone_after_it_may_have_been_let_go_has_failed(
-    world: World, drop: str
-) -> None:
+async def test_pod_lost_after_possible_ungating_has_failed(world: World, drop: str) -> None:
     """Nobody knows whether it has run: Never means never twice."""
     fault = Fault("PATCH", "*/pods/a", drop="after" if drop == "after" else "before", times=None)
     world.remote.fail(fault)
@@ -145,7 +143,7 @@ async def test_a_conflict_about_a_status_loses_no_status(world: World) -> None:
     assert world.status()["phase"] == "Running"
 
 
-async def test_gates_of_others_stay(world: World) -> None:
+async def test_unmanaged_scheduling_gates_stay(world: World) -> None:
     """Such as a queue of the remote's own, which adds one when a pod is made."""
 
     def queued(obj: Object) -> None:
@@ -163,7 +161,7 @@ async def test_gates_of_others_stay(world: World) -> None:
     assert condition["reason"] == "SchedulingGated"
 
 
-async def test_a_pod_that_was_made_before_a_kill_is_found_again(world: World) -> None:
+async def test_pod_created_before_a_kill_is_found_again(world: World) -> None:
     fault = world.remote.fail(Fault("POST", "*/pods", drop="after"))
     await world.start()
     world.pod(restartPolicy="Never")
@@ -177,9 +175,7 @@ async def test_a_pod_that_was_made_before_a_kill_is_found_again(world: World) ->
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure"])
 @pytest.mark.parametrize("down", [False, True], ids=["while running", "while down"])
-async def test_a_pod_that_was_lost_in_the_remote_is_made_again(
-    world: World, policy: str, down: bool
-) -> None:
+async def test_lost_pod_is_recreated(world: World, policy: str, down: bool) -> None:
     await world.start_running(restartPolicy=policy)
     if down:
         await world.stop()
@@ -193,7 +189,7 @@ async def test_a_pod_that_was_lost_in_the_remote_is_made_again(
     assert world.status()["podIPs"] == [{"ip": "10.9.0.2"}]
 
 
-async def test_a_pod_that_must_not_run_twice_and_was_lost_has_failed(world: World) -> None:
+async def test_lost_run_once_pod_has_failed(world: World) -> None:
     await world.start_running(restartPolicy="Never")
     world.forget()
     world.remote.remove(PODS, "a", THERE)
@@ -204,7 +200,7 @@ async def test_a_pod_that_must_not_run_twice_and_was_lost_has_failed(world: Worl
     assert creates(world) == 0
 
 
-async def test_a_pod_that_ended_and_was_cleaned_up_in_the_remote_is_not_run_again(
+async def test_terminal_pod_deleted_in_the_remote_is_not_run_again(
     world: World,
 ) -> None:
     await world.start()
@@ -220,7 +216,7 @@ async def test_a_pod_that_ended_and_was_cleaned_up_in_the_remote_is_not_run_agai
     assert creates(world) == 0
 
 
-async def test_a_pod_deleted_in_the_remote_alone_comes_again_and_home_sees_no_end_of_it(
+async def test_pod_deleted_only_in_the_remote_is_recreated_without_a_terminal_status(
     world: World,
 ) -> None:
     await world.start_running()
@@ -252,7 +248,7 @@ async def test_a_terminal_pod_is_never_touched_again(world: World) -> None:
 # -- caches that lag -----------------------------------------------------------------------
 
 
-async def test_a_remote_cache_that_lags_neither_starts_a_pod_twice_nor_calls_it_lost(
+async def test_stale_remote_cache_neither_starts_a_pod_twice_nor_reports_it_lost(
     world: World,
 ) -> None:
     await world.start()
@@ -270,7 +266,7 @@ async def test_a_remote_cache_that_lags_neither_starts_a_pod_twice_nor_calls_it_
     assert {status.get("reason") for status in map(world.status, ("always", "never"))} == {None}
 
 
-async def test_a_home_cache_that_lags_does_not_make_a_pod_for_one_that_is_gone(
+async def test_stale_home_cache_does_not_create_a_pod_for_a_deleted_one(
     world: World,
 ) -> None:
     """The mark that it may run cannot be written any more: then it does not run."""
@@ -292,7 +288,7 @@ async def test_a_home_cache_that_lags_does_not_make_a_pod_for_one_that_is_gone(
     assert creates(world) == 2
 
 
-async def test_a_pod_whose_name_a_former_one_still_has_there_is_not_called_lost(
+async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     world: World,
 ) -> None:
     """The remote cache does not show the former pod, so that the create meets it."""
@@ -323,7 +319,7 @@ async def test_a_pod_whose_name_a_former_one_still_has_there_is_not_called_lost(
     ("code", "reason"), [(403, "RemoteForbidden"), (422, "RemoteInvalid"), (400, "RemoteRefused")]
 )
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-async def test_a_refusal_of_the_remote_is_told_once_and_tried_again(
+async def test_rejection_by_the_remote_is_reported_once_and_retried(
     world: World, code: int, reason: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -350,7 +346,7 @@ async def test_a_refusal_of_the_remote_is_told_once_and_tried_again(
     assert "message" not in status
 
 
-async def test_a_refused_pod_whose_bridge_is_killed_is_made_by_the_next(world: World) -> None:
+async def test_rejected_pod_of_a_killed_bridge_is_created_by_the_next(world: World) -> None:
     fault = world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await world.start()
     world.pod(restartPolicy="Never")
@@ -364,7 +360,7 @@ async def test_a_refused_pod_whose_bridge_is_killed_is_made_by_the_next(world: W
     assert world.there()
 
 
-async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -> None:
+async def test_unmanaged_pod_of_that_name_is_left_alone_and_reported(world: World) -> None:
     world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": _ours(THERE)})
     theirs = world.remote.put(pod("a", THERE))
     await world.start()
@@ -381,7 +377,7 @@ async def test_a_foreign_pod_of_that_name_is_left_alone_and_told(world: World) -
     assert (await world.told("RemoteClash"))[0].get("count") == 1
 
 
-async def test_a_change_that_the_remote_refuses_is_told_once(
+async def test_update_that_the_remote_rejects_is_reported_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -400,7 +396,7 @@ async def test_a_change_that_the_remote_refuses_is_told_once(
     assert (world.there() or {})["metadata"]["labels"]["x"] == "y"
 
 
-async def test_a_namespace_that_is_being_deleted_in_the_remote_is_waited_for(
+async def test_pod_waits_for_a_terminating_remote_namespace(
     world: World,
 ) -> None:
     await world.start_running()
@@ -421,7 +417,7 @@ def _ours(name: str) -> Object:
 # -- deletions that are refused ------------------------------------------------------------
 
 
-async def test_deletion_that_a_webhook_answers_with_a_conflict_is_sent_again(
+async def test_deletion_answered_with_a_conflict_is_retried(
     world: World,
 ) -> None:
     await world.start()

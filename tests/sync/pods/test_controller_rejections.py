@@ -123,7 +123,7 @@ async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(world: Wor
     assert world.there() is None
 
 
-async def test_label_that_came_just_before_the_pod_counts(world: World) -> None:
+async def test_label_added_just_before_the_pod_counts(world: World) -> None:
     """The cache of the Node lags behind that of the pods."""
     await world.start()
     stale = world.home.put(objects.node("virtual"))
@@ -135,7 +135,7 @@ async def test_label_that_came_just_before_the_pod_counts(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [403, 500])
-async def test_deadline_of_a_pod_that_is_refused_passes(world: World, code: int) -> None:
+async def test_deadline_of_a_blocked_pod_passes(world: World, code: int) -> None:
     fault = world.remote.fail(Fault("POST", "*/pods", code=code, times=None))
     await world.start()
     world.pod(activeDeadlineSeconds=60)

@@ -33,7 +33,7 @@ def _made(world: World) -> int:
     return len([it for it in world.remote.requests("POST", _POSTS) if "dryRun" not in it.query])
 
 
-async def test_a_pod_that_would_lose_its_user_namespace_is_refused_before_it_is_made(
+async def test_pod_that_would_lose_its_user_namespace_is_rejected_before_creation(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -54,7 +54,7 @@ async def test_a_pod_that_would_lose_its_user_namespace_is_refused_before_it_is_
     assert "reason" not in world.status()
 
 
-async def test_a_pod_that_has_lost_a_restriction_is_deleted_and_not_made_again(
+async def test_pod_that_lost_a_restriction_is_deleted_and_not_recreated(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a field that every supported server keeps, only the answer shows it."""
@@ -70,7 +70,7 @@ async def test_a_pod_that_has_lost_a_restriction_is_deleted_and_not_made_again(
 
 
 @pytest.mark.parametrize("policy", ["Always", "Never"])
-async def test_a_refused_pod_runs_once_the_remote_keeps_the_field(
+async def test_rejected_pod_runs_once_the_remote_keeps_the_field(
     world: World, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -86,7 +86,7 @@ async def test_a_refused_pod_runs_once_the_remote_keeps_the_field(
     assert not remote["spec"].get("schedulingGates")
 
 
-async def test_any_other_lost_field_is_an_event(world: World) -> None:
+async def test_other_lost_field_is_an_event(world: World) -> None:
     def drop(spec: Object) -> None:
         spec["containers"][0].pop("lifecycle", None)
 
@@ -110,7 +110,7 @@ async def test_a_usual_pod_costs_one_request_and_no_event(world: World) -> None:
     assert world.home.objects(EVENTS) == []
 
 
-async def test_a_remote_whose_webhook_takes_no_dry_runs_is_compared_afterwards(
+async def test_webhook_without_dry_run_support_is_compared_afterwards(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -132,7 +132,7 @@ async def test_a_remote_whose_webhook_takes_no_dry_runs_is_compared_afterwards(
     assert [it for it in world.remote.objects(PODS) if "nodeName" in it["spec"]] == []
 
 
-async def test_a_pod_whose_creation_was_not_answered_is_compared_too(
+async def test_pod_with_an_unanswered_create_is_compared(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)

@@ -49,7 +49,7 @@ def deletes(world: World) -> int:
     return sum(entry.method == "DELETE" for entry in world.home.writes("*/pods/a"))
 
 
-async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_pod_is_gone(
+async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_pod_ends(
     world: World, short_wait: float
 ) -> None:
     await deleted_in_the_remote(world, ready="Unknown")
@@ -78,15 +78,13 @@ async def test_pod_on_a_ready_node_is_never_deleted_at_home(
     assert world.there() is not None
 
 
-async def test_node_that_is_lost_after_the_deletion_counts_too(
-    world: World, short_wait: float
-) -> None:
+async def test_node_lost_after_the_deletion_counts(world: World, short_wait: float) -> None:
     await deleted_in_the_remote(world, ready="True")
     reports(world, "Unknown")
     await world.home.until(lambda: is_deleting(world.at_home()))
 
 
-async def test_node_that_comes_back_in_time_has_the_pod_made_again_in_place(
+async def test_pod_is_recreated_in_place_if_its_node_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evictions, "WAIT", 0.5)
@@ -109,7 +107,7 @@ async def test_restarted_bridge_deletes_the_home_pod_of_a_lost_node(
     await world.home.until(lambda: is_deleting(world.at_home()))
 
 
-async def test_pod_that_is_gone_in_truth_is_not_deleted_at_home(
+async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
     world: World, short_wait: float
 ) -> None:
     """The watch lags: only the API server knows that the kubelet has confirmed the end."""
@@ -129,7 +127,7 @@ def deletion(nodes: Store, **state: object) -> tuple[NodeLossEvictions, Object]:
     return found, pod
 
 
-def test_deleted_node_is_given_the_pods_own_grace() -> None:
+def test_deleted_node_gets_the_pods_own_grace() -> None:
     """It may have left the selection only, and run."""
     found, pod = deletion(Store(), grace=600)
     left = found.seconds_left(pod)
@@ -146,7 +144,7 @@ def test_long_grace_does_not_keep_a_pod_on_a_node_that_is_not_ready() -> None:
     assert 20 < left <= evictions.WAIT
 
 
-def test_pods_are_looked_at_again_when_their_node_changes_readiness_alone() -> None:
+def test_pods_are_requeued_only_when_node_readiness_changes() -> None:
     found, pod = deletion(Store())
     assert found.affected(node("True"), node("Unknown")) == [_KEY]
     assert found.affected(node("Unknown"), node("False")) == []

@@ -45,9 +45,7 @@ def pod(phase: str = "Pending", uid: str = "1") -> Object:
     return {**made, "status": {"phase": phase}}
 
 
-def test_the_lag_is_that_of_the_first_change_that_was_not_told(
-    times: PodLatency, clock: Clock
-) -> None:
+def test_lag_counts_from_the_first_unwritten_change(times: PodLatency, clock: Clock) -> None:
     times.remote_changed(WEB)
     clock.now += 2
     times.remote_changed(WEB)
@@ -62,7 +60,7 @@ def test_the_lag_is_that_of_the_first_change_that_was_not_told(
     assert times.take_change(WEB) is None
 
 
-def test_a_change_during_the_telling_is_news_of_its_own(times: PodLatency, clock: Clock) -> None:
+def test_change_during_a_status_write_counts_separately(times: PodLatency, clock: Clock) -> None:
     times.remote_changed(WEB)
     first = times.take_change(WEB)
     clock.now += 1
@@ -72,7 +70,7 @@ def test_a_change_during_the_telling_is_news_of_its_own(times: PodLatency, clock
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
-def test_a_start_ends_when_home_says_that_the_pod_runs(
+def test_start_ends_when_home_reports_the_pod_running(
     times: PodLatency, clock: Clock, phase: str
 ) -> None:
     times.home_changed(None, pod())
@@ -85,7 +83,7 @@ def test_a_start_ends_when_home_says_that_the_pod_runs(
     assert (sum(times.start.counts), times.start.total) == (1, 5)
 
 
-def test_what_fails_goes_or_ran_before_is_no_start(times: PodLatency) -> None:
+def test_failed_deleted_and_earlier_pods_are_no_starts(times: PodLatency) -> None:
     times.home_changed(None, pod())
     times.home_changed(pod(), pod("Failed"))
     times.home_changed(None, pod(uid="2"))
@@ -106,7 +104,7 @@ def test_a_skipped_pod_is_no_start(times: PodLatency) -> None:
     assert sum(times.start.counts) == 0
 
 
-def test_one_that_stands_by_measures_nothing() -> None:
+def test_standby_measures_nothing() -> None:
     times = PodLatency()
     times.home_changed(None, pod())
     times.remote_changed(WEB)

@@ -356,7 +356,7 @@ def test_plan(state: PodState, expected: list[Any]) -> None:
     assert [_told(action) for action in _plan(state)] == expected
 
 
-def test_a_refusal_is_told_once() -> None:
+def test_rejection_is_reported_once() -> None:
     pod = home(daemon=True)
     pod["status"] |= {"reason": "DaemonSetSkipped"}
     first = _plan(PodState(pod, None))
@@ -366,14 +366,14 @@ def test_a_refusal_is_told_once() -> None:
     assert _plan(PodState(pod, None)) == []
 
 
-def test_an_owner_that_does_not_control_is_no_daemon_set() -> None:
+def test_non_controller_owner_is_no_daemonset() -> None:
     pod = home()
     pod["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "log"}]
 
     assert not skip_reason(pod, POLICY)
 
 
-def test_an_end_before_another_attempt_says_that_it_was_deleted() -> None:
+def test_terminal_pod_before_another_attempt_is_reported_as_deleted() -> None:
     actions = _plan(PodState(home(phase="Running"), _DELETING))
 
     assert isinstance(actions[0], WriteStatus)

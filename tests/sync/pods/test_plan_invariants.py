@@ -117,7 +117,7 @@ def _home(state: PodState) -> Object:
 
 
 @pytest.mark.timeout(60)  # The first test pays for all plans; half a minute on a busy machine.
-def test_a_plan_is_pure_and_always_the_same() -> None:
+def test_plan_is_pure_and_deterministic() -> None:
     for state, actions in _plans():
         before = repr(state)
         assert _plan(state) == actions
@@ -127,15 +127,15 @@ def test_a_plan_is_pure_and_always_the_same() -> None:
 @pytest.mark.parametrize(
     "action", [ConfirmAbsence, DeleteOrphan, Create, Ungate], ids=lambda kind: kind.__name__
 )
-def test_it_stands_alone(action: type[Action]) -> None:
+def test_confirmation_is_the_only_action(action: type[Action]) -> None:
     assert all(len(actions) == 1 for _, actions in _with(action))
 
 
-def test_confirmed_is_not_asked_for_again() -> None:
+def test_confirmed_absence_is_not_requested_again() -> None:
     assert not any(state.absence_confirmed for state, _ in _with(ConfirmAbsence))
 
 
-def test_a_pod_is_made_only_where_it_may_run() -> None:
+def test_pod_is_created_only_if_it_may_run() -> None:
     for state, _ in _with(Create):
         pod = _home(state)
         assert state.remote is None
@@ -144,7 +144,7 @@ def test_a_pod_is_made_only_where_it_may_run() -> None:
         assert not skip_reason(pod, POLICY)
 
 
-def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
+def test_run_once_pod_is_created_once() -> None:
     for state, _ in _with(Create):
         pod = _home(state)
         if pod["spec"]["restartPolicy"] == "Never" and not state.create_pending:
@@ -152,7 +152,7 @@ def test_a_pod_that_must_not_run_twice_is_made_once() -> None:
             assert state.last_remote is None or is_gated(state.last_remote)
 
 
-def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
+def test_run_once_pod_is_ungated_after_it_is_marked() -> None:
     for state, actions in _with(Ungate):
         pod, there = _home(state), state.remote
         assert there is not None
@@ -163,7 +163,7 @@ def test_a_pod_that_must_not_run_twice_is_let_go_once_it_is_marked() -> None:
         assert held or not marked
 
 
-def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> None:
+def test_pod_that_may_have_run_is_recreated_only_after_confirmed_absence() -> None:
     for state, _ in _with(Create):
         ran = state.last_remote is not None or may_have_started(_home(state))
         assert (
@@ -173,7 +173,7 @@ def test_a_pod_that_may_have_run_is_made_again_only_when_it_is_surely_gone() -> 
         )
 
 
-def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
+def test_home_pod_is_removed_last() -> None:
     for state, actions in _with(RemoveHomePod):
         assert is_deleting(_home(state))
         assert state.remote is None
@@ -184,7 +184,7 @@ def test_the_home_pod_goes_last_and_only_when_nothing_of_it_is_left() -> None:
         assert state.absence_confirmed or not doubtful
 
 
-def test_a_home_pod_that_is_deleted_goes_or_something_is_awaited() -> None:
+def test_deleting_home_pod_is_removed_or_waits() -> None:
     for state, actions in _plans():
         if state.home is not None and is_deleting(state.home) and state.remote is None:
             assert actions
@@ -201,7 +201,7 @@ def test_only_orphans_are_deleted_as_orphans() -> None:
         assert actions == [DeleteOrphan(uid, known.uid if known else None)]
 
 
-def test_a_pod_is_deleted_only_where_home_is_done_with_it() -> None:
+def test_remote_pod_is_deleted_only_when_home_is_done_with_it() -> None:
     for state, actions in _with(Delete):
         assert state.remote is not None
         assert is_deleting(_home(state)) or is_terminal(_home(state))
@@ -209,7 +209,7 @@ def test_a_pod_is_deleted_only_where_home_is_done_with_it() -> None:
         assert [action.uid for action in deletes] == [uid_of(state.remote)]
 
 
-def test_only_a_live_pod_follows_a_live_pod() -> None:
+def test_only_a_live_remote_pod_is_updated_for_a_live_home_pod() -> None:
     for state, _ in _with(Update):
         assert state.remote is not None
         for pod in (_home(state), state.remote):
@@ -217,7 +217,7 @@ def test_only_a_live_pod_follows_a_live_pod() -> None:
             assert not is_terminal(pod)
 
 
-def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after_its_time() -> None:
+def test_pod_is_deleted_if_unbound_only_at_the_seen_version_and_after_the_timeout() -> None:
     for state, actions in _with(DeleteIfUnbound):
         assert not is_deleting(_home(state))
         assert unschedulable_timeout.timeout_remaining(_home(state), POLICY, now=NOW) == 0
@@ -226,7 +226,7 @@ def test_a_pod_is_withdrawn_only_unplaced_in_the_version_that_was_seen_and_after
         assert actions[-1] == DeleteIfUnbound(REMOTE_UID, VERSION)
 
 
-def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> None:
+def test_unschedulable_pod_is_requeued_for_its_timeout() -> None:
     for state, actions in _plans():
         pod, there = state.home, state.remote
         if pod is None or there is None or not unschedulable_timeout.is_unschedulable(there):
@@ -240,7 +240,7 @@ def test_a_pod_that_waits_for_a_node_is_looked_at_when_its_time_is_over() -> Non
         assert waits in ([60], [300], [20])
 
 
-def test_a_home_pod_is_evicted_only_while_its_remote_pod_is_being_deleted() -> None:
+def test_home_pod_is_evicted_only_while_its_remote_pod_terminates() -> None:
     assert list(_with(EvictHomePod))
     for state, actions in _with(EvictHomePod):
         assert state.eviction_seconds == 0
@@ -251,13 +251,13 @@ def test_a_home_pod_is_evicted_only_while_its_remote_pod_is_being_deleted() -> N
         assert actions[-1] == EvictHomePod()
 
 
-def test_what_is_terminal_is_not_written() -> None:
+def test_terminal_status_is_not_written() -> None:
     for state, actions in _with(WriteStatus):
         assert not is_terminal(_home(state))
         assert all(action.patch for action in actions if isinstance(action, WriteStatus))
 
 
-def test_what_was_written_is_not_written_again() -> None:
+def test_written_status_is_not_written_again() -> None:
     for state, actions in _with(WriteStatus):
         pod = _home(state)
         for action in actions:
@@ -267,7 +267,7 @@ def test_what_was_written_is_not_written_again() -> None:
         assert not any(isinstance(action, WriteStatus) for action in again)
 
 
-def test_a_pod_that_will_run_again_is_not_told_to_have_ended() -> None:
+def test_pod_that_will_run_again_is_not_reported_as_terminal() -> None:
     """Otherwise a terminal phase would have to be taken back."""
     for state, actions in _with(WriteStatus):
         written = [

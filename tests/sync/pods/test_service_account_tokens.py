@@ -50,7 +50,7 @@ def texts(world: World) -> list[str]:
     return sorted(base64.b64decode(text).decode() for text in data.values())
 
 
-async def test_the_secret_is_there_before_the_pod(asking: World) -> None:
+async def test_secret_exists_before_the_pod(asking: World) -> None:
     await asking.start()
     home = asking.pod()
     await asking.settle()
@@ -76,7 +76,7 @@ async def test_the_secret_is_there_before_the_pod(asking: World) -> None:
     assert origin_of(tokens(asking)) is None
 
 
-async def test_one_request_for_each_audience_and_life(asking: World) -> None:
+async def test_one_request_for_each_audience_and_lifetime(asking: World) -> None:
     def volume(name: str, **source: object) -> Object:
         token = {"path": "token", **source}
         return {"name": name, "projected": {"sources": [{"serviceAccountToken": token}]}}
@@ -190,7 +190,7 @@ async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
     assert timer.when() - asyncio.get_running_loop().time() > 50
 
 
-async def test_the_ca_is_followed(asking: World) -> None:
+async def test_ca_follows_home(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -201,7 +201,7 @@ async def test_the_ca_is_followed(asking: World) -> None:
     assert asking.home.requests("POST", REQUESTS) == []
 
 
-async def test_the_secret_goes_after_the_pod(asking: World) -> None:
+async def test_secret_is_deleted_after_the_pod(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -215,7 +215,7 @@ async def test_the_secret_goes_after_the_pod(asking: World) -> None:
     assert _all(asking) == []
 
 
-async def test_a_pod_lost_while_nobody_looked_leaves_no_secret(asking: World) -> None:
+async def test_pod_lost_while_unwatched_leaves_no_secret(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -226,7 +226,7 @@ async def test_a_pod_lost_while_nobody_looked_leaves_no_secret(asking: World) ->
     assert _all(asking) == []
 
 
-async def test_a_pod_made_again_keeps_its_secret(asking: World) -> None:
+async def test_recreated_pod_keeps_its_secret(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -239,7 +239,7 @@ async def test_a_pod_made_again_keeps_its_secret(asking: World) -> None:
     assert tokens(asking)["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-async def test_a_secret_that_somebody_deletes_is_made_anew(asking: World) -> None:
+async def test_deleted_secret_is_recreated(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -248,7 +248,7 @@ async def test_a_secret_that_somebody_deletes_is_made_anew(asking: World) -> Non
     assert len(texts(asking)) == 2
 
 
-async def test_a_pod_waits_with_a_reason_for_an_account_that_is_missing(asking: World) -> None:
+async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: World) -> None:
     await asking.start()
     asking.pod(serviceAccountName="clerk")
     await asking.told("TokenRefused")
@@ -260,7 +260,7 @@ async def test_a_pod_waits_with_a_reason_for_an_account_that_is_missing(asking: 
     await asking.remote.until(asking.there)
 
 
-async def test_a_running_pod_is_told_that_its_token_cannot_be_renewed(asking: World) -> None:
+async def test_failed_renewal_is_an_event_of_the_running_pod(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()

@@ -58,7 +58,7 @@ def told(world: World) -> Object:
     return condition
 
 
-async def test_it_is_told_in_the_words_of_the_remotes_scheduler(patient: World) -> None:
+async def test_message_of_the_remotes_scheduler_is_reported(patient: World) -> None:
     await waiting(patient)
     assert (told(patient)["status"], told(patient)["reason"]) == ("False", "Unschedulable")
     assert told(patient)["message"] == SAID
@@ -70,9 +70,7 @@ async def test_it_is_told_in_the_words_of_the_remotes_scheduler(patient: World) 
 
 
 @pytest.mark.parametrize("restart", ["Always", "OnFailure", "Never"])
-async def test_a_pod_is_given_up_after_its_time_and_not_before(
-    patient: World, restart: str
-) -> None:
+async def test_pod_times_out_after_the_timeout_and_not_before(patient: World, restart: str) -> None:
     await waiting(patient, restartPolicy=restart)
     finds_no_node(patient, "0/2 nodes are available: 2 Insufficient cpu.")
     await minutes_pass(patient, 2)
@@ -92,7 +90,7 @@ async def test_a_pod_is_given_up_after_its_time_and_not_before(
     assert patient.there() is None
 
 
-async def test_a_pod_that_is_bound_just_then_stays(patient: World) -> None:
+async def test_pod_bound_at_the_timeout_stays(patient: World) -> None:
     """The withdrawal meets a newer version than it was decided on."""
     await waiting(patient)
     patient.remote.mute_watches()
@@ -112,7 +110,7 @@ async def test_a_pod_that_is_bound_just_then_stays(patient: World) -> None:
 
 
 @pytest.mark.parametrize("withdrawn", [True, False], ids=["after", "before"])
-async def test_a_kill_around_the_withdrawal_ends_in_the_same_way(
+async def test_kill_around_the_timeout_ends_in_the_same_status(
     patient: World, withdrawn: bool
 ) -> None:
     await waiting(patient)
@@ -127,7 +125,7 @@ async def test_a_kill_around_the_withdrawal_ends_in_the_same_way(
     assert not patient.remote.requests("POST", "*/pods"), "it was not made again"
 
 
-async def test_a_withdrawal_that_fails_is_tried_again(patient: World) -> None:
+async def test_failed_deletion_at_the_timeout_is_retried(patient: World) -> None:
     await waiting(patient)
     patient.remote.fail(Fault("DELETE", "*/pods/a", code=500, times=3))
     await minutes_pass(patient, 4)
@@ -135,7 +133,7 @@ async def test_a_withdrawal_that_fails_is_tried_again(patient: World) -> None:
     assert patient.status()["phase"] == "Failed"
 
 
-async def test_a_pod_that_a_finalizer_of_the_remote_keeps_is_failed_when_it_is_gone(
+async def test_timed_out_pod_with_a_remote_finalizer_fails_after_its_deletion(
     patient: World,
 ) -> None:
     await waiting(patient)
@@ -150,7 +148,7 @@ async def test_a_pod_that_a_finalizer_of_the_remote_keeps_is_failed_when_it_is_g
     assert patient.status()["reason"] == "RemoteUnschedulable"
 
 
-async def test_others_are_kept_away_after_a_restart_too(patient: World) -> None:
+async def test_unschedulable_taint_survives_a_restart(patient: World) -> None:
     await waiting(patient)
     unplaced = patient.engine.unschedulable_pods
     assert unplaced is not None

@@ -37,7 +37,7 @@ def _remote_writes(world: World) -> list[str]:
 # -- ephemeral containers ------------------------------------------------------------------
 
 
-async def test_an_ephemeral_container_comes_after_what_it_refers_to(world: World) -> None:
+async def test_ephemeral_container_is_added_after_its_references(world: World) -> None:
     world.home.put(config_map("tools"))
     await _running(world)
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
@@ -70,7 +70,7 @@ async def test_fields_of_an_ephemeral_container_that_the_remote_drops_are_an_eve
     assert "spec.ephemeralContainers[debugger].securityContext" in event["message"]
 
 
-async def test_a_pod_that_has_one_when_it_is_made_gets_it_then(world: World) -> None:
+async def test_recreated_pod_gets_its_ephemeral_container(world: World) -> None:
     world.pod()
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
     await world.start()
@@ -82,7 +82,7 @@ async def test_a_pod_that_has_one_when_it_is_made_gets_it_then(world: World) -> 
 # -- resize --------------------------------------------------------------------------------
 
 
-async def test_a_resize_goes_by_its_own_path_and_defaults_of_the_remote_stay(world: World) -> None:
+async def test_resize_uses_its_subresource_and_keeps_remote_defaults(world: World) -> None:
     def limit_ranger(obj: Object) -> None:
         if obj["kind"] == "Pod":
             obj["spec"]["containers"][0]["resources"].setdefault("limits", {"memory": "1Gi"})
@@ -141,7 +141,7 @@ async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
     assert world.writes() == []
 
 
-async def test_an_update_that_the_remote_undoes_counts_as_acted_on(world: World) -> None:
+async def test_reverted_update_counts_as_observed(world: World) -> None:
     await _running(world)
 
     def relabelled(obj: Object) -> None:
@@ -169,7 +169,7 @@ def _pending(world: World) -> Object | None:
         ('pods "a" is forbidden: exceeded quota: small', "Deferred"),
     ],
 )
-async def test_a_resize_that_is_refused_is_told_as_a_kubelet_tells_it(
+async def test_rejected_resize_sets_the_condition_of_a_kubelet(
     world: World, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
 ) -> None:
     """Until home asks for something else that is taken, across a restart too."""
@@ -205,7 +205,7 @@ async def test_a_resize_that_is_refused_is_told_as_a_kubelet_tells_it(
     assert len(await world.told("UpdateRefused")) == 1
 
 
-async def test_a_resize_that_home_takes_back_is_pending_no_more(
+async def test_reverted_resize_is_no_longer_pending(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -244,7 +244,7 @@ async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
     assert remote["spec"]["containers"][0]["image"] == "busybox:2"
 
 
-async def test_a_webhook_that_undoes_an_update_is_not_fought_with(world: World) -> None:
+async def test_update_reverted_by_a_webhook_is_not_repeated(world: World) -> None:
     await _running(world)
 
     def small(obj: Object) -> None:
@@ -271,7 +271,7 @@ async def test_a_webhook_that_undoes_an_update_is_not_fought_with(world: World) 
     assert len(_remote_writes(world)) == 1, "what is futile keeps nothing else back"
 
 
-async def test_a_refused_update_does_not_keep_the_others_back(
+async def test_rejected_update_does_not_hold_up_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
@@ -291,7 +291,7 @@ async def test_a_refused_update_does_not_keep_the_others_back(
 # -- what is dropped or refused ------------------------------------------------------------
 
 
-async def test_all_that_is_dropped_is_told_in_one_event(world: World) -> None:
+async def test_dropped_fields_are_reported_in_one_event(world: World) -> None:
     await world.start()
     world.pod(schedulerName="mine", priorityClassName="urgent")
     (event,) = await world.told("FieldDropped")
@@ -301,7 +301,7 @@ async def test_all_that_is_dropped_is_told_in_one_event(world: World) -> None:
     assert len(world.home.objects(EVENTS)) == 1
 
 
-async def test_a_priority_class_that_the_remote_has_is_carried(world: World) -> None:
+async def test_priority_class_that_the_remote_has_is_kept(world: World) -> None:
     meta = {"name": "urgent"}
     world.remote.put({**_CLASS, "metadata": meta})
     await world.start()
@@ -316,7 +316,7 @@ async def test_a_priority_class_that_the_remote_has_is_carried(world: World) -> 
 _CLASS = {"apiVersion": PRIORITY_CLASSES.api_version, "kind": "PriorityClass", "value": 7}
 
 
-async def test_a_refused_pod_is_told_once_and_nothing_is_done_for_it(world: World) -> None:
+async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(world: World) -> None:
     world.home.put(config_map("conf"))
     await world.start()
     world.pod(uses=["cm/conf"], hostNetwork=True)
