@@ -38,7 +38,7 @@ CHECKED = (
 #: Marks a line that may use the expression.
 ALLOWED = "lint: language"
 #: The form of a commit's subject; git itself writes those of merges and reverts.
-SUBJECT = re.compile(r"^[a-z][a-z0-9 ,/-]*: \S.*$|^(Merge|Revert) ")
+SUBJECT = re.compile(r"^[a-z][a-z0-9 ,/_-]*: \S.*$|^(Merge|Revert) ")
 LONGEST_SUBJECT = 72
 #: Commits that are looked at: those of one pull request, not the whole history.
 COMMITS = 20
