@@ -83,7 +83,7 @@ async def test_planted_secrets_appear_in_no_output(
         two.remote.fail(fault)
     async with joined(two, two.but(namespace_linger=0.0)) as run:
         pod(world)
-        await two.remote.until(lambda: world.there("a"))
+        await two.remote.until(lambda: world.remote_pod("a"))
         world.runs("a")
         await two.home.until(lambda: world.status("a").get("phase") == "Running")
         changed = base64.b64encode(f"{CANARY}2".encode()).decode()
@@ -93,7 +93,9 @@ async def test_planted_secrets_appear_in_no_output(
         )
         said = await look(run)
         two.home.delete(PODS, "a", "default")
-        await two.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
+        await two.remote.until(
+            lambda: "deletionTimestamp" in (world.remote_pod("a") or {})["metadata"]
+        )
         two.remote.remove(PODS, "a", THERE)
         await two.remote.until(lambda: world.secret("key", THERE) is None)
     assert all(fault.hits for fault in TROUBLES)

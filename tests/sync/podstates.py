@@ -1,4 +1,4 @@
-"""Home and remote pods in the states that a plan tells apart, with no more in them than that."""
+"""Home and remote pods in the states that a plan distinguishes, with no other fields."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"
 ADDRESS = "10.20.0.5"
 POLICY = Policy(IDENTITY, ADDRESS, unschedulable_timeout=300.0)
 NOW = "2025-11-03T10:00:00Z"
-#: Less and more than the timeout ago.
-LATELY, LONG_AGO = "2025-11-03T09:56:00Z", "2025-11-03T09:54:00Z"
+#: Less and more than the timeout before `NOW`.
+RECENTLY, LONG_AGO = "2025-11-03T09:56:00Z", "2025-11-03T09:54:00Z"
 WAITS = "cluster-bridge.io/RemoteScheduled"
 VERSION = "4711"
 
-HOME_UID, FORMER_UID = HomeUid("home-1"), HomeUid("home-0")
+HOME_UID, PREVIOUS_UID = HomeUid("home-1"), HomeUid("home-0")
 REMOTE_UID = RemoteUid("remote-1")
 _TIME = "2025-11-03T09:00:00Z"
 _NO_NODE = {"status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
@@ -38,11 +38,10 @@ def home(
     deadline: int | None = None,
     ready: bool = False,
 ) -> Object:
-    """A pod that is bound to the virtual node. ``marked``: it may have run in the remote.
-    ``deleting``: its grace in seconds. ``asks``: CPUs that it requests.
-    ``kept``: by a finalizer. ``waits``: since when it is told that the remote cannot place it.
-    ``refused``: since when it cannot be made. ``deadline``: its activeDeadlineSeconds. ``ready``:
-    its container runs and is ready."""
+    """A pod bound to the virtual node. ``marked``: it may have run in the remote. ``deleting``: its
+    grace period in seconds. ``asks``: its CPU request. ``kept``: it has a finalizer. ``waits``:
+    since when it is reported as unschedulable. ``refused``: since when its creation is blocked.
+    ``deadline``: its activeDeadlineSeconds. ``ready``: its container is running and ready."""
     meta: Object = {"name": "web", "namespace": "shop", "uid": uid}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}
@@ -82,8 +81,8 @@ def remote(
     held: bool = False,
     deadline: int | None = None,
 ) -> Object:
-    """A remote pod that stands for the home pod with UID ``of``. ``waits``: the remote's scheduler
-    finds no node for it. ``held``: it was not let go (`translators.pods.run_once`)."""
+    """The remote pod of the home pod with UID ``of``. ``waits``: the remote's scheduler finds no
+    node. ``held``: it has the scheduling gate (`translators.pods.run_once`)."""
     stood_for = home(uid=of, image=image, deadline=deadline)
     meta = remote_pod.remote_pod_metadata(stood_for, IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}

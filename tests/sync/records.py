@@ -1,4 +1,4 @@
-"""What home records of the namespaces that it made, kept in memory."""
+"""An ownership record of remote namespaces, kept in memory."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from sync.namespaces.ownership import OwnershipEntries
 
 
 class MemoryRecord:
-    """The record of one virtual node; it outlives the engines that use it."""
+    """The record of one virtual node, which outlives engines."""
 
     def __init__(self, *, fresh: bool = False) -> None:
         self.own: frozenset[str] | None = None
         self.others: frozenset[str] = frozenset()
         self.fresh = fresh
         self.peers: list[MemoryRecord] = []
-        """Those of other virtual nodes of the home."""
+        """The records of other virtual nodes of the home."""
         self.answers = asyncio.Event()
-        """Writes wait for it."""
+        """Writes wait for this event."""
         self.answers.set()
         self.writes = 0
 
     async def read(self) -> OwnershipEntries:
-        """What was written last."""
+        """The entries that were written last."""
         others = self.others.union(*(it.own or () for it in self.peers))
         return OwnershipEntries(self.own, others, self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
-        """Replaces it."""
+        """Replaces the entries."""
         await asyncio.sleep(0.002)
         await self.answers.wait()
         self.own = frozenset(entries)

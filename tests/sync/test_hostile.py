@@ -114,13 +114,15 @@ async def test_malformed_pods_hold_up_no_other(
     for number in range(PODS_EACH):
         put_raw(world.home, poisoned(rng, f"bad-{number}"))
     world.pod("good", uses=["cm/conf", "secret/key"])
-    await world.remote.until(lambda: world.there("good"))
+    await world.remote.until(lambda: world.remote_pod("good"))
     world.runs("good")
     await world.home.until(lambda: world.status("good").get("phase") == "Running")
     for number in range(PODS_EACH):
         put_raw(world.home, poisoned(rng, f"bad-{number}"))
     world.home.delete(PODS, "good", "default")
-    await world.remote.until(lambda: "deletionTimestamp" in (world.there("good") or {})["metadata"])
+    await world.remote.until(
+        lambda: "deletionTimestamp" in (world.remote_pod("good") or {})["metadata"]
+    )
     world._alive()
     told = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
     assert CANARY not in "".join(told)
@@ -150,15 +152,15 @@ async def test_pod_that_causes_a_defect_reports_it(
     await world.start()
     world.pod("bad")
     world.pod("good")
-    await world.told("BridgeDefect")
-    await world.remote.until(lambda: world.there("good"))
+    await world.events_with_reason("BridgeDefect")
+    await world.remote.until(lambda: world.remote_pod("good"))
     status = world.status("bad")
     assert (status["phase"], status["reason"]) == ("Pending", "BridgeDefect")
     assert "ValueError in tests/sync/test_hostile.py" in status["message"]
     assert CANARY not in str(status) + str(world.home.objects(EVENTS))
     assert world.engine.pods.controller.results["defect"] >= 1
     monkeypatch.undo()
-    await world.remote.until(lambda: world.there("bad"))
+    await world.remote.until(lambda: world.remote_pod("bad"))
 
 
 async def test_object_that_fails_a_handler_is_skipped_and_counted(
@@ -219,16 +221,16 @@ async def test_forged_pod_in_another_namespace_is_ignored(
     await world.settle()
     world.runs("a")
     await world.settle()
-    ours = world.there("a") or {}
+    ours = world.remote_pod("a") or {}
     meta = {**ours["metadata"], "namespace": "evil", "name": "a"}
     status = {**ours["status"], "phase": "Failed", "message": CANARY}
     forged = world.remote.put({**ours, "metadata": meta, "status": status})
     await world.settle()
     assert world.status("a")["phase"] == "Running"
-    assert CANARY not in str(world.at_home("a"))
+    assert CANARY not in str(world.home_pod("a"))
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     await world.remote.until(
-        lambda: "deletionTimestamp" in (world.there("a") or {"metadata": {}})["metadata"]
+        lambda: "deletionTimestamp" in (world.remote_pod("a") or {"metadata": {}})["metadata"]
     )
     await world.settle()
     left = world.remote.find(PODS, "a", "evil")

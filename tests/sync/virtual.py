@@ -1,6 +1,7 @@
-"""An event loop whose clock is not the wall's: it jumps to the next timer when nothing is ready.
+"""An event loop with virtual time: the clock jumps to the next timer when no task is ready.
 
-For what only waits for timers. A wait that nothing can ever end raises instead of hanging.
+For tests of code that only waits for timers. A wait that no timer can end raises instead of
+hanging.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ T = TypeVar("T")
 
 
 class _Clock:
-    """Seconds since the loop was made."""
+    """Seconds since the creation of the loop."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
 
 class _Selector(selectors.DefaultSelector):
-    """Does not wait: lets the time pass that it was asked to wait."""
+    """Advances the clock by the requested wait instead of waiting."""
 
     def __init__(self, clock: _Clock) -> None:
         super().__init__()
@@ -31,7 +32,7 @@ class _Selector(selectors.DefaultSelector):
         ready = super().select(0)
         if not ready:
             if timeout is None:
-                raise RuntimeError("everything waits, and no timer is set that could end it")
+                raise RuntimeError("every task waits, and no timer can end that")
             self._clock.now += max(0.0, timeout)
         return ready
 
@@ -42,8 +43,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _Clock()
         super().__init__(_Selector(self._virtual))
-        # What is due is looked for up to now and this much more, which has to be more than nothing
-        # after months too.
+        # Timers are due up to now plus this resolution, which must stay representable after months.
         self._clock_resolution = 1e-6
 
     def time(self) -> float:
@@ -51,7 +51,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
     def hold(self, seconds: float) -> None:
-        """As if this call took so long."""
+        """Advances the clock, as if the caller took so long."""
         self._virtual.now += seconds
 
 

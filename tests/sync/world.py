@@ -1,5 +1,6 @@
-"""Two clusters with an engine between them. The test is everybody else: users and controllers of
-home, and scheduler and kubelet of the remote."""
+"""Two fake clusters with an engine between them. The test plays all other parties: users and
+controllers of home, and the remote's scheduler and kubelet.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ ADDRESS = "192.0.2.7"
 IDENTITY = Identity(
     home_id=home_id_from_uid("some uid"), home_name="h", node=NODE, accepted_namespaces=("*",)
 )
-#: What home's namespace ``default`` is in the remote.
+#: The remote namespace of home's namespace ``default``.
 THERE = "default-h"
 
 
@@ -70,19 +71,19 @@ class World:
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs."""
+        """The running engine."""
         assert self._engine is not None
         return self._engine
 
     async def start(self, *, settle: bool = True) -> None:
-        """Starts an engine that knows nothing yet."""
+        """Starts an engine with empty caches."""
         self._task = asyncio.create_task(_run(await self._made()))
         if settle:
             await self.settle()
 
     @asynccontextmanager
     async def standing_by(self) -> AsyncIterator[Engine]:
-        """An engine that watches, until `take_over` has it work."""
+        """An engine on standby, until `take_over`."""
         engine = await self._made()
         self._task = asyncio.create_task(engine.watch())
         try:
@@ -92,7 +93,7 @@ class World:
             await self.stop()
 
     async def take_over(self) -> None:
-        """The engine that stands by works from now on."""
+        """Lets the standby engine begin to work."""
         assert self._task is not None
         self._task = asyncio.create_task(_beside(self._task, self.engine))
         await self.settle()
@@ -115,7 +116,7 @@ class World:
         return self._engine
 
     async def start_running(self, **pod: Any) -> None:
-        """Starts an engine, and then a pod (what `pod` takes) that the remote runs."""
+        """Starts an engine, then a pod (arguments as of `pod`) that runs in the remote."""
         await self.start()
         name = self.pod(**pod)["metadata"]["name"]
         await self.settle()
@@ -126,7 +127,7 @@ class World:
         return await self._clients.enter_async_context(KubeClient(client_config_for(api, side)))
 
     async def stop(self) -> None:
-        """Kills the engine: whatever it was doing is not finished."""
+        """Kills the engine without finishing its work."""
         if self._task is not None:
             self._task.cancel()
             (result,) = await asyncio.gather(self._task, return_exceptions=True)
@@ -135,7 +136,7 @@ class World:
         self._engine = self._task = None
 
     async def ended(self) -> None:
-        """Waits for an engine that ends by itself, and raises what it raised."""
+        """Waits for an engine that ends by itself, and raises its exception."""
         task, self._task = self._task, None
         assert task is not None
         try:
@@ -144,13 +145,14 @@ class World:
             await self.stop()
 
     async def restart(self) -> None:
-        """As a new process, with all logs cleared."""
+        """Replaces the engine by a new one, with cleared request logs."""
         await self.stop()
-        self.forget()
+        self.clear_logs()
         await self.start()
 
     async def settle(self, *, waiting: bool = False) -> None:
-        """Until all is seen and all is done. With ``waiting`` some keys may be failing still."""
+        """Waits until all changes are cached and reconciled; with ``waiting`` keys may still
+        fail."""
         async with asyncio.timeout(30):
             while True:
                 before = self._progress()
@@ -162,7 +164,7 @@ class World:
                     return
 
     async def caught_up(self) -> None:
-        """Until every informer has seen what its server has to tell."""
+        """Waits until every informer has received all events of its server."""
         self._alive()
         for side, api in (("remote", self.remote), ("home", self.home)):
             await caught_up(api, *(it for it in self.engine.watches if it.client.side == side))
@@ -172,13 +174,13 @@ class World:
         assert not self._task.done(), self._task
 
     def _idle(self, *, waiting: bool) -> bool:
-        # Looks at empty namespaces come long after what a test does.
+        # Checks of empty namespaces are due long after the test.
         controllers = [it for it in self.engine.controllers if it.name != "namespaces"]
         queues: list[WorkQueue[Any]] = [it.queue for it in controllers]
         return self.engine.events._waiting.empty() and not any(
             len(queue)
             or queue.working
-            # What has not failed waits for its time, such as a token's renewal.
+            # A delayed key that did not fail waits for its time, such as a token's renewal.
             or (queue._later.keys() & queue._backoffs.keys() and not waiting)
             for queue in queues
         )
@@ -189,13 +191,13 @@ class World:
 
     # -- what was written ------------------------------------------------------------------
 
-    def forget(self) -> None:
+    def clear_logs(self) -> None:
         """Clears the request logs."""
         self.home.clear_log()
         self.remote.clear_log()
 
     def writes(self) -> list[str]:
-        """All writes to both clusters but Events, as ``home PATCH /api/v1/…``."""
+        """All writes to both clusters except Events, as ``home PATCH /api/v1/…``."""
         return [
             f"{side} {entry.method} {entry.path}"
             for side, api in (("home", self.home), ("remote", self.remote))
@@ -214,7 +216,7 @@ class World:
         labels: dict[str, str] | None = None,
         **spec: object,
     ) -> Object:
-        """Makes a home pod on the virtual node; ``uses`` are ``cm/NAME`` and ``secret/NAME``."""
+        """Creates a home pod on the virtual node; ``uses`` are ``cm/NAME`` and ``secret/NAME``."""
         pod = objects.pod(name, namespace, labels=labels, node=NODE)
         sources = []
         for use in uses:
@@ -224,16 +226,16 @@ class World:
         pod["spec"].update(spec)
         return self.home.put(pod)
 
-    def at_home(self, name: str = "a", namespace: str = "default") -> Object:
-        """The home pod. Raises Refused where it is gone."""
+    def home_pod(self, name: str = "a", namespace: str = "default") -> Object:
+        """The home pod. Raises Refused if it does not exist."""
         return self.home.get(PODS, name, namespace)
 
     def status(self, name: str = "a", namespace: str = "default") -> Object:
         """The home pod's status."""
-        status: Object = self.at_home(name, namespace).get("status") or {}
+        status: Object = self.home_pod(name, namespace).get("status") or {}
         return status
 
-    async def told(self, reason: str) -> list[Object]:
+    async def events_with_reason(self, reason: str) -> list[Object]:
         """The Events at home with this reason, once there is one."""
 
         def found() -> list[Object]:
@@ -244,12 +246,13 @@ class World:
 
     # -- the remote ------------------------------------------------------------------------
 
-    def there(self, name: str = "a", namespace: str = THERE) -> Object | None:
+    def remote_pod(self, name: str = "a", namespace: str = THERE) -> Object | None:
         """The remote pod."""
         return self.remote.find(PODS, name, namespace)
 
     def runs(self, name: str = "a", namespace: str = THERE, **status: object) -> Object:
-        """The remote's scheduler and kubelet run the pod, or say what ``status`` names."""
+        """Has the remote's scheduler and kubelet run the pod, with ``status`` merged into its
+        status."""
         pod = self.remote.get(PODS, name, namespace)
         if not pod["spec"].get("nodeName"):
             self.remote.bind(name, "worker", namespace)
@@ -290,14 +293,14 @@ class World:
 
 
 async def _run(engine: Engine) -> None:
-    """An engine that is alone: it watches and works."""
+    """Runs an engine that watches and works."""
     async with asyncio.TaskGroup() as group:
         group.create_task(engine.watch())
         group.create_task(engine.work())
 
 
 async def _beside(watching: asyncio.Task[None], engine: Engine) -> None:
-    """An engine that watched already begins to work."""
+    """Lets a watching engine begin to work."""
     try:
         await engine.work()
     finally:

@@ -80,7 +80,7 @@ async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Cluster
         assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == run.port
         assert holder(two.home) == NODE
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
         async with caller(run) as session, session.get("/pods") as answer:
@@ -223,13 +223,13 @@ async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
     tasks, open_before = asyncio.all_tasks(), sockets()
     async with joined(two) as run:
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         port = run.port
     # What is left are the fake servers' own, of connections that were closed just now.
     await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
     await two.home.until(lambda: sockets() <= open_before)
     assert holder(two.home) is None
-    assert world.there("web")
+    assert world.remote_pod("web")
     with pytest.raises(OSError, match=r"refused|failed"):
         await asyncio.open_connection("127.0.0.1", port)
 
@@ -257,7 +257,7 @@ async def test_stop_does_not_wait_for_an_open_stream(
     two.remote.route("GET", "*/pods/web/log", log)
     async with joined(two) as run:
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         async with caller(run) as session:
             path = "/containerLogs/default/web/main?follow=true"
             request = asyncio.ensure_future(session.get(path))
@@ -277,15 +277,15 @@ async def test_rejoin_adopts_running_pods(two: Clusters) -> None:
     world = World(two.home, two.remote)
     async with joined(two):
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
-    before = world.there("web")
-    world.forget()
+    before = world.remote_pod("web")
+    world.clear_logs()
     async with joined(two):
         assert holder(two.home) == NODE
         await asyncio.sleep(0.05)
-    assert world.there("web") == before
+    assert world.remote_pod("web") == before
     assert [it for it in two.remote.writes() if "/leases" not in it.path] == []
 
 
@@ -367,8 +367,8 @@ async def test_changed_namespace_mapping_is_rejected_before_registration(
     world = World(two.home, two.remote)
     async with joined(two):
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
-    world.forget()
+        await two.remote.until(lambda: world.remote_pod("web"))
+    world.clear_logs()
     error = await ended(two, home_name="other")
     assert isinstance(error, NamespaceMappingError)
     assert f"{THERE}" in str(error)

@@ -39,7 +39,7 @@ async def at_rest(two: Clusters, process: Process, world: World) -> int:
     await process.says("is registered")
     two.home.put(config_map("small", data={"k": "v"}))
     two.home.put(using("first", "small"))
-    await two.remote.until(lambda: world.there("first"), timeout=PATIENCE)
+    await two.remote.until(lambda: world.remote_pod("first"), timeout=PATIENCE)
     await asyncio.sleep(0.3)
     process.forget_peak()
     return process.resident()
@@ -97,7 +97,7 @@ async def test_many_watch_events_with_a_slow_home_do_not_accumulate(two: Cluster
         for number in range(pods):
             two.home.put(pod(f"p{number}", node=NODE))
         await two.remote.until(
-            lambda: all(world.there(f"p{number}") for number in range(pods)), timeout=PATIENCE
+            lambda: all(world.remote_pod(f"p{number}") for number in range(pods)), timeout=PATIENCE
         )
         two.home.fail(Fault("PATCH", "*", delay=0.2, times=None))
         process.forget_peak()

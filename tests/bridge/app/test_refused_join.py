@@ -32,7 +32,7 @@ async def test_join_under_another_home_name_ends_with_one_error(
     async with bridge(encrypted) as first:
         await first.says("is registered")
         world.pod("web")
-        await encrypted.remote.until(lambda: world.there("web"))
+        await encrypted.remote.until(lambda: world.remote_pod("web"))
         await first.stop()
     async with bridge(encrypted, home_name="other") as refused:
         assert await refused.ended() == 1

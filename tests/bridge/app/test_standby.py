@@ -85,7 +85,7 @@ async def test_standby_reports_the_holder_and_writes_nothing(two: Clusters, worl
         assert "(pid " in line
         assert " at 127.0.0.1; standing by" in line
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         two.home.clear_log()
         two.remote.clear_log()
         world.runs("web")
@@ -130,7 +130,7 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
 ) -> None:
     async with joined(two) as first:
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
         second = await standby(two)
@@ -150,7 +150,7 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
     await asyncio.sleep(0.1)
     assert written(two) == []
     world.pod("db")
-    await two.remote.until(lambda: world.there("db"))
+    await two.remote.until(lambda: world.remote_pod("db"))
     await second.end()
     assert holder(two) == ""
 
@@ -169,8 +169,8 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
         await asyncio.sleep(0.1)
         for watch in {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)} - others:
             watch.passes = lambda _: False
-        await two.remote.until(lambda: (world.there("web") or {}).get("spec"))
-        await two.remote.until(lambda: not world.there("web")["spec"].get("schedulingGates"))  # type: ignore[index]
+        await two.remote.until(lambda: (world.remote_pod("web") or {}).get("spec"))
+        await two.remote.until(lambda: not world.remote_pod("web")["spec"].get("schedulingGates"))  # type: ignore[index]
         world.ends("Succeeded", "web")
         await two.home.until(lambda: world.status("web").get("phase") == "Succeeded")
         two.remote.remove(PODS, "web", THERE)
@@ -215,7 +215,7 @@ async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
         async with caller(run) as session:
             assert (await answer(session, "/pods"))[0] == 503
         two.home.update(LEASES, LEASE, {"spec": {"holderIdentity": None}}, LEASE_NAMESPACE)
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         assert sum("is registered" in line for line in run.told) == 2
         async with caller(run) as session:
             assert (await answer(session, "/pods"))[0] == 200
@@ -227,7 +227,7 @@ async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
     two.home.put(config_map("conf", data={"k": "v"}))
     async with joined(two) as run:
         world.pod("web", uses=["cm/conf"])
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         two.home.pause()
         await asyncio.sleep(election_record.RENEW_DEADLINE + 0.3)
         two.remote.clear_log()
@@ -261,7 +261,7 @@ async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     await first.says("is registered")
     second = await standby(two)
     world.pod("web")
-    await two.remote.until(lambda: world.there("web"))
+    await two.remote.until(lambda: world.remote_pod("web"))
     async with asyncio.timeout(2 * SOON):
         assert await leave(leaving(two, force=True), notify=told.append, agree=lambda _: True)
     for run in (first, second):
@@ -271,7 +271,7 @@ async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     assert any("has lost the lease" in line for line in told)
     for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
         assert two.home.find(kind, name, namespace) is None
-    assert world.there("web") is None
+    assert world.remote_pod("web") is None
 
 
 async def test_failed_leave_releases_the_lease(two: Clusters) -> None:

@@ -80,7 +80,7 @@ async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
     async with bridge(two) as process:
         await process.says("is registered")
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
             url = f"https://127.0.0.1:{process.port}/containerLogs/default/web/main?follow=true"
             asked = asyncio.ensure_future(

@@ -105,7 +105,7 @@ async def test_secrets_in_all_objects_are_not_in_the_report(two: Clusters, tmp_p
     world = World(two.home, two.remote)
     async with joined(two):
         planted(world)
-        await two.remote.until(lambda: world.there("a"))
+        await two.remote.until(lambda: world.remote_pod("a"))
         world.runs("a")
         quoted(world)
         files = await report(two, tmp_path / "report.tar.gz")

@@ -275,7 +275,7 @@ async def test_lines_of_a_join_have_object_fields(
     with terminal(monkeypatch, log_format="json") as shown:
         async with joined(two):
             uid = world.pod("web")["metadata"]["uid"]
-            await two.remote.until(lambda: world.there("web"))
+            await two.remote.until(lambda: world.remote_pod("web"))
             world.runs("web")
             await two.home.until(lambda: world.status("web").get("phase") == "Running")
             two.remote.break_watches()

@@ -53,7 +53,7 @@ async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
     two.remote.route("GET", "*/pods/web/log", line)
     two.remote.route("GET", "/api/v1/nodes/worker/proxy/*", nothing)
     world.pod("web")
-    await two.remote.until(lambda: world.there("web"))
+    await two.remote.until(lambda: world.remote_pod("web"))
     world.runs("web")
     await two.home.until(lambda: world.status("web").get("phase") == "Running")
     two.remote.break_watches()

@@ -48,7 +48,7 @@ async def one_pod(two: Clusters) -> None:
     source = {"name": "main", "image": "i", "envFrom": [{"secretRef": {"name": "key"}}]}
     async with joined(two):
         world.pod("web", containers=[source])
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
 

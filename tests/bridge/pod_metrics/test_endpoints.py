@@ -103,7 +103,7 @@ async def running(
     async with joined(two, two.but(metrics=metrics)) as run, caller(run) as session:
         for name, node in zip("ab", nodes, strict=False):
             world.pod(name)
-            await two.remote.until(lambda name=name: world.there(name))  # type: ignore[misc]
+            await two.remote.until(lambda name=name: world.remote_pod(name))  # type: ignore[misc]
             two.remote.bind(name, node, THERE)
             world.runs(name)
             await two.home.until(
@@ -182,7 +182,7 @@ async def test_node_usage_is_the_sum_and_its_counter_grows(two: Clusters, there:
         assert value(text, "node_cpu_usage_seconds_total") == pytest.approx(first + 5)
         assert value(text, "node_memory_working_set_bytes") == 2000
         two.home.remove(PODS, "a", "default")
-        await two.remote.until(lambda: is_deleting(world.there("a") or {}))
+        await two.remote.until(lambda: is_deleting(world.remote_pod("a") or {}))
         there.seconds, there.at = 13.5, 3000
         text = await read(session)
         assert 'pod="a"' not in text
@@ -260,7 +260,7 @@ async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelet
             found = await answer.json()
         async with session.get("/stats/summary?only_cpu_and_memory=true") as answer:
             short = await answer.json()
-        uid = world.at_home("a")["metadata"]["uid"]
+        uid = world.home_pod("a")["metadata"]["uid"]
     assert found["node"]["nodeName"] == NODE
     assert found["node"]["memory"]["workingSetBytes"] == 1000
     assert found["node"]["cpu"]["usageNanoCores"] == 5

@@ -255,7 +255,7 @@ async def clashes(world: World) -> None:
     world.home.put(service("taken"))
     world.pod("taken", labels={"app": "taken"})
     world.pod("waits", uses=["cm/taken", "secret/taken"])
-    await world.told("RemoteClash")
+    await world.events_with_reason("RemoteClash")
 
 
 async def lives(world: World) -> None:
@@ -268,7 +268,7 @@ async def lives(world: World) -> None:
     world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
     world.pod("lost")
     world.pod("brief", "empty")
-    await world.remote.until(lambda: world.there("a") and world.there("lost"))
+    await world.remote.until(lambda: world.remote_pod("a") and world.remote_pod("lost"))
     world.runs("a")
     await world.home.until(lambda: world.status("a").get("phase") == "Running")
     world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
@@ -279,7 +279,7 @@ async def lives(world: World) -> None:
     world.home.put(slice_of("web", "web-1", "10.0.0.2"))
     change = {
         "containers": [
-            {**world.at_home()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
+            {**world.home_pod()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
         ],
         "ephemeralContainers": [{"name": "debugger", "image": "busybox:1"}],
     }
@@ -296,9 +296,11 @@ async def ends(world: World) -> None:
     world.home.remove(PODS, "lost", "default")
     await world.remote.until(lambda: world.remote.find(NAMESPACES, "empty-h"))
     world.home.remove(PODS, "brief", "empty")
-    await world.remote.until(lambda: world.there("lost") is None)
+    await world.remote.until(lambda: world.remote_pod("lost") is None)
     world.home.delete(PODS, "a", "default")
-    await world.remote.until(lambda: "deletionTimestamp" in (world.there("a") or {})["metadata"])
+    await world.remote.until(
+        lambda: "deletionTimestamp" in (world.remote_pod("a") or {})["metadata"]
+    )
     world.remote.remove(PODS, "a", THERE)
     await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
     for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):

@@ -92,7 +92,7 @@ async def running(two: Clusters, *names: str) -> dict[str, str]:
     world = World(two.home, two.remote)
     for name in names:
         world.pod(name)
-        await two.remote.until(lambda name=name: world.there(name))  # type: ignore[misc]
+        await two.remote.until(lambda name=name: world.remote_pod(name))  # type: ignore[misc]
         world.runs(name)
     return uids(two)
 

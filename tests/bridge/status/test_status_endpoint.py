@@ -69,7 +69,7 @@ async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
     world = World(two.home, two.remote)
     async with joined(two) as run:
         world.pod("web")
-        await two.remote.until(lambda: world.there("web"))
+        await two.remote.until(lambda: world.remote_pod("web"))
         world.runs("web")
         await two.home.until(lambda: world.status("web").get("phase") == "Running")
         async with caller(run) as session:

@@ -46,7 +46,7 @@ async def _pod_comes_and_goes(world: World) -> None:
     await world.settle()
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     await world.settle()
-    if world.there():
+    if world.remote_pod():
         world.remote.remove(PODS, "a", THERE)
     await world.settle()
 
@@ -105,7 +105,7 @@ async def test_pod_within_the_linger_keeps_the_namespace(lived: World) -> None:
     await lived.settle()
     await _looked(lived)
     assert _namespace(lived)
-    assert lived.there("b")
+    assert lived.remote_pod("b")
 
 
 async def test_leftover_namespace_is_deleted_after_a_start(lived: World) -> None:
@@ -239,7 +239,7 @@ async def test_next_pod_records_the_node_as_a_user_again(lived: World) -> None:
     await _pod_comes_and_goes(lived)
     await _looked(lived)
     assert namespace_users(_namespace(lived) or {}) == set()
-    lived.forget()
+    lived.clear_logs()
     lived.pod("b")
     lived.pod("c")
     await lived.settle()
@@ -312,11 +312,11 @@ async def test_pod_arriving_during_the_deletion_starts_after_it(
     lived.remote.delete(NAMESPACES, THERE)
     await lived.settle()
     lived.pod("b")
-    await lived.told("RemoteNamespaceTerminating")
+    await lived.events_with_reason("RemoteNamespaceTerminating")
     await lived.settle(waiting=True)
     assert lived.status("b")["reason"] == "RemoteNamespaceTerminating"
     lived.remote.remove(CONFIG_MAPS, "held", THERE)
     await lived.settle()
-    assert lived.there("b")
+    assert lived.remote_pod("b")
     conditions = lived.status("b").get("conditions") or []
     assert "cluster-bridge.io/Accepted" not in {c["type"] for c in conditions}

@@ -60,12 +60,12 @@ async def test_burst_of_pods_with_broken_watches_and_restarts_converges(
         world.runs(name)
     await world.settle()
     for name in names:
-        home = world.at_home(name)
+        home = world.home_pod(name)
         origin = origin_of(remote[name])
         assert origin is not None
         assert origin.uid == home["metadata"]["uid"]
         assert home["status"]["phase"] == "Running"
-    world.forget()
+    world.clear_logs()
     for name in names:
         world.home.delete(PODS, name, "default")
         world.remote.break_watches() if rng.random() < 0.1 else None
@@ -82,7 +82,7 @@ async def test_a_pod_costs_few_requests(world: World) -> None:
     await world.start()
     world.pod("first")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     for number in range(10):
         world.pod(f"p{number}")
     await world.settle()
@@ -110,7 +110,7 @@ async def test_a_pod_costs_few_requests(world: World) -> None:
 async def test_nothing_is_written_before_every_cache_is_synced(world: World) -> None:
     await world.start_running()
     await world.stop()
-    world.forget()
+    world.clear_logs()
     for path in ("/api/v1/pods", "/api/v1/configmaps", "/api/v1/namespaces", "/api/v1/nodes"):
         slow = world.remote.fail(Fault("GET", path, code=500, times=4))
         await world.start(settle=False)
@@ -131,7 +131,7 @@ async def test_changed_namespace_mapping_is_rejected_while_pods_run(
     """Looked for where they are not, all pods would be started a second time."""
     await world.start_running()
     await world.stop()
-    world.forget()
+    world.clear_logs()
 
     world.identity = replace(IDENTITY, home_name="other")
     await world.start(settle=False)
@@ -168,7 +168,7 @@ async def test_copied_pod_in_a_tenants_namespace_does_not_block_the_start(
     assert world.status()["phase"] == "Running"
     world.pod("b")
     await world.settle()
-    assert world.there("b")
+    assert world.remote_pod("b")
     assert world.remote.find(PODS, "a", "tenant")
 
 
@@ -188,7 +188,7 @@ async def test_changed_namespace_mapping_is_rejected_while_pods_run_in_a_granted
 
 async def test_unreachable_home_stops_nothing_in_the_remote(world: World) -> None:
     await world.start_running()
-    world.forget()
+    world.clear_logs()
     await world.home.stop()
     world.runs(message="still here")
     await asyncio.sleep(0.05)
@@ -211,7 +211,7 @@ async def test_failed_keys_are_retried_when_the_cluster_is_reachable_again(
     queue = world.engine.pods.controller.queue
     await world.home.until(lambda: queue._later)
     await world.remote.start()
-    await world.remote.until(lambda: world.there("late"))
+    await world.remote.until(lambda: world.remote_pod("late"))
 
 
 async def test_no_secret_is_in_logs_events_or_statuses(
@@ -305,11 +305,11 @@ async def test_standby_queues_nothing_and_reconciles_all_at_takeover(world: Worl
 
         await world.take_over()
         kept = [f"gone-{number}" for number in range(0, 60, 2)]
-        await world.remote.until(lambda: all(world.there(it) for it in [*kept, "new"]))
+        await world.remote.until(lambda: all(world.remote_pod(it) for it in [*kept, "new"]))
         await world.settle()
-        assert not any(world.there(f"gone-{number}") for number in range(1, 60, 2))
-        assert world.there("stays")
-        orphan = world.there("orphan")
+        assert not any(world.remote_pod(f"gone-{number}") for number in range(1, 60, 2))
+        assert world.remote_pod("stays")
+        orphan = world.remote_pod("orphan")
         assert orphan is None or orphan["metadata"].get("deletionTimestamp")
         assert world.config_map("gone-0")
         assert world.config_map("gone-1") is None

@@ -26,7 +26,7 @@ async def with_pod(world: World, *uses: str) -> None:
     await world.settle()
     world.runs()
     await world.settle()
-    world.forget()
+    world.clear_logs()
 
 
 async def gone(world: World, name: str = "a") -> None:
@@ -133,7 +133,7 @@ async def test_a_service_account_token_never_leaves_home(world: World) -> None:
     token = {**secret("key", data={"token": "Y2FuYXJ5"})}
     world.home.put({**token, "type": "kubernetes.io/service-account-token"})
     await with_pod(world, "secret/key")
-    assert world.there()
+    assert world.remote_pod()
     assert world.remote.objects(SECRETS) == []
     world.home.remove(SECRETS, "key", "default")
     world.home.put({**token, "type": "Opaque"})
@@ -181,7 +181,7 @@ async def test_unneeded_copy_lingers_for_the_next_pod(world: World) -> None:
     await gone(world)
     world.home.update(CONFIG_MAPS, "conf", {"data": {"k": "2"}}, "default")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.pod("b", uses=["cm/conf", "secret/key"])
     await world.settle()
     assert [write.split("/")[-1] for write in world.writes()] == ["conf", "pods"], (
@@ -211,7 +211,7 @@ async def test_copy_stays_until_the_remote_pod_that_mounts_it_ends(world: World)
     await with_pod(world, "cm/conf")
     world.home.remove(PODS, "a", "default")
     await world.settle()
-    assert "deletionTimestamp" in (world.there() or {})["metadata"]
+    assert "deletionTimestamp" in (world.remote_pod() or {})["metadata"]
     assert world.config_map()
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
@@ -252,7 +252,7 @@ async def test_nothing_is_deleted_before_home_is_listed(world: World) -> None:
     refused = world.home.fail(Fault("GET", "*/default/configmaps", code=500, times=None))
     await world.start(settle=False)
     await world.home.until(lambda: refused.hits >= 3)
-    world.forget()
+    world.clear_logs()
     world.remote.update(CONFIG_MAPS, "conf", {"data": {"k": "x"}}, THERE)
     await world.home.until(lambda: refused.hits >= 6)
     assert world.writes() == []
@@ -294,22 +294,22 @@ async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(
     theirs = world.remote.put(config_map("conf", THERE, data={"k": "theirs"}))
     await world.start()
     world.pod(uses=["cm/conf"])
-    events = await world.told("RemoteClash")
+    events = await world.events_with_reason("RemoteClash")
     await world.settle(waiting=True)
-    events = await world.told("RemoteClash")
+    events = await world.events_with_reason("RemoteClash")
     assert {event["involvedObject"]["kind"] for event in events} == {"Pod", "ConfigMap"}
     assert world.status()["reason"] == "RemoteClash"
     assert f"ConfigMap {THERE}/conf" in world.status()["message"]
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert world.config_map() == theirs
-    world.forget()
+    world.clear_logs()
     await world.settle(waiting=True)
     assert world.home.writes() == []
     world.remote.remove(CONFIG_MAPS, "conf", THERE)
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     assert (world.config_map() or {})["data"] == {"k": "ours"}
-    assert len(await world.told("RemoteClash")) == 2
+    assert len(await world.events_with_reason("RemoteClash")) == 2
 
 
 async def test_copy_with_an_unanswered_create_is_recognized(world: World) -> None:
@@ -319,7 +319,7 @@ async def test_copy_with_an_unanswered_create_is_recognized(world: World) -> Non
     world.pod(uses=["cm/conf"])
     await world.settle()
     assert (world.config_map() or {})["data"] == {"k": "1"}
-    assert world.there()
+    assert world.remote_pod()
     assert [entry for entry in world.remote.writes() if entry.method == "DELETE"] == []
 
 

@@ -41,11 +41,11 @@ async def test_rollout_during_one_failed_watch_gets_the_edit(
     world.home.put(original(resource, "bmV3"))
     world.pod("next", uses=[use])
     await asyncio.sleep(0.2)
-    assert world.there("next") is None
+    assert world.remote_pod("next") is None
 
     world.home.heal(fault)
-    world.forget()
-    await world.remote.until(lambda: world.there("next"))
+    world.clear_logs()
+    await world.remote.until(lambda: world.remote_pod("next"))
     methods = [it.method for it in world.remote.writes(f"*/{resource.plural}/conf")]
     assert methods == ["PATCH"]
     paths = [it.path.rpartition("/")[2] for it in world.remote.writes()]
@@ -59,7 +59,7 @@ async def test_pod_that_does_not_refer_to_the_kind_starts_meanwhile(world: World
     world.home.break_watches(CONFIG_MAPS)
     await world.home.until(lambda: fault.hits)
     world.pod("other")
-    await world.remote.until(lambda: world.there("other"))
+    await world.remote.until(lambda: world.remote_pod("other"))
 
 
 async def test_watch_forbidden_during_creation_blocks_the_pod(
@@ -80,8 +80,8 @@ async def test_watch_forbidden_during_creation_blocks_the_pod(
     world.home.break_watches(CONFIG_MAPS)
     await world.home.until(lambda: fault.hits)
     await asyncio.sleep(0.5)
-    assert world.there() is None
+    assert world.remote_pod() is None
     await world.home.until(lambda: world.status().get("reason") == "HomeForbidden")
     world.home.heal(fault)
-    await world.remote.until(world.there)
+    await world.remote.until(world.remote_pod)
     assert world.config_map() is not None

@@ -24,7 +24,7 @@ DEFAULT = HomeNamespace("default")
 
 def say(world: World, reason: str, name: str = "a", **about: Any) -> Object:
     """The remote's kubelet says something of the remote pod, or says it again."""
-    pod = world.there(name)
+    pod = world.remote_pod(name)
     assert pod is not None
     return world.remote.put(objects.event(pod, reason, **about))
 
@@ -50,7 +50,7 @@ async def started(world: World) -> None:
     await world.settle()
     world.runs()
     await world.settle()
-    world.forget()
+    world.clear_logs()
 
 
 async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(world: World) -> None:
@@ -63,7 +63,7 @@ async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(world: Wo
         "kind": "Pod",
         "namespace": "default",
         "name": "a",
-        "uid": world.at_home()["metadata"]["uid"],
+        "uid": world.home_pod()["metadata"]["uid"],
         "fieldPath": "spec.containers{main}",
     }
     assert told["metadata"]["labels"] == {LABEL_NODE: NODE}
@@ -93,7 +93,7 @@ async def test_restart_writes_only_new_events(world: World) -> None:
     await world.stop()
     say(world, "Started", count=2)
     say(world, "Killing")
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert sorted(writes(world)) == ["PATCH", "POST"]
     assert heard(world)["Started"]["count"] == 2
@@ -131,9 +131,9 @@ async def test_last_events_of_a_deleted_pod_are_mirrored_until_a_restart(
     world: World,
 ) -> None:
     await started(world)
-    pod = world.there()
+    pod = world.remote_pod()
     assert pod is not None
-    uid = world.at_home()["metadata"]["uid"]
+    uid = world.home_pod()["metadata"]["uid"]
     world.home.delete(PODS, "a", "default")
     await world.settle()
     world.remote.remove(PODS, "a", THERE)
@@ -221,7 +221,7 @@ async def test_relist_writes_only_new_events(
     say(world, "Pulled")
     kept = say(world, "Created")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.remote.mute_watches()
     say(world, "Started")
     world.remote.remove(EVENTS, kept["metadata"]["name"], THERE)
@@ -269,7 +269,7 @@ async def test_namespaces_come_and_go_with_their_pods(world: World) -> None:
     assert set(heard(world, "other")) == {"Pulled"}
     world.home.delete(PODS, "a", "other", grace_seconds=0)
     await world.remote.until(lambda: len(world.remote.open_watches(EVENTS)) == 1)
-    world.forget()
+    world.clear_logs()
     world.pod(namespace="other")
     await world.settle()
     assert writes(world) == [], "what it was told before is listed again, not written"
@@ -316,7 +316,7 @@ async def test_forbidden_events_of_a_namespace_do_not_block_its_pods(world: Worl
     world.remote.fail(Fault("GET", "*/events", code=403))
     await world.start(settle=False)
     world.pod()
-    await world.remote.until(world.there)
+    await world.remote.until(world.remote_pod)
     assert world.remote.find(NAMESPACES, THERE)
 
 
@@ -326,7 +326,7 @@ async def test_a_burst_costs_one_request_for_each_event(world: World) -> None:
     for name in names:
         world.pod(name)
     await world.settle()
-    world.forget()
+    world.clear_logs()
     for reason in ("Scheduled", "Pulled", "Created", "Started", "Killing"):
         for name in names:
             say(world, reason, name)

@@ -44,7 +44,7 @@ async def with_pod(world: World) -> None:
     await world.settle()
     world.runs()
     await world.settle()
-    world.forget()
+    world.clear_logs()
 
 
 def there(world: World, name: str = "web") -> Object | None:
@@ -195,11 +195,11 @@ async def test_unmanaged_service_does_not_block_the_pod(world: World) -> None:
     await world.settle(waiting=True)
     world.pod("b", labels={"app": "web"})
     await world.settle(waiting=True)
-    assert world.there()
-    assert world.there("b")
+    assert world.remote_pod()
+    assert world.remote_pod("b")
     assert there(world) == theirs
     assert world.remote.objects(ENDPOINT_SLICES) == []
-    assert len(await world.told("RemoteClash")) == 1
+    assert len(await world.events_with_reason("RemoteClash")) == 1
 
 
 async def test_rejected_service_does_not_block_the_pod(
@@ -210,7 +210,7 @@ async def test_rejected_service_does_not_block_the_pod(
     await world.start()
     world.pod()
     await world.settle(waiting=True)
-    assert world.there()
+    assert world.remote_pod()
 
 
 # -- EndpointSlices ------------------------------------------------------------------------
@@ -285,7 +285,7 @@ async def test_a_restart_writes_nothing(world: World) -> None:
     world.home.put(slice_of("web", "10.0.0.1"))
     await with_pod(world)
     await world.stop()
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert world.writes() == []
 
@@ -299,7 +299,7 @@ async def test_changed_network_at_the_next_join_corrects_slices(world: World) ->
     assert world.status()["podIP"] == "10.9.0.1"
     await world.stop()
     world.policy = replace(world.policy, network="none")
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert there(world)
     assert world.remote.objects(ENDPOINT_SLICES) == []

@@ -43,7 +43,7 @@ async def test_pod_that_names_a_token_secret_is_rejected(world: World, spec: Obj
     await world.start()
     world.pod("thief", **spec)
     await world.settle()
-    assert world.there("thief") is None
+    assert world.remote_pod("thief") is None
     assert world.status("thief")["reason"] == "FieldRefused"
     assert _TOKENS in world.status("thief")["message"]
 
@@ -52,10 +52,10 @@ async def test_ephemeral_container_that_names_a_token_secret_is_rejected(world: 
     await world.start_running()
     debug: Object = {"name": "debug", "image": "i", "envFrom": [{"secretRef": {"name": _TOKENS}}]}
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debug]}}, "default")
-    told = await world.told("UpdateRefused")
+    told = await world.events_with_reason("UpdateRefused")
     await world.settle()
     assert _TOKENS in told[0]["message"]
-    assert "ephemeralContainers" not in (world.there() or {})["spec"]
+    assert "ephemeralContainers" not in (world.remote_pod() or {})["spec"]
     assert world.status()["phase"] == "Running"
 
 
@@ -66,12 +66,12 @@ async def test_required_reference_to_an_unmanaged_object_is_blocked(world: World
     theirs = world.remote.put(make("theirs", THERE, data={"k": "dGhlaXJz"}))
     world.pod(uses=[use])
     await world.settle(waiting=True)
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert world.status()["reason"] == "RemoteClash"
     assert world.remote.get(resource, "theirs", THERE) == theirs
     world.remote.remove(resource, "theirs", THERE)
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
 
 
 async def test_optional_reference_to_an_unmanaged_secret_is_dropped(world: World) -> None:
@@ -89,10 +89,10 @@ async def test_optional_reference_to_an_unmanaged_secret_is_dropped(world: World
     pull = [{"name": "theirs"}]
     world.pod(volumes=volumes, containers=[container], imagePullSecrets=pull)
     await world.settle()
-    spec = (world.there() or {})["spec"]
+    spec = (world.remote_pod() or {})["spec"]
     assert "theirs" not in str(spec)
     assert spec["volumes"][0] == {"name": "v", "emptyDir": {}}
-    assert "spec.volumes[v]" in (await world.told("FieldDropped"))[0]["message"]
+    assert "spec.volumes[v]" in (await world.events_with_reason("FieldDropped"))[0]["message"]
 
 
 async def test_optional_reference_to_nothing_stays(world: World) -> None:
@@ -100,7 +100,7 @@ async def test_optional_reference_to_nothing_stays(world: World) -> None:
     await made(world)
     world.pod(volumes=[{"name": "v", "secret": {"secretName": "later", "optional": True}}])
     await world.settle()
-    assert (world.there() or {})["spec"]["volumes"][0]["secret"]["secretName"] == "later"
+    assert (world.remote_pod() or {})["spec"]["volumes"][0]["secret"]["secretName"] == "later"
     world.home.put(secret("later"))
     await world.settle()
     assert world.secret("later")
@@ -114,11 +114,11 @@ async def test_pod_in_a_shared_namespace_waits_until_home_has_what_it_requires(
     await world.start()
     world.pod(uses=["secret/later"])
     await world.settle(waiting=True)
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert world.status()["reason"] == "ReferenceMissing"
     world.home.put(secret("later"))
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     assert world.secret("later")
 
 
@@ -129,7 +129,7 @@ async def test_pod_in_a_shared_namespace_is_created_without_optional_references(
     await world.start()
     world.pod(containers=[{"name": "main", "image": "i", "env": _optional("later")}])
     await world.settle()
-    assert "later" not in str((world.there() or {})["spec"])
+    assert "later" not in str((world.remote_pod() or {})["spec"])
 
 
 async def test_copy_in_a_shared_namespace_outlives_its_original_while_a_pod_uses_it(

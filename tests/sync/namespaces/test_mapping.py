@@ -140,7 +140,7 @@ async def test_rejected_namespace_is_reported_by_the_pod(world: World) -> None:
     assert world.status()["reason"] == "RemoteForbidden"
     world.remote.heal()
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
 
 
 async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_free(
@@ -150,7 +150,7 @@ async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_fr
     await world.start()
     world.pod("a")
     world.pod("b")
-    await world.told("RemoteClash")
+    await world.events_with_reason("RemoteClash")
     await world.settle(waiting=True)
     # The last Event can still be on its way.
     await world.home.until(lambda: len(_told(world)) == 2)
@@ -161,8 +161,8 @@ async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_fr
     assert world.remote.get(NAMESPACES, THERE) == theirs
     world.remote.remove(NAMESPACES, THERE)
     await world.settle()
-    assert world.there("a")
-    assert world.there("b")
+    assert world.remote_pod("a")
+    assert world.remote_pod("b")
     assert "reason" not in world.status("a") or world.status("a")["reason"] != "RemoteClash"
 
 
@@ -198,7 +198,7 @@ async def test_second_home_namespace_of_a_remote_namespace_is_blocked(
     world.pod("a", long, uses=["secret/key"])
     await world.settle()
     theirs = world.remote.get(PODS, "a", there)
-    world.forget()
+    world.clear_logs()
     world.pod("a", short, uses=["secret/key"])
     world.pod("b", short)
     await world.settle(waiting=True)

@@ -60,11 +60,11 @@ async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: Worl
     await strict.start()
     squatted(strict, **{ANNOTATION_ACCEPTS: "*"})
     bait = strict.remote.put(forged(strict, secret("key", data={"k": "YmFpdA=="})))
-    strict.forget()
+    strict.clear_logs()
     strict.pod(uses=["secret/key"])
-    await strict.told("RemoteClash")
+    await strict.events_with_reason("RemoteClash")
     await strict.settle(waiting=True)
-    assert strict.there() is None
+    assert strict.remote_pod() is None
     assert strict.status()["reason"] == "RemoteClash"
     assert "--accept-namespaces default-h" in strict.status()["message"]
     assert strict.remote.writes() == []
@@ -74,7 +74,7 @@ async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: Worl
     strict.identity = replace(IDENTITY, accepted_namespaces=("default-*",))
     strict.policy = replace(strict.policy, service_accounts="none")
     await strict.start()
-    assert strict.there()
+    assert strict.remote_pod()
 
 
 async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> None:
@@ -82,10 +82,10 @@ async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> 
     strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await strict.start()
     strict.pod()
-    await strict.told("RemoteClash")
+    await strict.events_with_reason("RemoteClash")
     assert "does not accept it" in strict.status()["message"]
     await strict.settle(waiting=True)
-    assert strict.there() is None
+    assert strict.remote_pod() is None
 
 
 async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: World) -> None:
@@ -118,8 +118,8 @@ async def test_replaced_namespace_is_not_owned(strict: World) -> None:
     squatted(strict, **ours["metadata"]["annotations"])
     await strict.start(settle=False)
     strict.pod("b")
-    await strict.told("RemoteClash")
-    assert strict.there("b") is None
+    await strict.events_with_reason("RemoteClash")
+    assert strict.remote_pod("b") is None
 
 
 # -- ours -----------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ async def test_ownership_survives_a_restart(strict: World) -> None:
     await strict.start()
     strict.pod("b")
     await strict.settle()
-    assert strict.there("b")
+    assert strict.remote_pod("b")
 
 
 async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
@@ -157,7 +157,7 @@ async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
     await strict.start()
     strict.pod("b")
     await strict.settle()
-    assert strict.there("b")
+    assert strict.remote_pod("b")
     assert all(not it.startswith("+") for it in strict.record.own or ())
 
 
@@ -166,7 +166,7 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(strict: World) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
-    assert strict.there()
+    assert strict.remote_pod()
 
 
 async def test_namespaces_without_a_record_are_adopted_once_and_logged(
@@ -178,7 +178,7 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     await strict.start()
     strict.pod()
     await strict.settle()
-    assert strict.there()
+    assert strict.remote_pod()
     assert [it.message for it in caplog.records if THERE in it.message]
     await strict.stop()
     caplog.clear()
@@ -189,15 +189,15 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     later["metadata"]["labels"] = owner_labels(strict.identity)
     strict.remote.put(later)
     strict.pod("c", "later")
-    await strict.told("RemoteClash")
+    await strict.events_with_reason("RemoteClash")
 
 
 async def test_namespaces_of_a_new_node_are_not_adopted(strict: World) -> None:
     squatted(strict)
     await strict.start()
     strict.pod()
-    await strict.told("RemoteClash")
-    assert strict.there() is None
+    await strict.events_with_reason("RemoteClash")
+    assert strict.remote_pod() is None
 
 
 async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
@@ -215,13 +215,13 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     await strict.start()
     strict.pod("b")
     await strict.settle()
-    assert strict.there("b")
+    assert strict.remote_pod("b")
     mine.others = frozenset()  # The other node has left; by now this one has recorded it too.
     await strict.stop()
     await strict.start()
     strict.pod("c")
     await strict.settle()
-    assert strict.there("c")
+    assert strict.remote_pod("c")
 
 
 # -- what it costs --------------------------------------------------------------------------
@@ -284,7 +284,7 @@ async def test_unreadable_record_is_retried(strict: World, monkeypatch: pytest.M
     strict.record = Away(fresh=True)
     await strict.start(settle=False)
     strict.pod()
-    await strict.remote.until(strict.there)
+    await strict.remote.until(strict.remote_pod)
 
 
 async def test_entry_without_a_namespace_stays_until_the_stale_time(

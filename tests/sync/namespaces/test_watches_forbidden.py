@@ -82,7 +82,7 @@ async def test_pod_reports_the_missing_permission_and_the_command(world: World) 
     await world.start()
     with refused(world, "configmaps", "secrets"):
         world.pod(uses=["cm/conf"])
-        await world.told("HomeForbidden")
+        await world.events_with_reason("HomeForbidden")
         await world.home.until(lambda: world.status().get("reason"))
         assert world.status()["reason"] == "HomeForbidden"
         assert world.status()["message"] == (
@@ -91,7 +91,7 @@ async def test_pod_reports_the_missing_permission_and_the_command(world: World) 
         )
         assert world.remote.objects(PODS) == []
         assert world.remote.find(NAMESPACES, THERE) is None
-    await world.remote.until(world.there)
+    await world.remote.until(world.remote_pod)
     assert world.config_map()
     assert len(tellings(world)) == 1
     world.runs()
@@ -107,8 +107,8 @@ async def test_forbidden_namespace_is_one_warning_with_the_command(
     await world.start()
     with refused(world, "configmaps", "secrets", "services", "endpointslices"):
         world.pod()
-        await world.told("HomeForbidden")
-    await world.remote.until(world.there)
+        await world.events_with_reason("HomeForbidden")
+    await world.remote.until(world.remote_pod)
     warnings = [it.getMessage() for it in caplog.records if it.levelno >= logging.WARNING]
     [line] = [it for it in warnings if "in namespace default" in it]
     assert line.startswith("HomeForbidden: home: the bridge may not list and watch")
@@ -127,8 +127,8 @@ async def test_remaining_missing_permission_is_reported_again(world: World) -> N
         await world.home.until(
             lambda: "watch secrets in" in world.status().get("message", ""), timeout=10
         )
-        assert world.there() is None
-    await world.remote.until(world.there)
+        assert world.remote_pod() is None
+    await world.remote.until(world.remote_pod)
 
 
 async def test_other_namespaces_are_not_affected(world: World) -> None:
@@ -136,19 +136,19 @@ async def test_other_namespaces_are_not_affected(world: World) -> None:
     await world.start()
     with refused(world, "secrets"):
         world.pod("waits")
-        await world.told("HomeForbidden")
+        await world.events_with_reason("HomeForbidden")
         world.pod("goes", "shop")
-        await world.remote.until(lambda: world.there("goes", "shop-h"))
+        await world.remote.until(lambda: world.remote_pod("goes", "shop-h"))
         world.runs("goes", "shop-h")
         await world.home.until(lambda: world.status("goes", "shop").get("phase") == "Running")
-        assert world.there("waits") is None
+        assert world.remote_pod("waits") is None
 
 
 async def test_a_pod_that_waits_can_be_deleted(world: World) -> None:
     await world.start()
     with refused(world, "secrets"):
         world.pod()
-        await world.told("HomeForbidden")
+        await world.events_with_reason("HomeForbidden")
         world.home.delete(PODS, "a", "default")
         await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
     assert world.remote.writes() == []
@@ -157,7 +157,7 @@ async def test_a_pod_that_waits_can_be_deleted(world: World) -> None:
 async def test_running_pods_continue_and_new_ones_wait_without_permission(world: World) -> None:
     world.home.put(secret("key"))
     await world.start_running(uses=["secret/key"])
-    world.forget()
+    world.clear_logs()
     with refused(world, "secrets"):
         world.home.expire_watches(SECRETS)
         await world.home.until(
@@ -166,14 +166,14 @@ async def test_running_pods_continue_and_new_ones_wait_without_permission(world:
             )
         )
         world.pod("b", uses=["secret/key"])
-        await world.told("HomeForbidden")
+        await world.events_with_reason("HomeForbidden")
         assert world.status()["phase"] == "Running"
         assert world.secret()
-        assert world.there("b") is None
+        assert world.remote_pod("b") is None
         assert world.remote.writes() == []
         world.runs(podIP="10.9.0.9")
         await world.home.until(lambda: world.status().get("podIP") == "10.9.0.9")
-    await world.remote.until(lambda: world.there("b"))
+    await world.remote.until(lambda: world.remote_pod("b"))
     assert len(tellings(world)) == 1
 
 
@@ -185,17 +185,17 @@ async def test_forbidden_token_request_is_a_missing_permission(world: World) -> 
     fault = world.home.fail(Fault("POST", "*/token", code=403, message=said, times=None))
     await world.start()
     world.pod()
-    await world.told("HomeForbidden")
+    await world.events_with_reason("HomeForbidden")
     assert "create serviceaccounts/token of default in namespace default" in str(world.status())
     world.home.heal(fault)
-    await world.remote.until(world.there)
+    await world.remote.until(world.remote_pod)
 
 
 async def test_forbidden_events_block_no_pod(world: World) -> None:
     await world.start()
     with refused(world, "events"):
         world.pod()
-        await world.remote.until(world.there)
+        await world.remote.until(world.remote_pod)
         world.runs()
         await world.home.until(lambda: world.status().get("phase") == "Running")
 
@@ -205,7 +205,7 @@ async def test_all_resources_are_retried_when_one_is_allowed(world: World) -> No
     await world.start()
     with refused(world, "configmaps", "secrets", "services"):
         world.pod()
-        await world.told("HomeForbidden")
+        await world.events_with_reason("HomeForbidden")
         watch = world.engine._home_watches._watches[HomeNamespace("default")]
         resting: set[Resource] = set()
 
@@ -216,7 +216,7 @@ async def test_all_resources_are_retried_when_one_is_allowed(world: World) -> No
         for kind in (SECRETS, SERVICES):
             watch.informers[kind]._health._backoff.next = partial(long, kind)  # type: ignore[method-assign]
         await world.home.until(lambda: resting == {SECRETS, SERVICES})
-    await world.remote.until(world.there)
+    await world.remote.until(world.remote_pod)
     assert CONFIG_MAPS in watch.informers
 
 

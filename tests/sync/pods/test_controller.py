@@ -48,7 +48,7 @@ async def test_pod_is_created_after_its_namespace_and_references(world: World) -
     assert world.remote.get(CONFIG_MAPS, "conf", THERE)["data"] == {"k": "v"}
     assert world.remote.get(SECRETS, "key", THERE)["data"] == {"k": "djE="}
     assert world.remote.find(SERVICES, "web", THERE)
-    assert world.there()
+    assert world.remote_pod()
 
 
 async def test_status_follows_with_the_address_of_the_bridge(world: World) -> None:
@@ -65,7 +65,7 @@ async def test_nothing_is_written_when_nothing_changes(world: World) -> None:
     world.home.put(config_map("conf"))
     world.home.put(service("web", app="web"))
     await world.start_running(uses=["cm/conf"], labels={"app": "web"})
-    world.forget()
+    world.clear_logs()
     for queue in (
         world.engine.pods.controller.queue,
         world.engine.find(CopyController).controller.queue,
@@ -85,11 +85,11 @@ async def test_one_status_change_is_one_write(world: World) -> None:
     await world.start()
     world.pod()
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.runs()
     await world.settle()
     assert len(world.writes()) <= 2, "binding and status are two events of the remote"
-    world.forget()
+    world.clear_logs()
     world.runs(message="something else")
     await world.settle()
     assert world.writes() == ["home PATCH /api/v1/namespaces/default/pods/a/status"]
@@ -125,15 +125,15 @@ async def test_images_and_labels_follow(world: World) -> None:
     world.runs()
     change: Object = {
         "metadata": {"labels": {"tier": "front"}},
-        "spec": {"containers": [{**world.at_home()["spec"]["containers"][0], "image": "x:2"}]},
+        "spec": {"containers": [{**world.home_pod()["spec"]["containers"][0], "image": "x:2"}]},
     }
     world.home.update(PODS, "a", change, "default")
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     assert remote["metadata"]["labels"]["tier"] == "front"
     assert remote["spec"]["containers"][0]["image"] == "x:2"
-    world.forget()
+    world.clear_logs()
     world.runs()
     await world.settle()
     assert not [write for write in world.writes() if write.startswith("remote")]
@@ -148,13 +148,13 @@ async def test_deletion_is_forwarded_with_its_grace_and_waits_for_the_remote(
     await world.start_running()
     world.home.delete(PODS, "a", "default", grace_seconds=17)
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     assert remote["metadata"]["deletionGracePeriodSeconds"] == 17
-    assert world.at_home()["metadata"]["deletionTimestamp"]
+    assert world.home_pod()["metadata"]["deletionTimestamp"]
     world.home.delete(PODS, "a", "default", grace_seconds=3)
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     assert remote["metadata"]["deletionGracePeriodSeconds"] == 3
     world.ends("Failed")
@@ -169,7 +169,7 @@ async def test_pod_without_a_remote_pod_is_removed_at_once(world: World) -> None
     world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await world.start()
     world.pod()
-    await world.told("RemoteForbidden")
+    await world.events_with_reason("RemoteForbidden")
     world.home.delete(PODS, "a", "default")
     await world.settle()
     assert world.home.find(PODS, "a", "default") is None
@@ -188,21 +188,21 @@ async def test_deletion_confirms_absence_after_an_unknown_create_outcome(
     world.home.delete(PODS, "a", "default")
     await world.remote.until(lambda: world.remote.writes("*/pods/a"))
     assert world.home.find(PODS, "a", "default") is not None
-    assert (world.there() or {}).get("metadata", {}).get("deletionTimestamp") is None
+    assert (world.remote_pod() or {}).get("metadata", {}).get("deletionTimestamp") is None
     world.remote.heal()
     world.remote.unmute_watches()
     await world.settle()
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert world.home.find(PODS, "a", "default") is None
 
 
 async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> None:
     await world.start_running()
-    first = world.there()
+    first = world.remote_pod()
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     second = world.pod()
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     assert first is not None
     assert remote["metadata"]["uid"] == first["metadata"]["uid"]
@@ -210,7 +210,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(world: World) -> No
     assert world.status().get("podIP") is None
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     origin = origin_of(remote)
     assert origin is not None
@@ -226,7 +226,7 @@ async def test_orphan_is_deleted_in_the_remote(world: World, while_down: bool) -
     if while_down:
         await world.start()
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote is not None
     assert remote["metadata"]["deletionTimestamp"]
 
@@ -238,10 +238,10 @@ async def test_orphan_is_deleted_only_after_home_confirmed_it(
     refuse = world.home.fail(Fault("GET", "*/pods/a", code=500, times=None))
     world.home.remove(PODS, "a", "default")
     await world.home.until(lambda: refuse.hits >= 3)
-    assert "deletionTimestamp" not in (world.there() or {})["metadata"]
+    assert "deletionTimestamp" not in (world.remote_pod() or {})["metadata"]
     world.home.heal()
     await world.settle()
-    assert "deletionTimestamp" in (world.there() or {})["metadata"]
+    assert "deletionTimestamp" in (world.remote_pod() or {})["metadata"]
 
 
 async def test_unmanaged_pods_in_the_remote_are_left_alone(world: World) -> None:
@@ -263,7 +263,7 @@ async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World)
     refused = world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await world.start()
     world.pod(restartPolicy="Never")
-    await world.told("RemoteForbidden")
+    await world.events_with_reason("RemoteForbidden")
     (accepted,) = world.status()["conditions"]
     assert (accepted["type"], accepted["status"]) == ("cluster-bridge.io/Accepted", "False")
     assert accepted["reason"] == "RemoteForbidden"
@@ -275,7 +275,7 @@ async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World)
     assert world.home.writes() == []
     world.remote.heal()
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     world.runs()
     await world.settle()
     assert "cluster-bridge.io/Accepted" not in {c["type"] for c in world.status()["conditions"]}
@@ -283,17 +283,17 @@ async def test_a_pod_that_must_not_run_twice_waits_without_a_write(world: World)
 
 async def test_pod_deleted_in_the_remote_is_reported_and_recreated(world: World) -> None:
     await world.start_running()
-    first = world.there()
+    first = world.remote_pod()
     assert first is not None
     world.remote.delete(PODS, "a", THERE, grace_seconds=10)
     await world.settle()
-    (event,) = await world.told("RemotePodDeleted")
+    (event,) = await world.events_with_reason("RemotePodDeleted")
     assert event["involvedObject"]["name"] == "a"
     ready = next(c for c in world.status()["conditions"] if c["type"] == "Ready")
     assert ready["status"] == "False"
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    second = world.there()
+    second = world.remote_pod()
     assert second is not None
     assert second["metadata"]["uid"] != first["metadata"]["uid"]
     world.runs()
@@ -318,7 +318,7 @@ async def test_a_pod_of_a_daemon_set_counts_as_available_and_nothing_is_watched_
 ) -> None:
     world.home.put(_daemon_pod("agent", "agents"))
     await world.start()
-    (event,) = await world.told("DaemonSetSkipped")
+    (event,) = await world.events_with_reason("DaemonSetSkipped")
     assert (event["involvedObject"]["name"], event["type"]) == ("agent", "Normal")
     await world.settle()
     status = world.status("agent", "agents")
@@ -350,7 +350,7 @@ async def test_a_skipped_pod_whose_node_was_not_ready_becomes_ready_again_withou
 ) -> None:
     world.home.put(_daemon_pod())
     await world.start()
-    await world.told("DaemonSetSkipped")
+    await world.events_with_reason("DaemonSetSkipped")
     await world.settle()
     world.now = "2030-01-01T01:00:00Z"
     # As the node lifecycle controller does (SetPodsNotReady).
@@ -366,7 +366,7 @@ async def test_a_skipped_pod_whose_node_was_not_ready_becomes_ready_again_withou
     }
     assert since["Ready"] == ("True", "2030-01-01T01:00:00Z")
     assert since["ContainersReady"] == ("True", "2030-01-01T00:00:00Z")
-    (event,) = await world.told("DaemonSetSkipped")
+    (event,) = await world.events_with_reason("DaemonSetSkipped")
     assert event["count"] == 1
 
 
@@ -397,7 +397,7 @@ async def test_skipped_pod_is_created_once_daemonsets_run(
     await world.stop()
     world.policy = dataclasses.replace(world.policy, daemonsets="run")
     await world.start()
-    assert world.there("agent")
+    assert world.remote_pod("agent")
     conditions = {it["type"]: it["status"] for it in world.status("agent")["conditions"]}
     assert "cluster-bridge.io/Accepted" not in conditions
     assert conditions.get("Ready") != "True"
@@ -410,19 +410,19 @@ async def test_a_daemon_sets_pod_that_cannot_run_in_the_remote_does_not_stall_it
     world.policy = dataclasses.replace(world.policy, daemonsets="run")
     world.home.put(_daemon_pod(hostNetwork=True))
     await world.start()
-    (event,) = await world.told("DaemonSetSkipped")
+    (event,) = await world.events_with_reason("DaemonSetSkipped")
     assert event["type"] == "Warning"
     assert "hostNetwork" in event["message"]
     await world.settle()
     assert world.status("agent")["phase"] == "Running"
-    assert not world.there("agent")
+    assert not world.remote_pod("agent")
 
 
 async def test_daemonset_pod_runs_with_daemonsets_run(world: World) -> None:
     world.policy = dataclasses.replace(world.policy, daemonsets="run")
     world.home.put(_daemon_pod())
     await world.start()
-    assert world.there("agent")
+    assert world.remote_pod("agent")
 
 
 async def test_pod_that_fits_no_node_has_failed_until_one_exists(
@@ -437,13 +437,13 @@ async def test_pod_that_fits_no_node_has_failed_until_one_exists(
         "Failed",
         "OutOfcpu",
     )
-    assert world.there("large") is None
-    await world.told("OutOfcpu")
+    assert world.remote_pod("large") is None
+    await world.events_with_reason("OutOfcpu")
     world.remote.put(node("giant") | {"status": {"allocatable": {"cpu": "2000"}}})
     await world.settle()
     world.pod("next", containers=[{"name": "main", "image": "busybox:1", "resources": asks}])
     await world.settle()
-    assert world.there("next")
+    assert world.remote_pod("next")
 
 
 async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(world: World) -> None:
@@ -451,12 +451,12 @@ async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(world: World) -
     world.home.update(PODS, "a", {"metadata": {"finalizers": ["example.com/look"]}}, "default")
     world.home.delete(PODS, "a", "default", grace_seconds=0)
     await world.settle()
-    assert world.there() is None
+    assert world.remote_pod() is None
     status = world.status()
     assert status["phase"] == "Failed"
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
     assert [c["status"] for c in status["conditions"] if c["type"] == "Ready"] == ["False"]
-    world.forget()
+    world.clear_logs()
     world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await world.settle()
     assert not [write for write in world.writes() if "PATCH" in write]
@@ -469,7 +469,7 @@ async def test_the_life_of_a_pod_is_four_writes(world: World) -> None:
     await world.start()
     world.pod("first")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.pod()
     await world.settle()
     world.runs()
@@ -521,6 +521,6 @@ async def test_blocked_condition_is_cleared_when_the_pod_is_created(world: World
     await world.start()
     world.pod()
     await world.settle()
-    assert await world.told("RemoteForbidden")
-    assert world.there()
+    assert await world.events_with_reason("RemoteForbidden")
+    assert world.remote_pod()
     assert "reason" not in world.status()

@@ -43,7 +43,7 @@ async def test_create_with_a_server_error_is_retried(world: World) -> None:
     await world.start()
     world.pod(restartPolicy="Never")
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     assert "reason" not in world.status(), "the server's trouble is not the pod's"
 
 
@@ -57,14 +57,14 @@ async def test_pod_with_unknown_create_outcome_that_is_absent_is_recreated(
     hidden = world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
     world.pod(restartPolicy="Never")
     await world.remote.until(lambda: hidden.hits)
-    assert run_once.is_gated(world.there() or {})
+    assert run_once.is_gated(world.remote_pod() or {})
     world.remote.remove(PODS, "a", THERE)
     world.remote.heal()
     world.remote.compact()
     world.remote.expire_watches()
     world.remote.unmute_watches()
     await world.settle()
-    assert not run_once.is_gated(world.there() or {})
+    assert not run_once.is_gated(world.remote_pod() or {})
     world.runs()
     await world.settle()
     assert world.status()["phase"] == "Running"
@@ -80,10 +80,10 @@ async def test_gated_pod_of_a_killed_bridge_is_ungated_by_the_next(
     await world.home.until(lambda: fault.hits)
     await world.stop()
     world.home.heal()
-    assert run_once.is_gated(world.there() or {})
+    assert run_once.is_gated(world.remote_pod() or {})
     if not stays:
         world.remote.remove(PODS, "a", THERE)
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert creates(world) == (0 if stays else 1)
     world.runs()
@@ -102,13 +102,13 @@ async def test_pod_lost_after_possible_ungating_has_failed(world: World, drop: s
     await world.stop()
     world.remote.heal()
     assert world.status()["startTime"] == world.now
-    assert run_once.is_gated(world.there() or {}) == (drop == "before")
+    assert run_once.is_gated(world.remote_pod() or {}) == (drop == "before")
     world.remote.remove(PODS, "a", THERE)
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert creates(world) == 0
     assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
-    assert await world.told("RemotePodLost")
+    assert await world.events_with_reason("RemotePodLost")
     await world.restart()
     assert world.writes() == []
 
@@ -121,13 +121,13 @@ async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
     containers = [{"name": "main", **image}, {"name": "migrate", "restartPolicy": "Never", **image}]
     world.pod(containers=containers)
     await world.settle()
-    assert not run_once.is_gated(world.there() or {})
+    assert not run_once.is_gated(world.remote_pod() or {})
     assert world.status()["startTime"] == world.now
     world.runs()
     await world.settle()
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "RemotePodLost")
 
 
@@ -155,7 +155,7 @@ async def test_unmanaged_scheduling_gates_stay(world: World) -> None:
     await world.start()
     world.pod(restartPolicy="Never")
     await world.settle()
-    gates = (world.there() or {})["spec"]["schedulingGates"]
+    gates = (world.remote_pod() or {})["spec"]["schedulingGates"]
     assert gates == [{"name": "kueue.x-k8s.io/admission"}]
     (condition,) = [c for c in world.status()["conditions"] if c["type"].startswith("cluster")]
     assert condition["reason"] == "SchedulingGated"
@@ -183,7 +183,7 @@ async def test_lost_pod_is_recreated(world: World, policy: str, down: bool) -> N
     if down:
         await world.start()
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     world.runs(podIP="10.9.0.2", podIPs=[{"ip": "10.9.0.2"}])
     await world.settle()
     assert world.status()["podIPs"] == [{"ip": "10.9.0.2"}]
@@ -191,7 +191,7 @@ async def test_lost_pod_is_recreated(world: World, policy: str, down: bool) -> N
 
 async def test_lost_run_once_pod_has_failed(world: World) -> None:
     await world.start_running(restartPolicy="Never")
-    world.forget()
+    world.clear_logs()
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
     status = world.status()
@@ -206,7 +206,7 @@ async def test_terminal_pod_deleted_in_the_remote_is_not_run_again(
     await world.start()
     world.pod(restartPolicy="OnFailure")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.remote.mute_watches()
     world.ends("Succeeded")
     world.remote.remove(PODS, "a", THERE)
@@ -226,7 +226,7 @@ async def test_pod_deleted_only_in_the_remote_is_recreated_without_a_terminal_st
     assert world.status()["phase"] == "Running"
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert "deletionTimestamp" not in (world.there() or {})["metadata"]
+    assert "deletionTimestamp" not in (world.remote_pod() or {})["metadata"]
 
 
 async def test_a_terminal_pod_is_never_touched_again(world: World) -> None:
@@ -235,7 +235,7 @@ async def test_a_terminal_pod_is_never_touched_again(world: World) -> None:
     await world.settle()
     world.ends("Succeeded")
     await world.settle()
-    world.forget()
+    world.clear_logs()
     world.runs()
     await world.settle()
     assert [write for write in world.writes() if write.startswith("home")] == []
@@ -281,10 +281,10 @@ async def test_stale_home_cache_does_not_create_a_pod_for_a_deleted_one(
     world.home.remove(PODS, "late", "default")
     await world.home.until(lambda: world.home.writes("*/late/status"))
     await asyncio.sleep(0.03)
-    assert run_once.is_gated(world.there("late") or {})
+    assert run_once.is_gated(world.remote_pod("late") or {})
     world.home.unmute_watches()
     await world.settle()
-    assert world.there("late") is None
+    assert world.remote_pod("late") is None
     assert creates(world) == 2
 
 
@@ -307,7 +307,7 @@ async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     world.remote.unmute_watches()
     await world.settle()
     assert world.status().get("reason") is None
-    origin = origin_of(world.there() or {})
+    origin = origin_of(world.remote_pod() or {})
     assert origin is not None
     assert origin.uid == second["metadata"]["uid"]
 
@@ -332,12 +332,12 @@ async def test_rejection_by_the_remote_is_reported_once_and_retried(
     status = world.status()
     assert (status["phase"], status["reason"]) == ("Pending", reason)
     assert "exceeded quota: too much" in status["message"]
-    (event,) = await world.told(reason)
-    assert event["involvedObject"]["uid"] == world.at_home()["metadata"]["uid"]
+    (event,) = await world.events_with_reason(reason)
+    assert event["involvedObject"]["uid"] == world.home_pod()["metadata"]["uid"]
     assert event["type"] == "Warning"
     world.remote.heal()
     await world.settle()
-    assert len(await world.told(reason)) == 1
+    assert len(await world.events_with_reason(reason)) == 1
     world.runs()
     await world.settle()
     status = world.status()
@@ -350,14 +350,14 @@ async def test_rejected_pod_of_a_killed_bridge_is_created_by_the_next(world: Wor
     fault = world.remote.fail(Fault("POST", "*/pods", code=403, times=None))
     await world.start()
     world.pod(restartPolicy="Never")
-    await world.told("RemoteForbidden")
+    await world.events_with_reason("RemoteForbidden")
     await world.remote.until(lambda: fault.hits >= 2)
     await world.settle(waiting=True)
     assert "startTime" not in world.status()
     await world.stop()
     world.remote.heal()
     await world.start()
-    assert world.there()
+    assert world.remote_pod()
 
 
 async def test_unmanaged_pod_of_that_name_is_left_alone_and_reported(world: World) -> None:
@@ -365,16 +365,16 @@ async def test_unmanaged_pod_of_that_name_is_left_alone_and_reported(world: Worl
     theirs = world.remote.put(pod("a", THERE))
     await world.start()
     world.pod()
-    await world.told("RemoteClash")
+    await world.events_with_reason("RemoteClash")
     await world.settle(waiting=True)
     assert world.status()["reason"] == "RemoteClash"
     assert f"remote: pod {THERE}/a exists" in world.status()["message"]
-    assert world.there() == theirs
+    assert world.remote_pod() == theirs
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert world.there()
-    assert len(await world.told("RemoteClash")) == 1
-    assert (await world.told("RemoteClash"))[0].get("count") == 1
+    assert world.remote_pod()
+    assert len(await world.events_with_reason("RemoteClash")) == 1
+    assert (await world.events_with_reason("RemoteClash"))[0].get("count") == 1
 
 
 async def test_update_that_the_remote_rejects_is_reported_once(
@@ -388,12 +388,12 @@ async def test_update_that_the_remote_rejects_is_reported_once(
     fault = world.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
     world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await world.remote.until(lambda: fault.hits >= 3)
-    (event,) = await world.told("UpdateRefused")
+    (event,) = await world.events_with_reason("UpdateRefused")
     await world.settle(waiting=True)
     world.remote.heal()
     await world.settle()
     assert len(world.home.writes("*/events*")) == 1, event
-    assert (world.there() or {})["metadata"]["labels"]["x"] == "y"
+    assert (world.remote_pod() or {})["metadata"]["labels"]["x"] == "y"
 
 
 async def test_pod_waits_for_a_terminating_remote_namespace(
@@ -403,9 +403,9 @@ async def test_pod_waits_for_a_terminating_remote_namespace(
     world.remote.delete(NAMESPACES, THERE)
     await world.settle()
     world.pod("late")
-    await world.told("RemoteNamespaceTerminating")
+    await world.events_with_reason("RemoteNamespaceTerminating")
     world.remote.remove(PODS, "a", THERE)
-    await world.remote.until(lambda: world.there("late") and world.there("a"))
+    await world.remote.until(lambda: world.remote_pod("late") and world.remote_pod("a"))
     await world.settle()
     assert "deletionTimestamp" not in world.remote.get(NAMESPACES, THERE)["metadata"]
 
@@ -430,5 +430,5 @@ async def test_deletion_answered_with_a_conflict_is_retried(
     world.home.delete(PODS, "a", "default")
     await world.remote.until(lambda: fault.hits == 3)
     await world.settle()
-    there = world.there()
+    there = world.remote_pod()
     assert there is None or there["metadata"].get("deletionTimestamp")

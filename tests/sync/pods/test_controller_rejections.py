@@ -44,7 +44,7 @@ async def test_pod_that_ran_and_cannot_be_created_again_is_not_ready_and_has_no_
     (container,) = status["containerStatuses"]
     assert container["state"] == {"waiting": {"reason": "ContainerCreating"}}
     assert not container["ready"]
-    assert len(await world.told(reason)) == 1
+    assert len(await world.events_with_reason(reason)) == 1
 
     world.remote.heal()
     await world.settle()
@@ -74,7 +74,7 @@ async def test_server_error_is_reported_from_the_second_on_and_its_event_is_not_
     world.remote.fail(Fault("POST", "*/pods", code=503, message="no endpoints", times=None))
     world.pod()
     await world.home.until(lambda: "no endpoints" in world.status().get("message", ""))
-    (event,) = await world.told("RemoteServerError")
+    (event,) = await world.events_with_reason("RemoteServerError")
     assert event["message"].startswith("remote: creating the pod failed: attempt ")
     assert event["count"] == 1
     assert conditions(world) == {"cluster-bridge.io/Accepted": "False"}
@@ -99,14 +99,14 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     former["metadata"] |= {"name": "a", "namespace": THERE}
     world.remote.put(former)
     world.pod()
-    (event,) = await world.told("RemotePodTerminating")
+    (event,) = await world.events_with_reason("RemotePodTerminating")
     assert "of virtual node other" in event["message"]
     await world.settle(waiting=True)
     assert world.status()["reason"] == "RemotePodTerminating"
 
     world.remote.remove(PODS, "a", THERE)
     await world.remote.until(
-        lambda: has_home_uid(world.there() or {}, world.at_home()["metadata"]["uid"])
+        lambda: has_home_uid(world.remote_pod() or {}, world.home_pod()["metadata"]["uid"])
     )
 
 
@@ -120,7 +120,7 @@ async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(world: Wor
     world.pod(nodeSelector={"zone": "a"})
     await world.settle()
     assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "NodeAffinity")
-    assert world.there() is None
+    assert world.remote_pod() is None
 
 
 async def test_label_added_just_before_the_pod_counts(world: World) -> None:
@@ -131,7 +131,7 @@ async def test_label_added_just_before_the_pod_counts(world: World) -> None:
     world.home.update(NODES, "virtual", {"metadata": {"labels": {"zone": "a"}}})
     world.pod(nodeSelector={"zone": "a"})
     await world.settle()
-    assert world.there() is not None
+    assert world.remote_pod() is not None
 
 
 @pytest.mark.parametrize("code", [403, 500])
@@ -143,4 +143,4 @@ async def test_deadline_of_a_blocked_pod_passes(world: World, code: int) -> None
     world.now = "2030-01-01T00:02:00Z"
     await world.home.until(lambda: world.status().get("phase") == "Failed")
     assert world.status()["reason"] == "DeadlineExceeded"
-    assert len(await world.told("DeadlineExceeded")) == 1
+    assert len(await world.events_with_reason("DeadlineExceeded")) == 1

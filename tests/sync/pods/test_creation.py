@@ -40,7 +40,7 @@ async def test_pod_that_would_lose_its_user_namespace_is_rejected_before_creatio
     _drops(world, _without_host_users)
     await world.start()
     world.pod(hostUsers=False)
-    (event,) = await world.told("RemoteDropsField")
+    (event,) = await world.events_with_reason("RemoteDropsField")
     assert "spec.hostUsers" in event["message"]
     await world.remote.until(lambda: len(world.remote.requests("POST", _POSTS)) > 2)
     assert _made(world) == 0
@@ -48,7 +48,7 @@ async def test_pod_that_would_lose_its_user_namespace_is_rejected_before_creatio
     assert world.status()["reason"] == "RemoteDropsField"
     world.remote.store.webhook = None
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["hostUsers"] is False
     assert "reason" not in world.status()
@@ -62,10 +62,10 @@ async def test_pod_that_lost_a_restriction_is_deleted_and_not_recreated(
     _drops(world, lambda spec: spec["securityContext"].pop("runAsNonRoot", None))
     await world.start()
     world.pod(securityContext={"runAsNonRoot": True})
-    await world.told("RemoteDropsField")
+    await world.events_with_reason("RemoteDropsField")
     await world.remote.until(lambda: len(world.remote.requests("POST", _POSTS)) > 3)
     assert _made(world) == 1
-    assert world.there() is None
+    assert world.remote_pod() is None
     assert world.status()["reason"] == "RemoteDropsField"
 
 
@@ -77,10 +77,10 @@ async def test_rejected_pod_runs_once_the_remote_keeps_the_field(
     _drops(world, lambda spec: spec["securityContext"].pop("runAsNonRoot", None))
     await world.start()
     world.pod(securityContext={"runAsNonRoot": True}, restartPolicy=policy)
-    await world.told("RemoteDropsField")
+    await world.events_with_reason("RemoteDropsField")
     world.remote.store.webhook = None
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["securityContext"]["runAsNonRoot"] is True
     assert not remote["spec"].get("schedulingGates")
@@ -94,11 +94,11 @@ async def test_other_lost_field_is_an_event(world: World) -> None:
     await world.start()
     main = {"name": "main", "image": "busybox:1", "lifecycle": {"stopSignal": "SIGUSR1"}}
     world.pod(containers=[main], schedulerName="mine")
-    (event,) = await world.told("FieldDropped")
+    (event,) = await world.events_with_reason("FieldDropped")
     assert "spec.schedulerName" in event["message"]
     assert "spec.containers[main].lifecycle: the remote cluster's API server" in event["message"]
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
 
 
 async def test_a_usual_pod_costs_one_request_and_no_event(world: World) -> None:
@@ -127,7 +127,7 @@ async def test_webhook_without_dry_run_support_is_compared_afterwards(
     )
     await world.start()
     world.pod(hostUsers=False)
-    await world.told("RemoteDropsField")
+    await world.events_with_reason("RemoteDropsField")
     await world.remote.until(lambda: _made(world) > 1)
     assert [it for it in world.remote.objects(PODS) if "nodeName" in it["spec"]] == []
 
@@ -140,5 +140,5 @@ async def test_pod_with_an_unanswered_create_is_compared(
     world.remote.fail(Fault("POST", _POSTS, drop="after"))
     await world.start()
     world.pod(securityContext={"runAsNonRoot": True})
-    await world.told("RemoteDropsField")
-    assert world.there() is None
+    await world.events_with_reason("RemoteDropsField")
+    assert world.remote_pod() is None

@@ -53,17 +53,17 @@ async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_
     world: World, short_wait: float
 ) -> None:
     await deleted_in_the_remote(world, ready="Unknown")
-    await world.home.until(lambda: is_deleting(world.at_home()))
+    await world.home.until(lambda: is_deleting(world.home_pod()))
     await world.settle()
-    assert world.at_home()["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert world.home_pod()["metadata"]["deletionGracePeriodSeconds"] == 30
     assert deletes(world) == 1
-    (event,) = await world.told("RemoteNodeLost")
+    (event,) = await world.events_with_reason("RemoteNodeLost")
     assert "node worker" in event["message"]
 
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
     assert world.home.find(PODS, "a", "default") is None
-    assert world.there() is None
+    assert world.remote_pod() is None
 
 
 async def test_pod_on_a_ready_node_is_never_deleted_at_home(
@@ -74,14 +74,14 @@ async def test_pod_on_a_ready_node_is_never_deleted_at_home(
     assert not world.engine.pods.controller.queue._later
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert not is_deleting(world.at_home())
-    assert world.there() is not None
+    assert not is_deleting(world.home_pod())
+    assert world.remote_pod() is not None
 
 
 async def test_node_lost_after_the_deletion_counts(world: World, short_wait: float) -> None:
     await deleted_in_the_remote(world, ready="True")
     reports(world, "Unknown")
-    await world.home.until(lambda: is_deleting(world.at_home()))
+    await world.home.until(lambda: is_deleting(world.home_pod()))
 
 
 async def test_pod_is_recreated_in_place_if_its_node_comes_back(
@@ -92,7 +92,7 @@ async def test_pod_is_recreated_in_place_if_its_node_comes_back(
     reports(world, "True")
     world.remote.remove(PODS, "a", THERE)
     await world.settle()
-    assert world.there() is not None
+    assert world.remote_pod() is not None
     assert deletes(world) == 0
 
 
@@ -104,7 +104,7 @@ async def test_restarted_bridge_deletes_the_home_pod_of_a_lost_node(
     reports(world, "Unknown")
     world.remote.delete(PODS, "a", THERE, grace_seconds=1)
     await world.start()
-    await world.home.until(lambda: is_deleting(world.at_home()))
+    await world.home.until(lambda: is_deleting(world.home_pod()))
 
 
 async def test_pod_that_no_longer_exists_is_not_deleted_at_home(

@@ -21,7 +21,7 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from sync.pods.plan import plan, skip_reason
-from tests.sync.podstates import FORMER_UID, LATELY, NOW, POLICY, REMOTE_UID, home, remote
+from tests.sync.podstates import NOW, POLICY, PREVIOUS_UID, RECENTLY, REMOTE_UID, home, remote
 from translators.objects import Object
 
 
@@ -44,7 +44,7 @@ def _selects(pod: Object, label: str) -> Object:
 
 _CREATE = [Create()]
 _NODE = {"metadata": {"name": "burst", "labels": {"name": "burst"}}}
-_ORPHAN = [DeleteOrphan(uid=REMOTE_UID, home_uid=FORMER_UID)]
+_ORPHAN = [DeleteOrphan(uid=REMOTE_UID, home_uid=PREVIOUS_UID)]
 _STATUS = ("status", None, None)
 _RUNNING = ("status", "Running", None)
 _SUCCEEDED = ("status", "Succeeded", None)
@@ -56,11 +56,11 @@ _IMAGES = {"cluster-bridge.io/carried-images": '{"main":"busybox:2"}'}
 _TABLE: dict[str, tuple[PodState, list[Any]]] = {
     "nothing is there and nothing is done": (PodState(None, None), []),
     "a remote pod without a home pod is deleted": (
-        PodState(None, remote(of=FORMER_UID)),
+        PodState(None, remote(of=PREVIOUS_UID)),
         _ORPHAN,
     ),
     "one that is being deleted already is left to it": (
-        PodState(None, remote(of=FORMER_UID, deleting=30)),
+        PodState(None, remote(of=PREVIOUS_UID, deleting=30)),
         [],
     ),
     "one that nobody can tell whose it is goes too": (
@@ -68,19 +68,19 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         [DeleteOrphan(uid=REMOTE_UID, home_uid=None)],
     ),
     "a remote pod of a former home pod makes room": (
-        PodState(home(), remote(of=FORMER_UID)),
+        PodState(home(), remote(of=PREVIOUS_UID)),
         _ORPHAN,
     ),
     "a new pod waits while that one ends": (
-        PodState(home(), remote(of=FORMER_UID, deleting=30)),
+        PodState(home(), remote(of=PREVIOUS_UID, deleting=30)),
         [],
     ),
     "which it shows where no kubelet confirms that end": (
-        PodState(home(), remote(of=FORMER_UID, deleting=30), eviction_seconds=0.0),
+        PodState(home(), remote(of=PREVIOUS_UID, deleting=30), eviction_seconds=0.0),
         [("status", None, "RemotePodTerminating")],
     ),
     "also a pod that is being deleted waits for it": (
-        PodState(home(deleting=30), remote(of=FORMER_UID, deleting=30)),
+        PodState(home(deleting=30), remote(of=PREVIOUS_UID, deleting=30)),
         [],
     ),
     "a new pod is made": (PodState(home(), None), _CREATE),
@@ -111,7 +111,7 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         [("status", "Pending", None), *_CREATE],
     ),
     "one that waits is looked at when its deadline passes": (
-        PodState(home(refused=LATELY, deadline=600), None),
+        PodState(home(refused=RECENTLY, deadline=600), None),
         [*_CREATE, RequeueAfter(360)],
     ),
     "one that does not wait is not": (PodState(home(deadline=600), None), _CREATE),
@@ -120,21 +120,21 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         [_STATUS, RequeueAfter(200), RequeueAfter(300)],
     ),
     "and has failed then": (
-        PodState(home(refused=LATELY, deadline=200), None),
+        PodState(home(refused=RECENTLY, deadline=200), None),
         [("status", "Failed", "DeadlineExceeded")],
     ),
     "also while the remote finds no node": (
-        PodState(home(waits=LATELY, deadline=200), remote(phase="Pending", waits=True)),
+        PodState(home(waits=RECENTLY, deadline=200), remote(phase="Pending", waits=True)),
         [("status", "Failed", "DeadlineExceeded"), Delete(REMOTE_UID, None)],
     ),
     "until which it is waited for": (
         PodState(
-            home(waits=LATELY, deadline=250), remote(phase="Pending", waits=True, deadline=250)
+            home(waits=RECENTLY, deadline=250), remote(phase="Pending", waits=True, deadline=250)
         ),
         [RequeueAfter(10), RequeueAfter(60)],
     ),
     "a deadline of a pod that is on a node is its kubelet's": (
-        PodState(home(waits=LATELY, deadline=200), remote(deadline=200)),
+        PodState(home(waits=RECENTLY, deadline=200), remote(deadline=200)),
         [_RUNNING],
     ),
     "one that must not run twice is marked before it is let go": (

@@ -27,7 +27,7 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from sync.pods.plan import plan
-from tests.sync.podstates import FORMER_UID, LATELY, LONG_AGO, NOW, POLICY, home, remote
+from tests.sync.podstates import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
 from translators.objects import Object
 
 #: Every home state that the plan tells apart.
@@ -39,7 +39,7 @@ _HOME: dict[str, Object | None] = {
     "ran Always": home(phase="Running"),
     "ran OnFailure": home(phase="Running", policy="OnFailure"),
     "ran Never": home(phase="Running", policy="Never"),
-    "waits": home(waits=LATELY),
+    "waits": home(waits=RECENTLY),
     "waited": home(waits=LONG_AGO),
     "waited Never": home(waits=LONG_AGO, marked=True, policy="Never"),
     "skipped": home(daemon=True),
@@ -66,8 +66,8 @@ _REMOTE: dict[str, dict[str, Any]] = {
     "over": {"remote": remote(phase="Succeeded")},
     "g": {"remote": remote(deleting=30)},
     "g.f": {"remote": remote(phase="Failed", deleting=30)},
-    "old": {"remote": remote(of=FORMER_UID)},
-    "old.g": {"remote": remote(of=FORMER_UID, deleting=30)},
+    "old": {"remote": remote(of=PREVIOUS_UID)},
+    "old.g": {"remote": remote(of=PREVIOUS_UID, deleting=30)},
     "unpl": {"remote": _UNPLACED},
     "u.g": {"remote": remote(phase="Pending", waits=True, deleting=0)},
     "u.e": {"remote": None, "last_remote": _UNPLACED},

@@ -27,12 +27,12 @@ from sync.pods.actions import (
 from sync.pods.plan import plan, skip_reason
 from tests.fakeapi.patching import strategic
 from tests.sync.podstates import (
-    FORMER_UID,
     HOME_UID,
-    LATELY,
     LONG_AGO,
     NOW,
     POLICY,
+    PREVIOUS_UID,
+    RECENTLY,
     REMOTE_UID,
     VERSION,
     home,
@@ -57,7 +57,7 @@ def _homes() -> Iterator[Object | None]:
             yield home(policy=policy, marked=True, deleting=deleting)
             yield home(policy=policy, deleting=deleting, daemon=True)
             yield home(policy=policy, deleting=deleting, image="busybox:2")
-    for policy, since in product(_POLICIES, (LATELY, LONG_AGO)):
+    for policy, since in product(_POLICIES, (RECENTLY, LONG_AGO)):
         yield home(policy=policy, waits=since, marked=policy == "Never")
     yield home(waits=LONG_AGO, deleting=30)
 
@@ -66,7 +66,7 @@ def _remotes() -> Iterator[Object | None]:
     yield None
     yield {"metadata": {"uid": "remote-2"}}
     for phase, deleting, of in product(
-        ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5), (HOME_UID, FORMER_UID)
+        ("Pending", "Running", "Succeeded", "Failed"), (None, 30, 5), (HOME_UID, PREVIOUS_UID)
     ):
         yield remote(phase=phase, deleting=deleting, of=of)
     for deleting in (None, 0):

@@ -66,7 +66,7 @@ async def test_secret_exists_before_the_pod(asking: World) -> None:
     ca, token = texts(asking)
     assert ca == CA
     assert token.startswith(PREFIX)
-    there = asking.there()
+    there = asking.remote_pod()
     assert there is not None
     [volume] = there["spec"]["volumes"]
     data = tokens(asking)["data"]
@@ -98,7 +98,7 @@ async def test_a_pod_without_a_token_costs_nothing(asking: World) -> None:
     await asking.start()
     asking.pod(automountServiceAccountToken=False)
     await asking.settle()
-    assert asking.there() is not None
+    assert asking.remote_pod() is not None
     assert asking.home.requests("POST", "*/token") == []
     assert _all(asking) == []
 
@@ -194,7 +194,7 @@ async def test_ca_follows_home(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.forget()
+    asking.clear_logs()
     asking.home.update(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default")
     await asking.settle()
     assert "another" in texts(asking)
@@ -235,7 +235,7 @@ async def test_recreated_pod_keeps_its_secret(asking: World) -> None:
     before = tokens(asking)
     asking.remote.remove(PODS, "a", THERE)
     await asking.settle()
-    assert asking.there() is not None
+    assert asking.remote_pod() is not None
     assert tokens(asking)["metadata"]["uid"] == before["metadata"]["uid"]
 
 
@@ -251,13 +251,13 @@ async def test_deleted_secret_is_recreated(asking: World) -> None:
 async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: World) -> None:
     await asking.start()
     asking.pod(serviceAccountName="clerk")
-    await asking.told("TokenRefused")
+    await asking.events_with_reason("TokenRefused")
     await asking.settle(waiting=True)
-    assert asking.there() is None
+    assert asking.remote_pod() is None
     assert asking.status()["reason"] == "TokenRefused"
     assert 'serviceaccounts "clerk" not found' in asking.status()["message"]
     asking.home.put(service_account("clerk"))
-    await asking.remote.until(asking.there)
+    await asking.remote.until(asking.remote_pod)
 
 
 async def test_failed_renewal_is_an_event_of_the_running_pod(asking: World) -> None:
@@ -270,7 +270,7 @@ async def test_failed_renewal_is_an_event_of_the_running_pod(asking: World) -> N
     await asking.stop()
     asking.now = "2030-01-01T01:00:00Z"
     await asking.start(settle=False)
-    await asking.told("TokenRefused")
+    await asking.events_with_reason("TokenRefused")
 
 
 async def test_a_home_secret_of_that_name_is_not_copied(asking: World) -> None:
@@ -309,7 +309,7 @@ async def test_no_token_is_in_a_log_an_event_or_a_repr(
     refused = asking.remote.fail(Fault("POST", "*/secrets", code=422, times=100))
     await asking.start()
     asking.pod()
-    await asking.told("RemoteInvalid")
+    await asking.events_with_reason("RemoteInvalid")
     await asking.stop()
     asking.remote.heal(refused)
     await asking.start()

@@ -74,9 +74,9 @@ async def test_pod_times_out_after_the_timeout_and_not_before(patient: World, re
     await waiting(patient, restartPolicy=restart)
     finds_no_node(patient, "0/2 nodes are available: 2 Insufficient cpu.")
     await minutes_pass(patient, 2)
-    assert patient.there()
+    assert patient.remote_pod()
     await minutes_pass(patient, 3)
-    assert patient.there() is None
+    assert patient.remote_pod() is None
     status = patient.status()
     assert (status["phase"], status["reason"]) == ("Failed", "RemoteUnschedulable")
     assert status["message"].endswith(
@@ -84,10 +84,10 @@ async def test_pod_times_out_after_the_timeout_and_not_before(patient: World, re
     )
     disrupted = next(c for c in status["conditions"] if c["type"] == "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", "RemoteUnschedulable")
-    await patient.told("RemoteUnschedulable")
+    await patient.events_with_reason("RemoteUnschedulable")
     await patient.restart()
     assert patient.writes() == []
-    assert patient.there() is None
+    assert patient.remote_pod() is None
 
 
 async def test_pod_bound_at_the_timeout_stays(patient: World) -> None:
@@ -101,7 +101,7 @@ async def test_pod_bound_at_the_timeout_stays(patient: World) -> None:
     await patient.remote.until(lambda: patient.remote.writes("*/pods/a"))
     patient.remote.unmute_watches()
     await patient.settle()
-    remote = patient.there()
+    remote = patient.remote_pod()
     assert remote is not None
     assert "deletionTimestamp" not in remote["metadata"]
     patient.runs()
@@ -118,9 +118,9 @@ async def test_kill_around_the_timeout_ends_in_the_same_status(
     if withdrawn:
         patient.remote.remove(PODS, "a", THERE)
     patient.now = _MINUTE.format(4)
-    patient.forget()
+    patient.clear_logs()
     await patient.start()
-    assert patient.there() is None
+    assert patient.remote_pod() is None
     assert patient.status()["reason"] == "RemoteUnschedulable"
     assert not patient.remote.requests("POST", "*/pods"), "it was not made again"
 
@@ -129,7 +129,7 @@ async def test_failed_deletion_at_the_timeout_is_retried(patient: World) -> None
     await waiting(patient)
     patient.remote.fail(Fault("DELETE", "*/pods/a", code=500, times=3))
     await minutes_pass(patient, 4)
-    assert patient.there() is None
+    assert patient.remote_pod() is None
     assert patient.status()["phase"] == "Failed"
 
 
@@ -140,7 +140,7 @@ async def test_timed_out_pod_with_a_remote_finalizer_fails_after_its_deletion(
     kept: Object = {"metadata": {"finalizers": ["example.com/look"]}}
     patient.remote.update(PODS, "a", kept, THERE)
     await minutes_pass(patient, 4)
-    assert patient.there()
+    assert patient.remote_pod()
     assert patient.status()["phase"] == "Pending"
     assert "reason" not in patient.status(), "it is not made again, and so that is not said"
     patient.remote.remove(PODS, "a", THERE)
@@ -169,5 +169,5 @@ async def test_without_a_timeout_it_waits_for_ever(world: World) -> None:
     world.now = _MINUTE.format(59)
     finds_no_node(world, "still nothing")
     await world.settle()
-    assert world.there()
+    assert world.remote_pod()
     assert told(world)["message"] == "still nothing"

@@ -22,11 +22,11 @@ async def _running(world: World, **spec: object) -> None:
     await world.settle()
     world.runs()
     await world.settle()
-    world.forget()
+    world.clear_logs()
 
 
 def _change(world: World, **container: object) -> None:
-    before = world.at_home()["spec"]["containers"][0]
+    before = world.home_pod()["spec"]["containers"][0]
     world.home.update(PODS, "a", {"spec": {"containers": [{**before, **container}]}}, "default")
 
 
@@ -47,7 +47,7 @@ async def test_ephemeral_container_is_added_after_its_references(world: World) -
         f"remote POST /api/v1/namespaces/{THERE}/configmaps",
         f"{pods}/ephemeralcontainers",
     ]
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["ephemeralContainers"][0]["name"] == "debugger"
     await world.restart()
@@ -66,7 +66,7 @@ async def test_fields_of_an_ephemeral_container_that_the_remote_drops_are_an_eve
     world.remote.store.webhook = drop
     debugger = {"name": "debugger", "image": "busybox:1", "securityContext": {"runAsUser": 7}}
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debugger]}}, "default")
-    (event,) = await world.told("FieldDropped")
+    (event,) = await world.events_with_reason("FieldDropped")
     assert "spec.ephemeralContainers[debugger].securityContext" in event["message"]
 
 
@@ -74,7 +74,7 @@ async def test_recreated_pod_gets_its_ephemeral_container(world: World) -> None:
     world.pod()
     world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
     await world.start()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert [it["name"] for it in remote["spec"]["ephemeralContainers"]] == ["debugger"]
 
@@ -93,7 +93,7 @@ async def test_resize_uses_its_subresource_and_keeps_remote_defaults(world: Worl
     await world.settle()
     pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
     assert _remote_writes(world) == [f"{pods}/resize", pods], "which is recorded"
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "2", "memory": "1Gi"},
@@ -127,10 +127,10 @@ async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
     assert _remote_writes(world) == []
     assert not [it for it in world.home.objects(EVENTS) if it["reason"] == "UpdateRefused"]
     status = world.status()
-    assert status["observedGeneration"] == world.at_home()["metadata"]["generation"]
+    assert status["observedGeneration"] == world.home_pod()["metadata"]["generation"]
     _change(world, resources={"requests": {"cpu": "500m"}, "limits": {"cpu": "200m"}})
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "500m", "memory": "1Gi"},
@@ -154,7 +154,7 @@ async def test_reverted_update_counts_as_observed(world: World) -> None:
     await world.settle()
     world.runs()
     await world.settle()
-    assert world.status()["observedGeneration"] == world.at_home()["metadata"]["generation"]
+    assert world.status()["observedGeneration"] == world.home_pod()["metadata"]["generation"]
 
 
 def _pending(world: World) -> Object | None:
@@ -189,7 +189,7 @@ async def test_rejected_resize_sets_the_condition_of_a_kubelet(
     await world.remote.until(lambda: fault.hits > hits + 2)
     assert _pending(world) == told, "it does not flap"
     await world.stop()
-    world.forget()
+    world.clear_logs()
     await world.start(settle=False)
     hits = fault.hits
     await world.remote.until(lambda: fault.hits > hits)
@@ -202,7 +202,7 @@ async def test_rejected_resize_sets_the_condition_of_a_kubelet(
     world.remote.heal()
     await world.settle()
     assert _pending(world) is None
-    assert len(await world.told("UpdateRefused")) == 1
+    assert len(await world.events_with_reason("UpdateRefused")) == 1
 
 
 async def test_reverted_resize_is_no_longer_pending(
@@ -210,7 +210,7 @@ async def test_reverted_resize_is_no_longer_pending(
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
     await _running(world)
-    before = world.at_home()["spec"]["containers"][0].get("resources") or {}
+    before = world.home_pod()["spec"]["containers"][0].get("resources") or {}
     world.remote.fail(Fault("PATCH", "*/pods/a/resize", code=422, message="no", times=None))
     _change(world, resources={"requests": {"cpu": "2000"}})
     await world.home.until(lambda: _pending(world))
@@ -239,7 +239,7 @@ async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
     assert _remote_writes(world) == []
     _change(world, image="busybox:2")
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["image"] == "busybox:2"
 
@@ -261,11 +261,11 @@ async def test_update_reverted_by_a_webhook_is_not_repeated(world: World) -> Non
     _change(world, resources={"requests": {"cpu": "3"}})
     await world.settle()
     assert len(_resizes(world)) == 2, "another change is another try"
-    world.forget()
+    world.clear_logs()
     world.remote.store.webhook = None
     world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["metadata"]["labels"]["x"] == "y"
     assert len(_remote_writes(world)) == 1, "what is futile keeps nothing else back"
@@ -278,14 +278,14 @@ async def test_rejected_update_does_not_hold_up_others(
     await _running(world)
     fault = world.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
     _change(world, image="busybox:2", resources={"requests": {"cpu": "2"}})
-    await world.told("UpdateRefused")
+    await world.events_with_reason("UpdateRefused")
     await world.remote.until(lambda: fault.hits >= 2)
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
     world.remote.heal()
     await world.settle()
-    assert len(await world.told("UpdateRefused")) == 1
+    assert len(await world.events_with_reason("UpdateRefused")) == 1
 
 
 # -- what is dropped or refused ------------------------------------------------------------
@@ -294,7 +294,7 @@ async def test_rejected_update_does_not_hold_up_others(
 async def test_dropped_fields_are_reported_in_one_event(world: World) -> None:
     await world.start()
     world.pod(schedulerName="mine", priorityClassName="urgent")
-    (event,) = await world.told("FieldDropped")
+    (event,) = await world.events_with_reason("FieldDropped")
     await world.settle()
     assert "spec.schedulerName: names a scheduler of home" in event["message"]
     assert "; spec.priorityClassName: urgent is not a PriorityClass" in event["message"]
@@ -307,7 +307,7 @@ async def test_priority_class_that_the_remote_has_is_kept(world: World) -> None:
     await world.start()
     world.pod(priorityClassName="urgent", priority=7)
     await world.settle()
-    remote = world.there()
+    remote = world.remote_pod()
     assert remote
     assert remote["spec"]["priorityClassName"] == "urgent"
     assert world.home.objects(EVENTS) == []
@@ -320,7 +320,7 @@ async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(world:
     world.home.put(config_map("conf"))
     await world.start()
     world.pod(uses=["cm/conf"], hostNetwork=True)
-    await world.told("FieldRefused")
+    await world.events_with_reason("FieldRefused")
     await world.settle()
     assert world.status()["reason"] == "FieldRefused"
     assert world.status()["message"].startswith("spec.hostNetwork: ")

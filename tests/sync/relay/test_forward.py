@@ -88,7 +88,7 @@ async def with_pods(world: World, *names: str) -> None:
     for name in names:
         world.runs(name)
     await world.settle()
-    world.forget()
+    world.clear_logs()
 
 
 def slices(world: World) -> list[Object]:
@@ -188,7 +188,7 @@ async def test_ports_are_restored_after_a_crash(world: World, listeners: FakeLis
     assert len(slices(world)) == 2, "it did not take them back"
     world.listeners = again = FakeListeners()
     again.next = 7000
-    world.forget()
+    world.clear_logs()
     await world.start()
     assert published(world) == [4000, 4001]
     assert [it for it in world.writes() if "endpointslices" in it] == []
@@ -256,12 +256,12 @@ async def test_short_watch_interruption_removes_nothing(
 async def test_unsupported_service_is_reported_once(world: World, listeners: FakeListeners) -> None:
     world.home.put(service("headless", clusterIP="None"))
     await with_pods(world, "a")
-    (event,) = await world.told("RelayLeftOut")
+    (event,) = await world.events_with_reason("RelayLeftOut")
     assert event["involvedObject"]["name"] == "headless"
     world.runs("a", conditions=[{"type": "Ready", "status": "False"}])
     world.runs("a")
     await world.settle()
-    (event,) = await world.told("RelayLeftOut")
+    (event,) = await world.events_with_reason("RelayLeftOut")
     assert event["count"] == 1
 
 
@@ -275,7 +275,7 @@ async def test_unavailable_port_is_reported_and_retried(
     await world.settle(waiting=True)
     world.runs("a")
     await world.settle(waiting=True)
-    (event,) = await world.told("RelayNoPort")
+    (event,) = await world.events_with_reason("RelayNoPort")
     assert event["involvedObject"]["name"] == "web"
     listeners.full = False
     world.engine.retry_now()
@@ -291,7 +291,7 @@ async def test_rejected_connections_are_reported_once_per_interval(
         listeners.limited(WEB, "it has 1000 open")
     listeners.limited(Key("default", "of nobody"), "it has 1000 open")
     await world.settle()
-    (event,) = await world.told("RelayLimited")
+    (event,) = await world.events_with_reason("RelayLimited")
     assert event["involvedObject"]["name"] == "web"
     assert event["message"].endswith("are rejected: it has 1000 open")
     assert event["count"] == 1

@@ -75,7 +75,7 @@ async def with_pods(world: World, *names: str) -> None:
     world.home.put(service(clusterIP="None"))
     await world.start()
     await more_pods(world, *names)
-    world.forget()
+    world.clear_logs()
 
 
 async def more_pods(world: World, *names: str) -> None:
@@ -133,7 +133,7 @@ async def test_deleted_pod_releases_its_address(world: World, listeners: FakeLis
     await with_pods(world, *(f"web-{n}" for n in range(ROOM + 1)))
     lacking = {f"web-{n}" for n in range(ROOM + 1)} - set(published(world))
     assert len(lacking) == 1
-    (event,) = await world.told("RelayLeftOut")
+    (event,) = await world.events_with_reason("RelayLeftOut")
     assert event["involvedObject"]["name"] == "web"
     assert f"all {ROOM} of --relay-cidr {CIDR} are taken" in event["message"]
 
@@ -177,7 +177,7 @@ async def test_addresses_are_restored_after_a_crash(world: World, listeners: Fak
         end = slice_["endpoints"][0]
         change = {"endpoints": [{**end, "addresses": [swapped[end["hostname"]]]}]}
         world.home.update(ENDPOINT_SLICES, slice_["metadata"]["name"], change, "default")
-    world.forget()
+    world.clear_logs()
     world.listeners = again = FakeListeners()
     await world.start()
     assert published(world) == again.pods() == swapped
@@ -249,7 +249,7 @@ async def test_nothing_is_published_before_the_bridge_listens(
     world.runs("web-0")
     await world.settle(waiting=True)
     assert slices(world) == []
-    (event,) = await world.told("RelayNoPort")
+    (event,) = await world.events_with_reason("RelayNoPort")
     assert event["message"] == listeners.refuses
     listeners.refuses = ""
     world.engine.retry_now()

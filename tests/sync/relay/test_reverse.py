@@ -135,7 +135,7 @@ class There:
         self.runs(pod)
         await self.world.settle()
         assert self.published() == ["10.9.0.50"]
-        self.world.forget()
+        self.world.clear_logs()
         return pod
 
 
@@ -334,7 +334,7 @@ async def test_unresponsive_agent_is_replaced_with_an_event(there: There) -> Non
     second = next(it for it in there.relays() if it["metadata"]["name"] != name)
     there.runs(second, "10.9.0.51")
     await there.world.remote.until(lambda: there.published() == ["10.9.0.51"])
-    (event,) = await there.world.told("RelayBackSilent")
+    (event,) = await there.world.events_with_reason("RelayBackSilent")
     assert event["involvedObject"]["name"] == "web"
     assert name in event["message"]
     assert event["count"] == 1
@@ -368,7 +368,7 @@ async def test_version_warning_is_reported_once(there: There) -> None:
     for _ in range(2):
         there.forwarder.tell()
         await there.world.settle()
-    (event,) = await there.world.told("RelayBackVersion")
+    (event,) = await there.world.events_with_reason("RelayBackVersion")
     assert event["involvedObject"]["name"] == "web"
     assert "it is of release 9" in event["message"]
     assert event["count"] == 1
@@ -427,7 +427,7 @@ async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There)
     there.world.home.put(service("aaa"))
     there.world.home.put(endpoints("10.1.0.9", name="aaa"))
     there.replace_forwarder()
-    there.world.forget()
+    there.world.clear_logs()
     await there.world.start()
     assert ports < set(there.forwarder.routes)
     assert [it for it in there.world.writes() if "DELETE" in it or "PATCH" in it] == []
@@ -491,7 +491,7 @@ async def test_rejected_agent_pod_is_reported_at_the_service(there: There) -> No
     there.world.home.put(endpoints("10.1.0.1"))
     await there.world.start()
     there.world.pod("client")
-    (event,) = await there.world.told("RelayBackRefused")
+    (event,) = await there.world.events_with_reason("RelayBackRefused")
     assert event["involvedObject"]["name"] == "web"
     there.world.remote.heal()
     there.world.engine.retry_now()
@@ -503,11 +503,11 @@ async def test_unsupported_service_is_reported_once(there: There) -> None:
     there.world.home.put(service("headless", clusterIP="None"))
     there.world.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
-    (event,) = await there.world.told("RelayBackLeftOut")
+    (event,) = await there.world.events_with_reason("RelayBackLeftOut")
     assert event["involvedObject"]["name"] == "headless"
     there.world.home.put(service("another"))
     await there.world.settle()
-    (event,) = await there.world.told("RelayBackLeftOut")
+    (event,) = await there.world.events_with_reason("RelayBackLeftOut")
     assert event["count"] == 1
 
 
@@ -515,7 +515,7 @@ async def test_recreated_service_is_reported_again(there: There) -> None:
     there.world.home.put(service("headless", clusterIP="None"))
     there.world.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
-    await there.world.told("RelayBackLeftOut")
+    await there.world.events_with_reason("RelayBackLeftOut")
     there.world.home.delete(SERVICES, "headless", "default")
     await there.world.settle()
     there.world.home.put(service("headless", clusterIP="None"))
@@ -559,7 +559,7 @@ async def test_image_pull_failure_is_reported_once_at_the_service(there: There) 
         waits = {"name": "relay", "state": {"waiting": {"reason": reason}}}
         there.world.runs(name, THERE, phase="Pending", conditions=[], containerStatuses=[waits])
         await there.world.settle()
-    (event,) = await there.world.told("RelayBackWaiting")
+    (event,) = await there.world.events_with_reason("RelayBackWaiting")
     assert event["involvedObject"]["name"] == "web"
     assert "ImagePullBackOff" in event["message"]
     assert event["count"] == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sync.podstates import LATELY, LONG_AGO, NOW, POLICY, home, remote
+from tests.sync.podstates import LONG_AGO, NOW, POLICY, RECENTLY, home, remote
 from translators.merge_patch import status_patch
 from translators.objects import Object
 from translators.pods import status, unschedulable_timeout
@@ -37,7 +37,7 @@ def test_pod_is_unschedulable_while_the_scheduler_finds_no_node(there: Object, w
 
 
 @pytest.mark.parametrize(
-    ("since", "left"), [(LATELY, 60), (LONG_AGO, 0), ("2025-11-03T11:00:00Z", 300), (None, None)]
+    ("since", "left"), [(RECENTLY, 60), (LONG_AGO, 0), ("2025-11-03T11:00:00Z", 300), (None, None)]
 )
 def test_timeout_counts_from_the_first_report_at_home(
     since: str | None, left: float | None
@@ -54,7 +54,7 @@ def _told(pod: Object, there: Object, now: str) -> Object:
 
 
 def test_remote_clock_and_message_changes_do_not_reset_the_timeout() -> None:
-    pod = _told(home(), _says(lastTransitionTime="2020-01-01T00:00:00Z"), LATELY)
+    pod = _told(home(), _says(lastTransitionTime="2020-01-01T00:00:00Z"), RECENTLY)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
     pod = _told(pod, _says(message="0/3 nodes are available"), NOW)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
@@ -68,7 +68,7 @@ def test_gated_time_does_not_count() -> None:
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
     pod = _told(home(), gated, LONG_AGO)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) is None
-    pod = _told(pod, _says(), LATELY)
+    pod = _told(pod, _says(), RECENTLY)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
 
 
