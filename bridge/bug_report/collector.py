@@ -43,7 +43,7 @@ MAX_OBJECTS = 2000
 
 @dataclass(frozen=True, slots=True)
 class BugReportSettings:
-    """Options of `bridge bugreport`."""
+    """Options of `bridge bug-report`."""
 
     home: KubeconfigRef
     name: str = ""

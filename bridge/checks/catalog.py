@@ -304,7 +304,7 @@ _CHECKS = (
         "Objects with the bridge's labels that belong to no virtual node of this home, or to "
         "another home. The remote does not show whether a bridge of another home still manages "
         "them.",
-        "`bridge garbage --kubeconfig REMOTE` lists them, and with --remove removes those of one "
+        "`bridge prune --kubeconfig REMOTE` lists them, and with --remove removes those of one "
         "home",
     ),
     Check(

@@ -95,7 +95,7 @@ async def leftovers(context: CheckContext) -> list[Finding]:
         found.append(warning("BRG504", "remote", text))
     if theirs:
         text = f"objects of another home, left over unless its bridge runs: {_describe(theirs)}"
-        found.append(info("BRG504", "remote", text, "`bridge garbage --kubeconfig REMOTE`"))
+        found.append(info("BRG504", "remote", text, "`bridge prune --kubeconfig REMOTE`"))
     return found or [ok("BRG504", "remote", "all objects belong to nodes of this home")]
 
 

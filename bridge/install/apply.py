@@ -110,7 +110,7 @@ async def _check_namespace(home: KubeClient, objects: Sequence[Object], node: st
                     f"home: the bridge of node {node} is installed in namespace {namespace} "
                     f"({resource.kind} {namespace}/{name}); nothing was changed. Join with "
                     f"--namespace {namespace} to change it. To move it, remove it first: `bridge "
-                    f"leave --name {node}`, or `kubectl delete deployment,secret -n {namespace} -l "
+                    f"leave {node}`, or `kubectl delete deployment,secret -n {namespace} -l "
                     f"{names.label_selector(node)}`, which leaves the pods of the node running"
                 )
 

@@ -193,7 +193,7 @@ def _raise_if_permanent(pod: Object, node: str) -> None:
         if _is_crash_looping(status) and starts >= MAX_STARTS:
             raise PreflightError(
                 f"home: pod {name_of(pod)} is in a crash loop: {_last_lines(status)}; the "
-                "installation stays: fix the cause and join again, or run `bridge leave --name "
+                "installation stays: fix the cause and join again, or run `bridge leave "
                 f"{node}`"
             )
 

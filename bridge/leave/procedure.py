@@ -82,7 +82,7 @@ async def _connect_home(settings: LeaveSettings, notify: Notify) -> AsyncIterato
             )
         except PreflightError as error:
             raise PreflightError(
-                f"{error}; nothing was removed. If home is permanently gone, `bridge garbage "
+                f"{error}; nothing was removed. If home is permanently gone, `bridge prune "
                 "--kubeconfig REMOTE` lists and removes what is in the remote"
             ) from error
         yield home

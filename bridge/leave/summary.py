@@ -66,7 +66,7 @@ class HomeState:
     relay_cidr: str = ""
     """The range of a local route that a killed bridge left on this machine; "" for none."""
     installation: ExistingInstallation | None = None
-    """What `bridge join --in-cluster` installed."""
+    """What `bridge install` installed."""
     warnings: list[str] = field(default_factory=list)
     """Secrets with an installation's labels that were ignored, and why."""
     offloaded_namespaces: list[str] = field(default_factory=list)
@@ -157,7 +157,7 @@ def leftover_lines(
         lines = _object_lines("remote: the remote pod of home's Pod", home_state.pods)
         lines.append("remote: the objects that were copied for these pods, and their namespaces")
     later = (
-        "remote: when it is reachable again, `bridge garbage --kubeconfig REMOTE --remove "
+        "remote: when it is reachable again, `bridge prune --kubeconfig REMOTE --remove "
         f"{home_state.home_id} --node {node}` removes the rest"
     )
     return [

@@ -151,7 +151,7 @@ async def _list_webhook_configurations(home: KubeClient) -> list[Object]:
 # -- test ----------------------------------------------------------------------------------
 
 _INSTALL_HINT = (
-    "install a webhook with `bridge join --in-cluster --offload-webhook`, or start `bridge "
+    "install a webhook with `bridge install --offload-webhook`, or start `bridge "
     "webhook` on a machine that home's API server reaches"
 )
 _NO_WEBHOOK = (

@@ -1,6 +1,6 @@
 """`bridge webhook --service`: one of several webhook replicas behind a Service in home's cluster.
 
-The replicas create nothing: `bridge join --in-cluster` installed the Service, an empty Secret and
+The replicas create nothing: `bridge install` installed the Service, an empty Secret and
 the MutatingWebhookConfiguration, all with the same name. Every replica maintains for all of them,
 by the rules of `bridge.offload.certificate_rotation`:
 

@@ -36,7 +36,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class PruneSettings:
-    """Options of `bridge garbage`."""
+    """Options of `bridge prune`."""
 
     remote: KubeconfigRef
     home: str = ""

@@ -169,7 +169,7 @@ class NamespaceMapping:
                     f"remote: pods of node {node} run in namespace {namespace_of(pod)}, "
                     f"but --namespace-template and --home-name now give {mapped} for home's "
                     f"{origin.namespace}; join with the previous ones, or remove the pods first: "
-                    f"bridge leave --name {node}"
+                    f"bridge leave {node}"
                 )
 
     def _is_certainly_ours(self, pod: Object, origin: Origin, home_pods: Store) -> bool:

@@ -164,7 +164,7 @@ async def test_join_into_another_namespace_is_rejected(home: Home, left: str) ->
         with pytest.raises(PreflightError) as caught:
             await home.apply(replace(WANTED, namespace="elsewhere"), dry=dry)
     assert f"is installed in namespace {WHERE} (" in str(caught.value)
-    assert f"bridge leave --name {NODE}" in str(caught.value)
+    assert f"bridge leave {NODE}" in str(caught.value)
     assert {kind.plural: home.two.home.objects(kind) for kind in INSTALLED_RESOURCES} == before
     assert home.notified == []
 

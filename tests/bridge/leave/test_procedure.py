@@ -568,7 +568,7 @@ async def test_force_reports_remote_failures_and_cleans_home(world: World) -> No
 
 async def test_unreachable_home_names_the_alternative(world: World) -> None:
     await world.two.home.stop()
-    assert "bridge garbage --kubeconfig" in await world.refused()
+    assert "bridge prune --kubeconfig" in await world.refused()
 
 
 # -- pods that do not end ------------------------------------------------------------------

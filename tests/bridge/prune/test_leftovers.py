@@ -1,4 +1,4 @@
-"""`bridge garbage`: lists and removes leftovers in a remote without any home."""
+"""`bridge prune`: lists and removes leftovers in a remote without any home."""
 
 from __future__ import annotations
 
