@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sync.kube.errors import Throttled
+
+if TYPE_CHECKING:
+    import tenacity
 
 T = TypeVar("T")
 
@@ -28,14 +31,31 @@ async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled)
     Returns what ``attempt`` returns. Raises Throttled after `MAX_ATTEMPTS`, and at once whatever
     else ``attempt`` raises.
     """
-    error = first
-    for number in range(1, MAX_ATTEMPTS):
-        await sleep(delay(error, number))
-        try:
-            return await attempt()
-        except Throttled as again:
-            error = again
-    raise error
+    import tenacity  # Only a process that is throttled pays for it.
+
+    pending: Throttled | None = first
+
+    async def send() -> T:
+        nonlocal pending
+        if pending is not None:
+            error, pending = pending, None
+            raise error
+        return await attempt()
+
+    retrying = tenacity.AsyncRetrying(
+        retry=tenacity.retry_if_exception_type(Throttled),
+        wait=_delay_before_next,
+        stop=tenacity.stop_after_attempt(MAX_ATTEMPTS),
+        sleep=lambda seconds: sleep(float(seconds)),
+        reraise=True,
+    )
+    return await retrying(send)
+
+
+def _delay_before_next(state: tenacity.RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    assert isinstance(error, Throttled)  # noqa: S101  # nothing else is retried
+    return delay(error, state.attempt_number)
 
 
 async def sleep(seconds: float) -> None:
