@@ -39,6 +39,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.language
 
 test-fast: lint
 	$(BIN)/pytest -n auto tests

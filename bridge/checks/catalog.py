@@ -28,7 +28,7 @@ class Check:
     title: str
     """The statement that holds when the check passes."""
     means: str
-    """What is checked, and the consequences of a failure."""
+    """The condition that is checked, and the consequences of a failure."""
     hint: str
     """What to do, unless the finding has a hint of its own."""
     join: bool = False
@@ -157,7 +157,7 @@ _CHECKS = (
     Check(
         "BRG302",
         "The node is Ready",
-        "The Ready condition of the Node. Its reason says what failed: a running bridge writes "
+        "The Ready condition of the Node. Its reason names what failed: a running bridge writes "
         "RemoteUnreachable, RemoteCredentialRefused, NoUsableNodes and others. Home writes "
         "NodeStatusUnknown when no bridge reports any more. If no bridge serves the node "
         "(BRG303), the condition is only the last one reported.",
@@ -322,7 +322,7 @@ _CHECKS = (
         "Pods on the node that the bridge does not create in the remote, with the reason of their "
         "condition cluster-bridge.io/Accepted, and pods of which a field was dropped or an update "
         "rejected, by their Events.",
-        "see `kubectl describe pod`: each pod says what to do",
+        "see `kubectl describe pod`: the Events name the remedy",
     ),
     Check(
         "BRG507",

@@ -34,7 +34,7 @@ from translators.timestamps import format_time
 
 #: Seconds to connect to one cluster; credential plugins may ask a person.
 CONNECT_SECONDS = 12.0
-#: Tells the requests of a command from those of the bridge in audit logs.
+#: Distinguishes the requests of a command from those of the bridge in audit logs.
 USER_AGENT = "cluster-bridge-check"
 #: Remaining lifetime at which a credential that nothing renews is a warning.
 EXPIRY_WARNING = timedelta(days=7)
@@ -111,7 +111,7 @@ def _failure(problem: KubeError) -> Finding:
 
 
 def _of_config(config: ClientConfig, cluster: Connectivity, named: str) -> Iterator[Finding]:
-    """What follows from the kubeconfig, after the attempt to connect."""
+    """Findings about the kubeconfig, after the attempt to connect."""
     side, ref = config.side, config.ref
     context = "" if ref.context else f" (context {config.context})"
     yield ok("BRG102", side, f"{named or ref}{context}")

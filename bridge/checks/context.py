@@ -1,4 +1,4 @@
-"""What a check works with: the two clusters as far as they respond, one virtual node, and facts.
+"""The input of a check: the two clusters as far as they respond, one virtual node, and facts.
 
 Facts that several checks need are read once per run, so that no two checks see different ones.
 """

@@ -1,6 +1,6 @@
-"""When a credential ends, as far as it tells, and whether it renews itself.
+"""When a credential expires, as far as it shows, and whether it renews itself.
 
-What is read of a kubeconfig here is which fields its user has, never what is in them.
+Of a kubeconfig, this module reads only which fields its user has, never their values.
 """
 
 from __future__ import annotations

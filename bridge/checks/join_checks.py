@@ -33,7 +33,7 @@ from translators.translation_policy import HostPort, Network
 
 @dataclass(frozen=True, slots=True)
 class JoinFacts:
-    """What the checks of a join found out."""
+    """The results of the checks of a join."""
 
     identity: Identity
     remote_id: str

@@ -74,7 +74,7 @@ class Finding:
 
 
 def summarize_names(names: Iterable[str]) -> str:
-    """The first `MAX_NAMES`, and the number of others."""
+    """The first `MAX_NAMES`, and the number of further ones."""
     found = list(names)
     more = f" and {len(found) - MAX_NAMES} more" if len(found) > MAX_NAMES else ""
     return ", ".join(found[:MAX_NAMES]) + more

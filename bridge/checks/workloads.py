@@ -26,7 +26,7 @@ from translators.pods import synthetic_status
 _BOUND = (CPU, MEMORY, "pods", "ephemeral-storage")
 #: System namespaces, whose pods are not offloaded.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
-#: The reason of pods that wait until an unmanaged object is gone.
+#: The reason of pods that wait until an unmanaged object is deleted.
 _REMOTE_CLASH = "RemoteClash"
 #: Reasons of Events about pods that run without a part of their spec.
 _REDUCED_REASONS = ("FieldDropped", "UpdateRefused")
@@ -128,7 +128,7 @@ async def metrics(context: CheckContext) -> list[Finding]:
 
 
 async def pods(context: CheckContext) -> list[Finding]:
-    """BRG506, and BRG503 of pods that wait until an unmanaged object is gone."""
+    """BRG506, and BRG503 of pods that wait until an unmanaged object is deleted."""
     found = (await context.home_client.list(PODS, fields=f"spec.nodeName={context.name}")).items
     waiting: defaultdict[str, list[Object]] = defaultdict(list)
     for pod in found:

@@ -7,7 +7,7 @@ over when it has not seen it change for the Lease's duration, by its own clock, 
 the observed resourceVersion.
 
 The Lease outlives the Node: it holds records of what bridges did in the remote, which the next
-bridge needs after somebody deleted the Node.
+bridge needs after a user deleted the Node.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def parse_lease(lease: Object) -> ElectionRecord:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a candidate knows of the Lease."""
+    """A candidate's knowledge of the Lease."""
 
     record: ElectionRecord | None
     """None where the Lease does not exist."""
@@ -135,7 +135,7 @@ def observe(
     now: float,
     node_exists: bool,
 ) -> Observation:
-    """What the candidate knows after it has read the Lease as ``record``. ``node_exists``: a Node
+    """The candidate's knowledge after it has read the Lease as ``record``. ``node_exists``: a Node
     of the name exists, so that a Lease that is missing at the first read may have been deleted
     while a bridge held it."""
     if record is None:

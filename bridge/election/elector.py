@@ -103,7 +103,7 @@ class LeaderElector:
         self.live_rival = ""
         """The last other candidate that was seen to renew the Lease; "" for none."""
         self.on_records_changed: Callable[[Mapping[str, str]], None] | None = None
-        """Called with the records when somebody else changed the Lease while this bridge holds it,
+        """Called with the records when another writer changed the Lease while this bridge holds it,
         before the next renewal. An exception ends `renew_until_lost` with the fence closed."""
         self.is_leader = False
         """Whether this bridge holds the Lease, as far as it knows."""
@@ -336,7 +336,7 @@ class LeaderElector:
     def _resolve_conflict(
         self, record: ElectionRecord | None, fence: Fence
     ) -> ElectionRecord | None:
-        """The state that the next write is based on, after somebody else changed the Lease. Raises
+        """The state that the next write is based on, after another writer changed the Lease. Raises
         LeadershipLost and NodeLeft."""
         if record is None:
             if fence.is_open:
@@ -355,7 +355,7 @@ class LeaderElector:
         self._observe(record)
         raise LeadershipLost(
             f"home: the lease of node {self._node} is held by "
-            f"{record.holder_name or 'nobody'} now; "
+            f"{record.holder_name or 'no bridge'} now; "
             "nothing more is written"
         )
 

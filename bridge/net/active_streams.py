@@ -18,7 +18,7 @@ _RETRY_AFTER = "5"
 
 
 def current_task_canceller() -> Callable[[], object]:
-    """What ends a stream that has no end of its own (yet): cancels the calling task."""
+    """Ends a stream that has no end of its own (yet): cancels the calling task."""
     task = asyncio.current_task()
     if task is None:
         raise RuntimeError("a stream is opened outside of a task")

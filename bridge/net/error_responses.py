@@ -1,6 +1,6 @@
 """Error responses of the kubelet API: handlers raise `HttpError`, the server writes plain text.
 
-home's API server copies the text into a Status for its caller, so every message says what failed
+home's API server copies the text into a Status for its caller, so every message names what failed
 and, if possible, the next step. No message contains a credential.
 """
 

@@ -43,7 +43,7 @@ _MAX_ADDRESSES = 4096
 #: One in so many descriptors may be a listener: 2,048 of 16,384.
 _FILES_PER_LISTENER = 8
 
-#: Which limit a request exceeds: the one over all namespaces, or its namespace's share.
+#: The limit that a request exceeds: the one over all namespaces, or its namespace's share.
 ExceededLimit = Literal["limit", "namespace-limit"]
 
 

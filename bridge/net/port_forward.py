@@ -49,7 +49,7 @@ _PORT_BYTES = 2
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 _OPCODES = (_CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG)
 _MAX_CONTROL_FRAME = 125
-#: What a server appends to the client's key for Sec-WebSocket-Accept (RFC 6455, 1.3).
+#: The server appends this to the client's key for Sec-WebSocket-Accept (RFC 6455, 1.3).
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
 

@@ -8,12 +8,12 @@ requests, during authentication and authorization, and while the end of a respon
 Guarantees:
 
 - At most `MAX_WAITING` connections wait. One more aborts the one that has waited longest, so that
-  a caller who opens connections in bulk keeps nobody else out. Admitted requests do not count: a
-  followed log or a tunnel ends when its ends do.
+  a caller who opens connections in bulk keeps no other caller out. Admitted requests do not
+  count: a followed log or a tunnel ends when its ends do.
 - None waits longer than `WAITING_TIMEOUT` seconds. This bounds request heads that arrive byte by
   byte, silent peers, and peers that do not read their response.
 - None refuses to read for longer than `STALL_TIMEOUT`.
-- A `PlainConnection` waits from start to end, whatever it requests.
+- A `PlainConnection` waits from start to end, for every request.
 - `close_gracefully` ends the connections that are open: at once between two requests, otherwise
   after the response to the current or, if there was none yet, the first request. A client retries
   when a used connection closes, but not when a new one does.

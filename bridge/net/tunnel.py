@@ -165,7 +165,7 @@ class Tunnel:
         self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
 
     def lost(self) -> None:
-        """Closes the tunnel, because one connection is gone."""
+        """Closes the tunnel, because one connection is lost."""
         self.close()
 
     def _check_idle(self) -> None:
@@ -250,7 +250,7 @@ class TunnelEnd(asyncio.Protocol):
         return self._lost or self._transport is None
 
     def peer_state(self) -> PeerState:
-        """What TCP knows of the peer at this end."""
+        """The state of the peer at this end, from TCP."""
         if self.is_gone or self._transport is None:
             return PeerState.ACKNOWLEDGED
         sock: socket.socket = self._transport.get_extra_info("socket")

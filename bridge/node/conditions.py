@@ -2,8 +2,8 @@
 
 Ready means that existing pods run and can be managed. So a remote whose nodes are all cordoned or
 tainted is Ready: home must not evict the pods that run there, and new pods stay away because the
-capacity excludes such nodes. Every other state has its own reason, and a message that says what to
-do. ``lastTransitionTime`` shows since when.
+capacity excludes such nodes. Every other state has its own reason, and a message with the
+remedy. ``lastTransitionTime`` shows since when.
 """
 
 from __future__ import annotations

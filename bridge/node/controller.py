@@ -67,7 +67,7 @@ class NodeTaken(BridgeError):
 class NodeController:
     """The controller of one Node. ``capacity`` aggregates its capacity from ``remote_nodes``, the
     informer of the remote's nodes; failures of the ``watched`` informers make it NotReady;
-    ``unschedulable_pods`` says whether pods wait for a node of the remote (None: not observed)."""
+    ``unschedulable_pods``: whether pods wait for a node of the remote (None: not observed)."""
 
     def __init__(
         self,

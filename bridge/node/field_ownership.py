@@ -3,8 +3,8 @@
 An annotation (`ANNOTATION_APPLIED`) records what the bridge set last, as in `kubectl apply`. So the
 last applied, the live and the desired value of each key are known (`metadata_patch`):
 
-- A new or changed desired value is set, unless somebody set another value in the meantime.
-- A key that is no longer desired is removed, unless somebody set another value.
+- A new or changed desired value is set, unless a user set another value in the meantime.
+- A key that is no longer desired is removed, unless a user set another value.
 - While the desired value is unchanged, edits and removals by people stay.
 - Keys that identify the node (`is_fixed`, architecture, operating system) are always restored.
 
@@ -100,7 +100,7 @@ def _changes(
     wanted: Mapping[str, str],
     put_right: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, str | None]:
-    """What to set, and what to remove (None), by the rules of the module."""
+    """The values to set, and those to remove (None), by the rules of the module."""
     changes: dict[str, str | None] = {}
     for key, value in wanted.items():
         before = there.get(key)

@@ -1,7 +1,7 @@
 """The join record: an annotation of the Node with the options that the node was joined with.
 
 `bridge explain` translates pods by its policy on any machine, and `bridge check NODE` checks with
-its settings. It contains names, labels and addresses, no secrets. Whoever may write the Node may
+its settings. It contains names, labels and addresses, no secrets. Anyone who may write the Node may
 write it: a value that no join writes counts as absent.
 """
 

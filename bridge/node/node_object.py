@@ -38,7 +38,7 @@ ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 
 #: The requests of the largest pod that fits (`translators.capacity.node_capacity`).
 ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
-#: Which ResourceQuotas of the remote are exhausted; on the Node where there are any.
+#: Names the exhausted ResourceQuotas of the remote; on the Node where there are any.
 CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
 #: Keeps pods that can run elsewhere away while others wait for a node of the remote.
@@ -48,7 +48,7 @@ _NETWORK = NodeCondition(False, "RemoteNetwork", "pods use the remote cluster's 
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What is constant while the bridge runs."""
+    """Facts that are constant while the bridge runs."""
 
     name: str
     remote_id: str
@@ -181,7 +181,7 @@ def describe_capacity(capacity: NodeCapacity) -> str:
 
 
 def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
-    """What all remote nodes have in common, and the oldest version of their kubelets.
+    """The node information that all remote nodes share, and the oldest version of their kubelets.
 
     Clients and the scheduler infer a kubelet's features from ``kubeletVersion``, so it is the
     remote's. All fields are required.

@@ -197,7 +197,7 @@ class PodMetricsEndpoints:
         """Counts the scrape. Raises HttpError if no kubelet answered."""
         self._count_scrape(path, failed=scraped.failed > 0)
         if scraped.failed and not scraped.parts:
-            raise HttpError(503, "no kubelet of the remote answers; the bridge's log says why")
+            raise HttpError(503, "no kubelet of the remote answers; see the bridge's log")
 
     def _count_scrape(self, path: str, *, failed: bool) -> None:
         self.scrapes[path, "partial" if failed else "complete"] += 1

@@ -135,7 +135,7 @@ class RateIntegrator:
         self, items: Iterable[Object], pods: Mapping[RemotePodName, Origin]
     ) -> list[PodCounters]:
         """Adds one answer, a list of PodMetrics, and returns the counters of those in ``pods``.
-        ``pods`` are all pods that exist; the counters of others are dropped."""
+        ``pods`` are all pods that exist; other counters are dropped."""
         found = []
         for item in items:
             home = pods.get(RemotePodName(namespace_of(item), name_of(item)))

@@ -77,7 +77,7 @@ class Permission:
         return replace(self, names=names)
 
 
-#: What the node and its pods need, whatever the namespace: less than a kubelet has.
+#: Permissions for the node and its pods in every namespace: less than a kubelet has.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
     Permission(NODES, ("create",)),
@@ -187,8 +187,8 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Permission, ...]] = {
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """What the webhook in home's cluster needs: to watch offloaded namespaces, and to rotate its
-    certificate and the webhook configuration, which both have this ``name``."""
+    """Permissions of the webhook in home's cluster: to watch offloaded namespaces, and to rotate
+    its certificate and the webhook configuration, which both have this ``name``."""
     names = (name,) if name else ()
     return (
         Permission(NAMESPACES, ("list", "watch")),

@@ -11,8 +11,8 @@
   which every write to the remote passes, by `CLAIM_SECONDS`: after a longer outage the claim is
   read before anything is written. The claim does not expire for another home: only a person takes
   it over.
-- Where somebody else wrote the claim, `renew_until_lost` closes the fence of all writes and raises
-  ClaimRejected; likewise where home's record went back, because home was restored under this
+- Where another writer changed the claim, `renew_until_lost` closes the fence of all writes and
+  raises ClaimRejected; likewise where home's record went back, because home was restored under this
   bridge.
 - A rejection is recorded at home, so that a restart does not take the claim while the other bridge
   happens to pause.
@@ -235,15 +235,15 @@ class RemoteClaim:
         return True
 
     async def _confirm(self) -> bool:
-        """Reads the claim after a write with an unknown or failed outcome; returns whether a write
-        of ours succeeded. Raises ClaimRejected where the claim is no longer ours."""
+        """Reads the claim after a write with an unknown or failed outcome; returns whether one of
+        this bridge's writes succeeded. Raises ClaimRejected where another bridge has the claim."""
         found = await self._get()
         if found is None:
             self._held = None  # Deleted: the next write creates it again.
             return False
         if self._is_own_write(found):
             return True
-        # Either ours with metadata that somebody edited, or an earlier state in a remote that was
+        # Either ours with metadata that a user edited, or an earlier state in a remote that was
         # restored from a backup.
         known = HomeRecord(self._held.sequence if self._held is not None else 0, self._record.ids)
         why = claim_record.objection(found, known)
@@ -256,7 +256,7 @@ class RemoteClaim:
         return False
 
     def _is_own_write(self, found: Claim) -> bool:
-        """Whether this is the result of a write of ours whose response was lost; then it is
+        """Whether this is the result of an own write whose response was lost; then it is
         adopted."""
         began = self._unconfirmed.get(found.renewed)
         if began is None or found.id != self._id:

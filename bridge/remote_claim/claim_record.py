@@ -141,7 +141,7 @@ def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:
 
 
 def rejection_advice(claim: Claim, identity: Identity) -> str:
-    """What may have happened and what to do, for the person whose bridge is rejected."""
+    """Possible causes and remedies, for the person whose bridge is rejected."""
     labels = ",".join(f"{name}={value}" for name, value in owner_labels(identity).items())
     return (
         f"another bridge serves node {identity.node}, or did so last: {claim.holder_name}, at "

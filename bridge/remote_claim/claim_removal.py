@@ -2,7 +2,7 @@
 
 `require_own_claim` rejects a leave by a home that was restored or cloned: by then the remote's
 objects belong to another bridge. `remove_claim` deletes a claim so checked, `remove_claims_of_home`
-those of a home that is gone; both have a UID precondition.
+those of a home that no longer exists; both have a UID precondition.
 """
 
 from __future__ import annotations

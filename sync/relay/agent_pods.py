@@ -4,7 +4,7 @@ There is at most one current Pod per home namespace (`translators.relay.agent_po
 
 - A Pod that has failed or does not answer is deleted and replaced, with growing delays while the
   replacements fail, too.
-- A Pod that somebody deletes, or that has an outdated spec, serves until its replacement does.
+- A Pod that a user deletes, or that has an outdated spec, serves until its replacement does.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class AgentPods:
         return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
 
     def plan(self, pods: Sequence[Object], ports: frozenset[int], *, needed: bool) -> AgentPodPlan:
-        """Which of these Pods serve, and which to create and delete so that one listens on
+        """The Pods that serve, and those to create and delete so that one listens on
         ``ports``, or none exists if none is ``needed``."""
         spec_hash = agent_pod.spec_hash(self._policy.relay_image, self._policy.node_selector)
         return agent_pod.plan_agent_pods(
@@ -129,7 +129,7 @@ class AgentPods:
     def problems(
         self, home: HomeNamespace, pods: Iterable[Object], plan: AgentPodPlan
     ) -> Iterator[tuple[str, str]]:
-        """What keeps agents from serving: reasons and messages of Events."""
+        """Obstacles that keep agents from serving: reasons and messages of Events."""
         where = f"in namespace {self._identity.remote_namespace(home)} of the remote cluster"
         image = f"(image {self._policy.relay_image})"
         if why := agent_pod.blocking_reason(pods):

@@ -109,7 +109,7 @@ class EndpointSliceWriter:
 
 
 def _patch(slice_: Object, desired: Object) -> Object:
-    """The patch that makes a slice match. Labels and annotations of others may stay: they add no
+    """The patch that makes a slice match. Unmanaged labels and annotations may stay: they add no
     endpoint."""
     fields = {key: desired[key] for key in ("endpoints", "ports")}
     owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}

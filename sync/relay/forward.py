@@ -61,7 +61,7 @@ OnLimited = Callable[[Key, str], None]
 
 
 class PortUnavailableError(Exception):
-    """The bridge cannot listen on a port; the message says why and what to do."""
+    """The bridge cannot listen on a port; the message has the cause and the remedy."""
 
 
 class Listeners(Protocol):
@@ -145,7 +145,7 @@ class ForwardRelayController:
         self.controller.queue.add(key_of(new or old or {}))
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """One of the bridge's slices changed, by the bridge or by somebody else."""
+        """One of the bridge's slices changed, by the bridge or by another writer."""
         if self._headless is not None:
             self._headless.slice_changed(old, new)
         for key in _service_keys(new or old or {}):
@@ -273,7 +273,7 @@ class ForwardRelayController:
     def _plan(
         self, key: Key, service: Object
     ) -> tuple[ForwardPlan, dict[str, HeadlessEndpoint], tuple[str, ...]]:
-        """What to forward at the bridge's address, or at pod addresses, and what is unsupported."""
+        """The plan for the bridge's address, or at pod addresses, and what is unsupported."""
         selected = self._selected_pods(service)
         if self._headless is None or not services.is_headless(service):
             plan = forward.plan_forwarding(service, selected, address=self._address)

@@ -8,7 +8,7 @@ For each home namespace whose pods on the node may need it, one relay agent runs
   `CONTROL_GRACE` seconds to come back.
 - A replaced agent, and a port that is no longer needed, stay connected for `LINGER` seconds:
   kube-proxies need time to follow.
-- Without a bridge nobody can withdraw endpoints, because the agent has no permissions. It holds
+- Without a bridge nothing can withdraw endpoints, because the agent has no permissions. It holds
   connections for some seconds, for a bridge that restarts, and then refuses them. So a bridge that
   stops withdraws only the endpoints of Services that pods in the remote serve as well.
 - The agent is deleted ``linger`` seconds after it was last needed.
@@ -63,7 +63,7 @@ class Forwarder(Protocol):
         """Sets the namespace's agents; each is to listen on these ports and use these routes."""
 
     def agent_state(self, pod: Object) -> AgentState:
-        """What the bridge knows of the agent from its control connection."""
+        """The state of the agent, known from its control connection."""
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
         """Calls ``handler`` when the `agent_state` of an agent of the namespace changes."""
@@ -254,7 +254,7 @@ class ReverseRelayController:
             self._agents.forget(home)
 
     async def _plans(self, home: HomeNamespace) -> dict[str, ReversePlan]:
-        """What to forward, by Service. Raises KubeError."""
+        """The forwarding plans, by Service. Raises KubeError."""
         plans: dict[str, ReversePlan] = {}
         copied = list(self._copied_services(home))
         claims = {

@@ -59,7 +59,7 @@ SLOT_WAIT = 30.0
 #: Seconds that a pod may be silent after its client's EOF: while its response is due, and after
 #: part of the response.
 HALF_OPEN_TIMEOUT, ANSWERED_TIMEOUT = 60.0, 10.0
-#: A client that has closed looks like one that was answered in part, and the pod cannot be told.
+#: A client that has closed looks like one that was answered in part; the protocol has no message.
 #: Where clients come and go fast, such connections would use up the limit: when more than this
 #: fraction of a limit lingers, the timeout is shorter.
 LINGERING_FRACTION, LINGERING_TIMEOUT = 0.1, 1.0

@@ -32,7 +32,7 @@ RETRY_SECONDS = 1.0
 
 
 class LocalRouteError(Exception):
-    """This node cannot have the range; the message says why and what to do."""
+    """This node cannot have the range; the message has the cause and the remedy."""
 
 
 class LocalRoute:
@@ -90,7 +90,7 @@ class LocalRoute:
         if self._lock is None:
             return
         if not self.unavailable_reason:
-            with contextlib.suppress(OSError):  # somebody else has removed it
+            with contextlib.suppress(OSError):  # another program has removed it
                 netlink.remove_local_route(self._cidr)
         self._lock.close()
         self._lock = None

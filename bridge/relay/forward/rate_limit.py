@@ -1,7 +1,7 @@
 """Rate limits: `TokenBucket`, and `FairLimiter`, in which Services take turns.
 
 `FairLimiter` limits how many port-forwards are opened at once and per second. Services take turns
-(`sync.base.fair_queue`), so that one with thousands of connections does not delay those of others.
+(`sync.base.fair_queue`), so that one with thousands of connections does not delay other Services.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The relay agent, the program of the Pod that the bridge runs in the remote (`bridge relay-pod`).
 
 The agent listens for pods of the remote and holds the connections that it accepts; the bridge at
-home fetches them. The agent dials nobody and has neither a credential nor an address of home: the
-bridge connects by port-forwards to the agent's loopback and sends the ports to listen on
+home fetches them. The agent opens no connections and has neither a credential nor an address of
+home: the bridge connects by port-forwards to the agent's loopback and sends the ports to listen on
 (`bridge.relay.reverse.control_messages`).
 
 - The agent holds an accepted connection, with at most one read of it, until the bridge takes it by
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 MAX_HELD = 1024
 #: Seconds for the first line of a connection to the control port.
 FIRST_LINE_TIMEOUT = 10.0
-#: Seconds added to the bridge's idle timeout: the bridge closes first unless it is gone.
+#: Seconds added to the bridge's idle timeout: the bridge closes first unless it has ended.
 _IDLE_MARGIN = 60.0
 
 
@@ -245,7 +245,7 @@ class _HeldConnection(AcceptedConnection):
 
 
 class _BridgeConnection(asyncio.Protocol):
-    """A connection to the control port. Its first line says what it is for."""
+    """A connection to the control port. Its first line states its purpose."""
 
     def __init__(self, agent: RelayAgent) -> None:
         self._agent = agent

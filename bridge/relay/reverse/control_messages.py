@@ -1,7 +1,7 @@
 """The messages between the bridge and the relay agent: lines of JSON on the agent's control port.
 
 The bridge opens every connection, through a port-forward to the agent's loopback. Its first line
-says what the connection is for:
+states its purpose:
 
 - ``{"control": VERSION}``: the control connection, of which an agent has one. The bridge sends the
   ports to `listen` on, the tokens of connections to `refuse`, and `ping` when it hears nothing. The

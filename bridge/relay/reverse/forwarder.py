@@ -10,7 +10,7 @@ splices it with a TCP connection to a ready pod at home.
 - Connections are limited in all, per Service and per namespace (`bridge.net.limits`); at most
   `MAX_DIALS` are being set up; beyond that, the bridge stops reading control connections and agents
   hold their clients.
-- Forwarded connections continue when their Service or the control connection is gone; they end with
+- Forwarded connections continue when their Service or the control connection ends; they end with
   either side, after the idle timeout, or with the bridge.
 - A connection that is lost on one side is reset on the other, so that no peer takes part of the
   data for all of it.
@@ -128,7 +128,7 @@ class ReverseForwarder:
                 self._start(self._group, control)
 
     def agent_state(self, pod: Object) -> AgentState:
-        """What this bridge knows of the agent from its control connection."""
+        """The state of the agent, known from its control connection."""
         control = self._controls.get(uid_of(pod))
         return control.state if control is not None else UNKNOWN_STATE
 
@@ -336,7 +336,7 @@ class ReverseForwarder:
     def _ordered_targets(self, route: ReverseRoute, client: str) -> list[HomeTarget]:
         """Home's pods in the order in which to try them."""
         if route.sticky:
-            # The same order for the same client: it gets another pod only if its own is gone.
+            # The same order for the same client: it gets another pod only if its own has ended.
             order = sorted(route.targets, key=lambda it: _affinity_hash(client, it))
         else:
             self._round_robin += 1
