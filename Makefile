@@ -92,7 +92,7 @@ docs: $(VENV)/.docs
 # Kubernetes of home and remote, both ways round.
 OLDER ?= 1.34
 NEWER ?= 1.36
-SKEW_TESTS := e2e/test_main_job.py e2e/test_updates.py e2e/test_identity.py e2e/test_spec.py e2e/test_metrics.py
+SKEW_TESTS := e2e/test_main_job.py e2e/test_updates.py e2e/test_identity.py e2e/test_pod_spec.py e2e/test_metrics.py
 
 test-skew: $(READY)
 	CLUSTER_BRIDGE_E2E_PREFIX=skew CLUSTER_BRIDGE_E2E_KUBERNETES=home=$(OLDER),remote=$(NEWER) \

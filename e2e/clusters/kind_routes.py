@@ -36,7 +36,7 @@ def have(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> 
     except (CommandFailed, MissingTool) as error:
         say(
             f"{name}: this machine has no way to its pods ({error.what}): what runs here reaches "
-            "none, as a bridge with --relay-image has to (e2e/test_relay_back.py). Run `up` as "
+            "none, as a bridge with --relay-image has to (e2e/test_relay_reverse.py). Run `up` as "
             "root, on the Linux that Docker's containers run on"
         )
 

@@ -1,4 +1,7 @@
-"""Requests of pods by the rules of the scheduler; `e2e/test_quantity.py` compares with its code."""
+"""Requests of pods by the rules of the scheduler.
+
+`e2e/test_resource_quantities.py` compares them with its code.
+"""
 
 from __future__ import annotations
 

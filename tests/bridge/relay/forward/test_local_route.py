@@ -1,7 +1,7 @@
 """The local route of `--relay-cidr`: its holder, stale routes, and conflicts.
 
 The node's routes are faked; their effect is tested on real clusters
-(`e2e/test_relay_names.py`).
+(`e2e/test_relay_headless.py`).
 """
 
 from __future__ import annotations
