@@ -108,7 +108,7 @@ FAULTS = (
     _fault(
         "all lost",
         "every write of the bridge in the remote is done, and its connection dies before the "
-        "bridge is told",
+        "bridge gets the response",
         Rule(Harm.LOSE, 1.0, _ANY_WRITE),
         sides=("remote",),
     ),

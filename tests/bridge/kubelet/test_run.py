@@ -73,7 +73,7 @@ async def test_stdout_precedes_stderr(world: World) -> None:
     [
         (writes(frame(1, b"out"), frame(3, FAILURE)), 500, "non-zero exit code: 3"),
         (writes(frame(1, b"out")), 503, "before the command ended"),
-        (writes(frame(3, b"{")), 500, "not known"),
+        (writes(frame(3, b"{")), 500, "is unknown"),
         (writes(*[frame(1, bytes(60_000))] * 18), 500, f"more than {run.MAX_OUTPUT} bytes"),
         (lambda asked: answer(asked, 403, b"{}"), 403, "403"),
         (lambda asked: answer(asked, 401, b"{}"), 502, "the bridge's credential"),
