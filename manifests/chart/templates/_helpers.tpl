@@ -46,7 +46,7 @@ name: {{ include "bridge.role" $ }}:home
 labels:
   {{- include "bridge.labels" $ | nindent 2 }}
 annotations:
-  kubernetes.io/description: What Cluster Bridge takes for its virtual node and the pods on it
+  kubernetes.io/description: Permissions of Cluster Bridge for its virtual node and the pods on it
 {{- with index . 1 }}
 namespace: {{ . }}
 {{- end }}
