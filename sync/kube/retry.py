@@ -33,29 +33,24 @@ async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled)
     """
     import tenacity  # Only a process that is throttled pays for it.
 
-    pending: Throttled | None = first
-
-    async def send() -> T:
-        nonlocal pending
-        if pending is not None:
-            error, pending = pending, None
-            raise error
+    async def send() -> T:  # tenacity awaits coroutine functions alone
         return await attempt()
 
+    await sleep(delay(first, 1))
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(Throttled),
-        wait=_delay_before_next,
-        stop=tenacity.stop_after_attempt(MAX_ATTEMPTS),
+        wait=_delay_after_retry,
+        stop=tenacity.stop_after_attempt(MAX_ATTEMPTS - 1),
         sleep=lambda seconds: sleep(float(seconds)),
         reraise=True,
     )
     return await retrying(send)
 
 
-def _delay_before_next(state: tenacity.RetryCallState) -> float:
+def _delay_after_retry(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome is not None else None
     assert isinstance(error, Throttled)  # noqa: S101  # nothing else is retried
-    return delay(error, state.attempt_number)
+    return delay(error, state.attempt_number + 1)  # the first attempt was the caller's
 
 
 async def sleep(seconds: float) -> None:
