@@ -9,7 +9,6 @@ import typer
 
 from bridge.base.output import ListOutputOption, Output, format_table, print_result
 from bridge.base.settings import SettingsError, check_name
-from bridge.cli.completion import complete_nodes
 from bridge.cli.join_options import JOIN, join_settings
 from bridge.cli.option import with_options
 from bridge.cli.shared_options import (
@@ -19,6 +18,7 @@ from bridge.cli.shared_options import (
     RemoteKubeconfig,
     check_context,
     duration_option,
+    node_argument,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
@@ -40,12 +40,8 @@ JOIN_GROUP = "With --pre: as in bridge join"
 def check(
     node: Annotated[
         str | None,
-        typer.Argument(
-            metavar="NODE",
-            help="The virtual node; with --pre the name that it would have. Default: all virtual "
-            "nodes.",
-            show_default=False,
-            autocompletion=complete_nodes,
+        node_argument(
+            "The virtual node; with --pre the name that it would have. Default: all virtual nodes."
         ),
     ] = None,
     *,

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from bridge.base.settings import SettingsError, check_name
-from bridge.cli.completion import complete_nodes
 from bridge.cli.shared_options import (
     HomeContext,
     HomeKubeconfig,
@@ -19,21 +18,14 @@ from bridge.cli.shared_options import (
     Yes,
     check_context,
     duration_option,
+    node_argument,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
 WORKLOADS = "Pods of the virtual node"
 
 #: Optional for the parser only: `--name` may name the node instead.
-RequiredNode = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NODE",
-        help="The virtual node.",
-        show_default=False,
-        autocompletion=complete_nodes,
-    ),
-]
+RequiredNode = Annotated[str | None, node_argument()]
 
 
 def leave(

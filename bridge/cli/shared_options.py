@@ -18,25 +18,17 @@ LogFormatOption = Annotated[
 #: The heading in --help of the options that name clusters.
 CLUSTERS = "Clusters"
 
+
+def node_argument(text: str = "The virtual node.") -> Any:
+    """The argument NODE of a command, with this help, completed from home's virtual nodes."""
+    return typer.Argument(
+        metavar="NODE", help=text, show_default=False, autocompletion=complete_nodes
+    )
+
+
 #: The virtual node that a command is about.
-Node = Annotated[
-    str,
-    typer.Argument(
-        metavar="NODE",
-        help="The virtual node.",
-        show_default=False,
-        autocompletion=complete_nodes,
-    ),
-]
-OptionalNode = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NODE",
-        help="The virtual node. Default: all virtual nodes.",
-        show_default=False,
-        autocompletion=complete_nodes,
-    ),
-]
+Node = Annotated[str, node_argument()]
+OptionalNode = Annotated[str | None, node_argument("The virtual node. Default: all virtual nodes.")]
 HomeKubeconfig = Annotated[
     Path | None,
     typer.Option(
