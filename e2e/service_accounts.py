@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from bridge.rbac.manifests import Account, HomePermissions, RemotePermissions
+from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
 from e2e import bridge as bridge_command
 from e2e.clusters.model import Cluster
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from bridge.rbac.manifests import Account
+from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bridge.rbac.manifests import Account
+from bridge.rbac.rbac_manifests import Account
 from e2e import bridge as bridge_command
 from e2e import service_accounts
 from e2e.bridge import Bridge

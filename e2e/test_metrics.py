@@ -17,7 +17,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.rbac.manifests import Account
+from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
 from e2e.bridge import Bridge
 from e2e.clusters.model import Cluster

@@ -19,8 +19,8 @@ from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workloads import shell
-from tests.translators.test_offload_patch import SELECTOR, SPECS, applied
-from translators import offload_patch
+from tests.translators.test_offload_admission_patch import SELECTOR, SPECS, applied
+from translators import offload_admission_patch
 from translators.capacity import pod_requests
 
 LABEL = "cluster-bridge.io/offload"
@@ -186,7 +186,7 @@ def test_admission_policy_equals_the_translation(
     """The policy in CEL and the webhook's function, on the same pods."""
     home = clusters["home"]
     narrowed = ("--node-selector", ",".join(f"{k}={v}" for k, v in selector.items()))
-    for policy in offload_patch.POLICIES:
+    for policy in offload_admission_patch.POLICIES:
         namespace = f"{policy}-{node_name}"
         home.kubectl("create", "namespace", namespace)
         try:
@@ -200,9 +200,11 @@ def test_admission_policy_equals_the_translation(
             ).stdout
             chosen = selector if options else {}
             for before, after in zip(pods, _documents(said), strict=True):
-                wanted = applied(before, offload_patch.admission_patch(before, policy, chosen))
+                wanted = applied(
+                    before, offload_admission_patch.admission_patch(before, policy, chosen)
+                )
                 assert _normal(after["spec"]) == _normal(wanted["spec"]), (policy, before["spec"])
-                assert offload_patch.admission_patch(after, policy, chosen) == []
+                assert offload_admission_patch.admission_patch(after, policy, chosen) == []
         finally:
             _bridge(home, "unoffload", namespace)
             home.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from bridge.clusters.retry import WAITING_SUFFIX
+from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
 from e2e.bridge import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import pytest
 
+from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
-from sync.kube.errors import Side
 from tests.fakeapi import Authority, FakeApi, client_config_for
 
 

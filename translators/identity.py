@@ -37,12 +37,13 @@ ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
 ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
 ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
 #: The keys of labels and annotations with a domain that were copied from the home pod
-#: (`translators.pods.last_applied`).
+#: (`translators.pods.last_applied_annotations`).
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
-#: The last applied images of the home pod's containers (`translators.pods.last_applied`).
+#: The last applied images of the home pod's containers
+#: (`translators.pods.last_applied_annotations`).
 ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
 #: The last applied CPU and memory of the home pod's containers, and digests of its last applied
-#: tolerations and deadline (`translators.pods.last_applied`).
+#: tolerations and deadline (`translators.pods.last_applied_annotations`).
 ANNOTATION_CARRIED_RESOURCES = f"{DOMAIN}/carried-resources"
 ANNOTATION_CARRIED_FIELDS = f"{DOMAIN}/carried-fields"
 #: On a home Service: ``"false"`` prevents its copy (`translators.mirror.service`).
@@ -188,7 +189,8 @@ def is_in_mapped_namespace(remote: Object, identity: Identity) -> bool:
 def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
     """Whether the bridge may use the remote namespace according to its labels and annotations: it
     is managed, or the remote grants it to this home and home accepts it. Only the record at home
-    proves that this home created a namespace with its labels (`sync.namespaces.ownership`)."""
+    proves that this home created a namespace with its labels
+    (`sync.namespaces.namespace_ownership`)."""
     if is_owned(remote_namespace, identity):
         return True
     return is_granted_by_remote(remote_namespace, identity) and is_accepted_by_home(

@@ -20,8 +20,8 @@ from aiohttp import web
 
 from bridge.app.readiness import Readiness
 from bridge.kubelet.server import ListenError
+from bridge.net.accepted_connections import PlainConnection, ServerConnections
 from bridge.net.listening_socket import listening_socket
-from bridge.net.server_connections import PlainConnection, ServerConnections
 from sync.engine.engine import Engine
 
 #: Maximum number of connections; a kubelet has three probes in flight at most.

@@ -19,7 +19,7 @@ import functools
 from collections.abc import Mapping
 
 from bridge.kubelet.healthz import Check
-from bridge.node.controller import OUTAGE_SECONDS
+from bridge.node.node_controller import OUTAGE_SECONDS
 from sync.engine.engine import Engine
 
 

@@ -12,11 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from bridge.app import join
-from bridge.base.errors import find_user_error
-from bridge.base.settings import Part
+from bridge.app import join_lifecycle
+from bridge.base.command_error import find_user_error
+from bridge.base.join_settings import Part
 from bridge.election.elector import NodeLeft
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.base.backoff import Backoff
 from sync.runtime.log_fields import NODE
 
@@ -32,7 +32,7 @@ async def run_joins(
     parts: Sequence[Part], *, report: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     """Runs all joins until ``stop``. Raises NodeLeft when no join remains."""
-    async with join.cancel_when_set(stop), join.releasing_memory():
+    async with join_lifecycle.cancel_when_set(stop), join_lifecycle.releasing_memory():
         async with asyncio.TaskGroup() as group:
             for part in parts:
                 group.create_task(_run_join(part, report), name=f"join-{part.label}")
@@ -46,7 +46,7 @@ async def _run_join(part: Part, report: Callable[[str], None]) -> None:
         NODE.set(part.label)
         began = loop.time()
         try:
-            await join.serve_node(part.settings, report)
+            await join_lifecycle.serve_node(part.settings, report)
         except Exception as error:  # noqa: BLE001  # the other joins continue
             reason = find_user_error(error)
             if isinstance(reason, NodeLeft):
@@ -61,5 +61,5 @@ async def _run_join(part: Part, report: Callable[[str], None]) -> None:
 
 
 def _describe_defect(error: Exception) -> str:
-    first = exceptions.first_leaf(error)
-    return f"a defect in the bridge; please report it: {exceptions.traced_summary(first)}"
+    first = exception_summary.first_leaf(error)
+    return f"a defect in the bridge; please report it: {exception_summary.traced_summary(first)}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bridge.base.settings import SettingsError
+from bridge.base.join_settings import SettingsError
 
 _TOKEN = re.compile(r"\{((?:\"[^\"]*\"|'[^']*'|[^{}\"'])*)\}|([^{}]+)")
 _STEP = re.compile(

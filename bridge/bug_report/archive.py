@@ -8,7 +8,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.bug_report.collector import BugReport
 from translators.objects import Object
 

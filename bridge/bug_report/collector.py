@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
-from bridge.checks import check_command, virtual_node
-from bridge.checks.check_command import NodeCheckSettings
-from bridge.checks.connectivity import check_connectivity
+from bridge.checks import check_runner, virtual_node
+from bridge.checks.check_runner import NodeCheckSettings
+from bridge.checks.cluster_access import check_connectivity
 from bridge.clusters.connection import Notify, cluster_uid
-from bridge.election import election_record
-from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
+from bridge.election import election_lease
+from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
-from sync.cleanup import inventory
+from sync.cleanup import remote_inventory
+from sync.kube.api_errors import KubeError, NotFound, Side
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError, NotFound, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from translators.identity import home_id_from_uid
@@ -113,7 +113,7 @@ async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport
     )
     found.add("versions.json", "versions of both clusters and of the bridges", lambda: versions)
     health = NodeCheckSettings(settings.home, settings.name, settings.remote)
-    report = await check_command.check_nodes(health)
+    report = await check_runner.check_nodes(health)
 
     def findings() -> Object:
         data = report.as_data()
@@ -175,8 +175,8 @@ async def _add_node(
 async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
     redactor = found.redactor
 
-    async def ours() -> list[inventory.NodeInventory]:
-        return await inventory.list_node_inventories(
+    async def ours() -> list[remote_inventory.NodeInventory]:
+        return await remote_inventory.list_node_inventories(
             remote, home_id_from_uid(await cluster_uid(home))
         )
 
@@ -213,7 +213,7 @@ async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: 
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
     leases: list[Object] = []
-    for each in (name, election_record.election_lease_name(name)):
+    for each in (name, election_lease.election_lease_name(name)):
 
         async def ask(each: str = each) -> list[Object]:
             try:

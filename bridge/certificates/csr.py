@@ -12,7 +12,8 @@ it again after home's controllers have removed it (after a day). An issued certi
 past its expiry until the next one is issued: clients that verify it reject a self-signed one too. A
 failure is logged as a warning and retried with backoff.
 
-This module imports `cryptography` (`bridge.base.memory`): only bridges that need it import it.
+This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
+it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bridge.certificates.cert_dir import CertDir
-from bridge.certificates.certificate_sources import (
+from bridge.certificates.serving_certificate import (
     Clock,
     UseCertificate,
     renewal_time,
@@ -51,8 +52,8 @@ from bridge.certificates.x509_builder import (
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from translators.objects import name_of
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from bridge.base.errors import BridgeError
+from bridge.base.command_error import BridgeError
 
 #: Validity of a self-signed certificate, as a kubelet's.
 LIFETIME = timedelta(days=365)

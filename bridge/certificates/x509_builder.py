@@ -1,10 +1,10 @@
 """Creates and parses X.509 certificates and private keys with the `cryptography` package.
 
 ``python -m bridge.certificates.x509_builder NOW NODE ADDRESS...`` prints a self-signed certificate
-and its key (PEM); NOW is an ISO 8601 time. `bridge.certificates.certificate_sources` runs it so, to
-keep `cryptography` out of the bridge's memory (`bridge.base.memory`): modules that every bridge
-imports must not import this one. Home's API server accepts a self-signed certificate unless it runs
-with ``--kubelet-certificate-authority``.
+and its key (PEM); NOW is an ISO 8601 time. `bridge.certificates.serving_certificate` runs it so, to
+keep `cryptography` out of the bridge's memory (`bridge.base.memory_savings`): modules that every
+bridge imports must not import this one. Home's API server accepts a self-signed certificate unless
+it runs with ``--kubelet-certificate-authority``.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The table of checks: the id of each, what it means, and what to do.
 
-Findings (`bridge.checks.report`) and docs/reference/checks.md are made from it. An id never changes
-its meaning, and is not used again. To add a check:
+Findings (`bridge.checks.findings`) and docs/reference/checks.md are made from it. An id never
+changes its meaning, and is not used again. To add a check:
 
 1. Add a `Check` below, under the next free id of its group.
 2. In the module of its topic (`compatibility`, `required_permissions`, `virtual_node`,
    `kubelet_certificate`, `network`, `workloads`, `daemonsets`) write a function that takes a
    `CheckContext` and returns findings, and list it in that module's ``IMPLEMENTATIONS``.
-3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.join_checks`).
+3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
 4. Regenerate the page: ``python -m bridge.checks.reference_page > docs/reference/checks.md``.
 """
 

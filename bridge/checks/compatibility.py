@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from bridge.checks.context import CheckContext, Connectivity, Implementation
-from bridge.checks.report import Finding, error, not_checked, ok, warning
-from bridge.node.lease import LEASE_NAMESPACE
-from sync.kube.errors import NotFound, Side
+from bridge.checks.check_input import CheckContext, Connectivity, Implementation
+from bridge.checks.findings import Finding, error, not_checked, ok, warning
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_errors import NotFound, Side
 from sync.kube.resources import LEASES
 from translators.timestamps import parse_time
 

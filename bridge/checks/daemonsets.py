@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, info, not_checked, ok, summarize_names, warning
+from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.findings import Finding, info, not_checked, ok, summarize_names, warning
 from bridge.explain.cluster_lookup import pod_of_manifest
-from bridge.node import join_record, node_object
+from bridge.node import join_record_annotation, node_object
 from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.rbac import permissions
 from sync.kube.resources import DAEMON_SETS, NODES
 from translators.objects import Object, name_of, namespace_of
 from translators.pods import remote_pod, scheduling_predicates
-from translators.translation_policy import DaemonSets
+from translators.translation_options import DaemonSets
 
 #: Tolerations that the DaemonSet controller adds to every pod (AddOrUpdateDaemonPodTolerations in
 #: pkg/controller/daemon/util).
@@ -61,7 +61,7 @@ async def before_join(context: CheckContext) -> list[Finding]:
 
 async def existing_node(context: CheckContext) -> list[Finding]:
     """BRG507 of an existing node."""
-    policy, _ = join_record.read_policy(context.existing_node, await context.home_id())
+    policy, _ = join_record_annotation.read_policy(context.existing_node, await context.home_id())
     return await _findings(context, context.existing_node, policy.daemonsets)
 
 

@@ -16,14 +16,14 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
-from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, error, info, not_checked, ok, warning
-from bridge.node import join_record
-from sync.kube.errors import ApiError, Forbidden, KubeError
+from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
+from bridge.node import join_record_annotation
+from sync.kube.api_errors import ApiError, Forbidden, KubeError
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
 from translators.objects import Object, name_of
 from translators.timestamps import format_time
-from translators.translation_policy import HostPort
+from translators.translation_options import HostPort
 
 #: Timeout in seconds of a connection from this machine.
 CONNECT_SECONDS = 3.0
@@ -69,7 +69,7 @@ def _verdict(refused: ApiError | None) -> Verdict:
 
 async def _remedy(context: CheckContext) -> str:
     """How to get a certificate that home's API server trusts, by the source of the current one."""
-    match join_record.certificate_source(context.existing_node):
+    match join_record_annotation.certificate_source(context.existing_node):
         case "files":
             return (
                 "replace --tls-cert-file and --tls-private-key-file with a certificate of the "

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, error, info, ok
+from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.findings import Finding, error, info, ok
 from bridge.rbac import permissions
-from sync.kube.errors import Side
+from sync.kube.api_errors import Side
 
 #: The most permissions that a finding names.
 MAX_NAMED = 6

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bridge.base.version import version
-from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, error, info, ok, warning
+from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node import node_object
 from bridge.remote_claim import claim_removal
-from sync.kube.errors import NotFound
+from sync.kube.api_errors import NotFound
 from sync.kube.resources import NODES
 from translators.identity import Identity
 from translators.objects import Object, condition_of, metadata

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bridge.checks.context import CheckContext, Implementation
-from bridge.checks.report import Finding, error, info, ok, summarize_names, warning
+from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.findings import Finding, error, info, ok, summarize_names, warning
 from bridge.node import conditions, node_object
-from sync.cleanup import inventory
-from sync.cleanup.inventory import NodeInventory
+from sync.cleanup import remote_inventory
+from sync.cleanup.remote_inventory import NodeInventory
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
-from sync.pods import plan
+from sync.pods import action_planner
 from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
@@ -84,7 +84,7 @@ async def leftovers(context: CheckContext) -> list[Finding]:
     known = (await context.home_client.list(NODES, labels=node_object.LABEL_REMOTE)).items
     alive = {label_value(name) for name in (context.name, *map(name_of, known))}
     left, theirs = [], []
-    for its in await inventory.list_node_inventories(context.remote_client):
+    for its in await remote_inventory.list_node_inventories(context.remote_client):
         if its.home != ours:
             theirs.append(its)
         elif its.node not in alive:
@@ -135,7 +135,7 @@ async def pods(context: CheckContext) -> list[Finding]:
         if synthetic_status.is_creation_blocked(pod):
             waiting[str((pod.get("status") or {}).get("reason") or "unknown")].append(pod)
     clashing = waiting.pop(_REMOTE_CLASH, [])
-    skipped = waiting.pop(plan.REASON_SKIPPED, [])
+    skipped = waiting.pop(action_planner.REASON_SKIPPED, [])
     findings = [
         warning("BRG506", "home", _waiting(reason, them)) for reason, them in waiting.items()
     ]

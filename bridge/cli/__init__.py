@@ -2,7 +2,7 @@
 
 Options, their validation, and the output of results. Progress goes to stderr. A command imports
 what it needs when it runs, so that `--help` answers at once, and a running bridge keeps nothing of
-the option parser in memory (`bridge.cli.serve`). Exit codes: 0 success, 1 failure, 2
+the option parser in memory (`bridge.cli.reexec`). Exit codes: 0 success, 1 failure, 2
 invalid options.
 """
 
@@ -13,21 +13,21 @@ import sys
 
 def main() -> None:
     """The console script."""
-    from bridge.cli import serve, stdio
+    from bridge.cli import reexec, standard_streams
 
-    stdio.prepare()
-    request = serve.restarted_request()
+    standard_streams.prepare()
+    request = reexec.restarted_request()
     if request is not None:
-        serve.serve(request)
+        reexec.serve(request)
         return
     if sys.argv[1:] == ["relay-pod"]:
         # Without the option parser: it takes 14 MB in each relay agent.
-        from bridge.cli.relay_agent import relay_pod
+        from bridge.cli.commands.relay_agent import relay_pod
 
         relay_pod()
         return
-    from bridge.cli.commands import app
-    from bridge.cli.runner import fail
+    from bridge.cli.command_runner import fail
+    from bridge.cli.command_table import app
 
-    with stdio.checked(fail):
+    with standard_streams.checked(fail):
         app()

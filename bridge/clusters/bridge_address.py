@@ -6,14 +6,14 @@ import asyncio
 import socket
 from collections.abc import Iterable
 
-from bridge.base.errors import PreflightError
-from bridge.base.settings import JoinSettings
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings
 from bridge.rbac import permissions
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden
 from sync.kube.resources import NODES
 from translators.objects import Object
-from translators.relay import forward
+from translators.relay import forward_plan
 
 
 async def find_bridge_address(home: KubeClient) -> str:
@@ -47,7 +47,7 @@ def relay_address(settings: JoinSettings, address: str) -> str:
     """The address at which the bridge accepts forwarded connections; ``address`` is the kubelet
     API's. Raises PreflightError where an EndpointSlice cannot hold it."""
     found = settings.relay.address or address
-    if kind := forward.invalid_endpoint_address(found):
+    if kind := forward_plan.invalid_endpoint_address(found):
         raise PreflightError(
             f"home: EndpointSlices take no address that is {kind}, such as {found}; set "
             "--relay-address to one at which home's nodes and pods reach this machine"

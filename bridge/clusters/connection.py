@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.rbac import permissions
-from sync.kube.client import KubeClient
-from sync.kube.credentials import load
-from sync.kube.errors import (
+from sync.kube.api_errors import (
     ApiError,
     ApiServerCertificateError,
     Forbidden,
@@ -19,6 +17,8 @@ from sync.kube.errors import (
     Unauthorized,
     Unreachable,
 )
+from sync.kube.client import KubeClient
+from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NAMESPACES
 from translators.objects import Object, uid_of

@@ -12,15 +12,15 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.rbac import permissions
 from sync.kube import http_proxy
+from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig
-from sync.kube.errors import NotFound
 from sync.kube.resources import ENDPOINT_SLICES
 from translators.objects import Object
-from translators.translation_policy import HostPort
+from translators.translation_options import HostPort
 
 
 @dataclass(frozen=True, slots=True)

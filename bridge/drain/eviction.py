@@ -22,12 +22,11 @@ from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.drain.filters import join_names, pod_name
-from bridge.node.lease import LEASE_NAMESPACE, RENEW_SECONDS
-from sync.kube.client import KubeClient
-from sync.kube.errors import (
+from bridge.drain.pod_filters import join_names, pod_name
+from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
+from sync.kube.api_errors import (
     ApiServerCertificateError,
     Conflict,
     KubeError,
@@ -37,6 +36,7 @@ from sync.kube.errors import (
     Throttled,
     Unreachable,
 )
+from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES, PODS
 from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
 from translators.timestamps import format_micro_time

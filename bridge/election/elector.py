@@ -16,7 +16,7 @@
   to the process.
 - A Lease that was deleted while held is created again; other candidates treat it as held until it
   would have expired.
-- The Lease has records for the next holder (`bridge.election.lease_records`).
+- The Lease has records for the next holder (`bridge.election.handover_annotations`).
 - A Lease that `bridge leave` took ends the election: `NodeLeft`.
 - Requests have priority (`sync.kube.request_limiter.urgent`) and short timeouts. Standby replicas
   watch the Lease.
@@ -32,16 +32,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
-from bridge.base.errors import BridgeError
-from bridge.election import election_record
-from bridge.election.election_record import Candidate, ElectionRecord, Observation
-from bridge.election.lease_records import LeaseRecords
-from bridge.election.reachability import RemoteReachability
-from bridge.node.lease import LEASE_NAMESPACE, request_lease
+from bridge.base.command_error import BridgeError
+from bridge.election import election_lease
+from bridge.election.election_lease import Candidate, ElectionRecord, Observation
+from bridge.election.handover_annotations import LeaseRecords
+from bridge.election.remote_reachability import RemoteReachability
+from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
 from sync.base.histograms import Histogram
 from sync.cache.informer import Informer
+from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError, NotFound
 from sync.kube.request_limiter import urgent
 from sync.kube.resources import LEASES
 from sync.kube.write_fence import Fence, clock
@@ -79,7 +79,7 @@ class LeaderElector:
     ) -> None:
         self._home = home
         self._node = node
-        self._name = election_record.election_lease_name(node)
+        self._name = election_lease.election_lease_name(node)
         self._candidate = candidate
         self._notify = notify
         self._clock = clock
@@ -157,7 +157,7 @@ class LeaderElector:
                         with contextlib.suppress(TimeoutError):
                             async with asyncio.timeout(self._retry_delay()):
                                 await changed.wait()
-        fence.extend(self._renewed_at + election_record.RENEW_DEADLINE)
+        fence.extend(self._renewed_at + election_lease.RENEW_DEADLINE)
         self.is_leader, self._announced_wait, self._announced_leader = True, "", ""
         self.transitions += 1
         first, self._initial = self._initial, None
@@ -172,7 +172,7 @@ class LeaderElector:
         )
 
         def on_change(_: Object | None, new: Object | None) -> None:
-            self._observe(election_record.parse_lease(new) if new is not None else None)
+            self._observe(election_lease.parse_lease(new) if new is not None else None)
             changed.set()
 
         leases.on_change(on_change)
@@ -224,7 +224,7 @@ class LeaderElector:
         if not await way.is_reachable():
             return
         try:
-            await self._patch(election_record.request_patch(record, self._candidate))
+            await self._patch(election_lease.request_patch(record, self._candidate))
         except KubeError as error:
             # The Lease may have changed; the next observation decides.
             log.info("the election Lease cannot be requested: %s", error)
@@ -238,7 +238,7 @@ class LeaderElector:
 
     def _observe(self, record: ElectionRecord | None, *, served: bool = True) -> None:
         before, now = self._observation, self._clock()
-        seen = self._observation = election_record.observe(
+        seen = self._observation = election_lease.observe(
             before, record, candidate=self._candidate.identity, now=now, node_exists=served
         )
         if record is None and before is None and seen.free_at > now:
@@ -278,7 +278,7 @@ class LeaderElector:
         """Renews the Lease until cancelled. Raises LeadershipLost, NodeLeft and what
         `on_records_changed` raises, with the fence closed. When it yields to a requester, the fence
         stays open and the Lease held until `release`."""
-        wait, loop = election_record.RENEW_SECONDS, asyncio.get_running_loop()
+        wait, loop = election_lease.RENEW_SECONDS, asyncio.get_running_loop()
         with urgent():
             while True:
                 due = loop.time() + wait
@@ -295,9 +295,9 @@ class LeaderElector:
                     self.is_leader = False
                     raise
                 if renewed:
-                    fence.extend(self._renewed_at + election_record.RENEW_DEADLINE)
+                    fence.extend(self._renewed_at + election_lease.RENEW_DEADLINE)
                     self._yield_to_requester()
-                    wait = max(self._renewed_at + election_record.RENEW_SECONDS - self._clock(), 0)
+                    wait = max(self._renewed_at + election_lease.RENEW_SECONDS - self._clock(), 0)
                 else:
                     wait = 0
 
@@ -341,7 +341,7 @@ class LeaderElector:
         if record is None:
             if fence.is_open:
                 return None  # Deleted: we create it again, since others still treat it as held.
-            self._observation = Observation(None, self._clock() + election_record.LEASE_SECONDS)
+            self._observation = Observation(None, self._clock() + election_lease.LEASE_SECONDS)
             raise LeadershipLost(
                 f"home: the lease of node {self._node} was deleted; nothing more is written"
             )
@@ -377,13 +377,13 @@ class LeaderElector:
 
     async def _clear_holder(self, record: ElectionRecord | None) -> None:
         if record is not None and record.holder == self._candidate.identity:
-            await self._patch(election_record.release_patch(record))
+            await self._patch(election_lease.release_patch(record))
 
     # -- requests --------------------------------------------------------------------------
 
     async def _get(self) -> ElectionRecord | None:
         try:
-            return election_record.parse_lease(await self._request("GET", self._name))
+            return election_lease.parse_lease(await self._request("GET", self._name))
         except NotFound:
             return None
 
@@ -392,16 +392,14 @@ class LeaderElector:
         none."""
         began = self._clock()
         notes = self.records.all if before is None else self.records.own
-        body = election_record.holder_patch(
-            before, self._candidate, remote_lost=lost, records=notes
-        )
+        body = election_lease.holder_patch(before, self._candidate, remote_lost=lost, records=notes)
         if before is None:
             body["metadata"]["name"] = self._name
             made = await self._request("POST", "", body=body)
         else:
             made = await self._patch(body)
         self._renewed_at = began
-        mine = self._held = election_record.parse_lease(made)
+        mine = self._held = election_lease.parse_lease(made)
         self.records.confirm(mine.records)
 
     async def _patch(self, body: Object) -> Object:

@@ -18,11 +18,11 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from bridge.election import election_record
-from bridge.election.election_record import Candidate, ElectionRecord
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.election import election_lease
+from bridge.election.election_lease import Candidate, ElectionRecord
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError, NotFound
 from sync.kube.resources import LEASES
 from sync.kube.write_fence import clock
 from translators.objects import Object
@@ -41,7 +41,7 @@ async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
     record = await _get(home, node)
     if record is None:
         return None
-    seen = election_record.observe(None, record, candidate="", now=clock(), node_exists=True)
+    seen = election_lease.observe(None, record, candidate="", now=clock(), node_exists=True)
     while clock() < seen.free_at:
         await asyncio.sleep(POLL_SECONDS)
         now = await _get(home, node)
@@ -84,7 +84,7 @@ async def _acquire(
         if record is None:
             return None
         try:
-            held = await _patch(home, node, election_record.leave_patch(record, candidate))
+            held = await _patch(home, node, election_lease.leave_patch(record, candidate))
         except (Conflict, NotFound):
             if attempt == ATTEMPTS:
                 raise
@@ -94,7 +94,7 @@ async def _acquire(
                 f"home: the bridge of {record.holder_name} has lost the lease of node "
                 f"{node}, and ends"
             )
-            await asyncio.sleep(election_record.LEASE_SECONDS)
+            await asyncio.sleep(election_lease.LEASE_SECONDS)
         return held
     raise AssertionError("there is a first attempt")
 
@@ -105,7 +105,7 @@ class _HeldLease:
     def __init__(
         self, home: KubeClient, node: str, candidate: Candidate, held: ElectionRecord
     ) -> None:
-        self.name = election_record.election_lease_name(node)
+        self.name = election_lease.election_lease_name(node)
         self._home = home
         self._node = node
         self._candidate = candidate
@@ -114,10 +114,10 @@ class _HeldLease:
     async def renew_until_cancelled(self) -> None:
         """Renews the Lease; failures are retried, since a leave continues without it."""
         while True:
-            await asyncio.sleep(election_record.RENEW_SECONDS)
+            await asyncio.sleep(election_lease.RENEW_SECONDS)
             try:
                 self._held = await _patch(
-                    self._home, self._node, election_record.leave_patch(self._held, self._candidate)
+                    self._home, self._node, election_lease.leave_patch(self._held, self._candidate)
                 )
             except KubeError as error:
                 log.info("the election Lease was not renewed: %s", error)
@@ -125,7 +125,7 @@ class _HeldLease:
     async def release(self) -> None:
         """Clears the holder. Best effort."""
         with contextlib.suppress(KubeError):
-            await _patch(self._home, self._node, election_record.release_patch(self._held))
+            await _patch(self._home, self._node, election_lease.release_patch(self._held))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -135,9 +135,9 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 async def _get(home: KubeClient, node: str) -> ElectionRecord | None:
     try:
-        return election_record.parse_lease(
+        return election_lease.parse_lease(
             await home.get(
-                LEASES, election_record.election_lease_name(node), namespace=LEASE_NAMESPACE
+                LEASES, election_lease.election_lease_name(node), namespace=LEASE_NAMESPACE
             )
         )
     except NotFound:
@@ -145,7 +145,7 @@ async def _get(home: KubeClient, node: str) -> ElectionRecord | None:
 
 
 async def _patch(home: KubeClient, node: str, patch: Object) -> ElectionRecord:
-    name = election_record.election_lease_name(node)
-    return election_record.parse_lease(
+    name = election_lease.election_lease_name(node)
+    return election_lease.parse_lease(
         await home.patch(LEASES, name, patch, namespace=LEASE_NAMESPACE)
     )

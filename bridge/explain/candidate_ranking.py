@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.base import partial_reads
-from bridge.node import join_record, node_object
+from bridge.base import best_effort_reads
+from bridge.node import join_record_annotation, node_object
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     NODES,
@@ -19,14 +19,14 @@ from sync.kube.resources import (
     PODS,
     STORAGE_CLASSES,
 )
-from sync.pods import plan
+from sync.pods import action_planner
 from translators.explain import persistent_volume_claims
 from translators.explain.persistent_volume_claims import PodStorage
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of
 from translators.pods import scheduling_predicates
 from translators.pods.scheduling_predicates import PredicateFailure
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ async def rank_candidates(
     ]
     bound = await asyncio.gather(
         *(
-            partial_reads.list_objects(
+            best_effort_reads.list_objects(
                 home, PODS, not_checked, fields=f"spec.nodeName={name_of(it)}"
             )
             for it in nodes
@@ -73,12 +73,12 @@ async def rank_candidates(
     )
     found = []
     for node, pods in zip(nodes, bound, strict=True):
-        policy, options_recorded = join_record.read_policy(node, home_id)
+        policy, options_recorded = join_record_annotation.read_policy(node, home_id)
         obstacles = [
             *scheduling_predicates.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),
         ]
-        skipped = bool(plan.skip_reason(pod, policy))
+        skipped = bool(action_planner.skip_reason(pod, policy))
         found.append(Candidate(node, policy, options_recorded, obstacles, skipped))
     return sorted(found, key=lambda it: it.rank)
 
@@ -88,7 +88,7 @@ async def look_up_storage(
 ) -> PodStorage:
     """Home's PVCs, by name, with their volumes and StorageClasses."""
     specs = [it.get("spec") or {} for it in found.values() if it is not None]
-    behind = await partial_reads.get_objects(
+    behind = await best_effort_reads.get_objects(
         home,
         [
             *((PERSISTENT_VOLUMES, it["volumeName"]) for it in specs if it.get("volumeName")),

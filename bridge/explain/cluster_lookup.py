@@ -9,7 +9,7 @@
    that the Node records.
 
 A read that fails or is forbidden is recorded in `PodFacts.not_checked` and has no other effect
-(`bridge.base.partial_reads`). `bridge.explain.json_report` interprets the facts.
+(`bridge.base.best_effort_reads`). `bridge.explain.json_report` interprets the facts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from bridge.base import partial_reads
-from bridge.base.errors import PreflightError
+from bridge.base import best_effort_reads
+from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
-from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
+from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
+from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, ApiError, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import (
     CONFIG_MAPS,
@@ -46,7 +46,7 @@ from translators.explain.persistent_volume_claims import PodStorage
 from translators.identity import home_id_from_uid, is_owned
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import remote_pod
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 _RESOURCES = {
     it.kind: it
@@ -188,14 +188,14 @@ async def _read_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
     namespace = namespace_of(facts.pod)
     facts.dependencies = dependencies.dependencies_of(facts.pod)
     here = [it for it in facts.dependencies if it.kind not in ("PriorityClass", "RuntimeClass")]
-    facts.objects = await partial_reads.get_objects(
+    facts.objects = await best_effort_reads.get_objects(
         home, map(_resource_name, here), namespace, facts.not_checked
     )
-    facts.services = await partial_reads.list_objects(
+    facts.services = await best_effort_reads.list_objects(
         home, SERVICES, facts.not_checked, namespace=namespace
     )
     if facts.stored:
-        facts.events = await partial_reads.list_events(home, facts.pod, facts.not_checked)
+        facts.events = await best_effort_reads.list_events(home, facts.pod, facts.not_checked)
     await _choose_node(home, settings, facts)
     return facts
 
@@ -296,28 +296,28 @@ async def _check_cluster(remote: KubeClient, facts: PodFacts) -> None:
 async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
     found, not_checked = RemoteFacts(remote.config.server), facts.not_checked
-    found.namespace = await partial_reads.get_object(remote, NAMESPACES, namespace, not_checked)
-    found.nodes = await partial_reads.list_objects(
+    found.namespace = await best_effort_reads.get_object(remote, NAMESPACES, namespace, not_checked)
+    found.nodes = await best_effort_reads.list_objects(
         remote, NODES, not_checked, labels=policy.node_selection
     )
-    classes = await partial_reads.list_objects(remote, PRIORITY_CLASSES, not_checked)
+    classes = await best_effort_reads.list_objects(remote, PRIORITY_CLASSES, not_checked)
     found.priority_classes = frozenset(map(name_of, classes))
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
     remote_dependencies = [it for it in facts.dependencies if it.kind not in skipped]
     if found.namespace is not None:
-        found.pod = await partial_reads.get_object(
+        found.pod = await best_effort_reads.get_object(
             remote, PODS, name_of(facts.pod), not_checked, namespace=namespace
         )
-        services = await partial_reads.list_objects(
+        services = await best_effort_reads.list_objects(
             remote, SERVICES, not_checked, namespace=namespace
         )
         ours = (it for it in services if is_owned(it, policy.identity))
         found.services = frozenset(map(name_of, ours))
     if found.pod is not None:
-        found.events = await partial_reads.list_events(remote, found.pod, not_checked)
-    found.objects = await partial_reads.get_objects(
+        found.events = await best_effort_reads.list_events(remote, found.pod, not_checked)
+    found.objects = await best_effort_reads.get_objects(
         remote, map(_resource_name, remote_dependencies), namespace, not_checked
     )
     if (

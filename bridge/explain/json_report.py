@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
-from bridge.node.join_record import policy_options
-from sync.pods import plan
+from bridge.node.join_record_annotation import policy_options
+from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
 from translators.identity import is_owned_by_node, is_usable_namespace, unusable_namespace_message
@@ -20,7 +20,7 @@ from translators.objects import Object, is_deleting, is_ready, metadata, name_of
 from translators.pods import kubelet_admission, remote_pod, scheduling_predicates
 from translators.pods import status as podstatus
 from translators.pods.remote_pod import TranslatedPod
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 #: The number of latest Events in the report.
 MAX_EVENTS = 8
@@ -164,7 +164,7 @@ def _refusals(facts: PodFacts) -> list[Object]:
     ]
     if policy is None:
         return found
-    if skipped := plan.skip_reason(facts.pod, policy):
+    if skipped := action_planner.skip_reason(facts.pod, policy):
         why = f"{skipped}; its DaemonSet counts it as available"
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is not None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from bridge.base.output import format_table
+from bridge.base.command_output import format_table
 from translators.objects import Object
 
 #: The number of fields on one line.

@@ -16,13 +16,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.clusters.retry import WAITING_SUFFIX
-from bridge.install import names
-from bridge.install.names import Installation
+from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
+from bridge.install import installation as names
+from bridge.install.installation import Installation
+from sync.kube.api_errors import KubeError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError, NotFound
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
 from translators.objects import (
     Object,

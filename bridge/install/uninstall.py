@@ -1,4 +1,4 @@
-"""Stops and removes an installation that `bridge.install.discovery` found.
+"""Stops and removes an installation that `bridge.install.installation_lookup` found.
 
 The Deployments are deleted first, after their pods have terminated, and the namespace last, if a
 join created it and it contains nothing else. Every step can be repeated after an error.
@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from bridge.base.app_labels import APP, NAME_LABEL
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
+from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.clusters.connection import Notify
-from bridge.install import names
-from bridge.install.discovery import ExistingInstallation
-from sync.cleanup import inventory
+from bridge.install import installation as names
+from bridge.install.installation_lookup import ExistingInstallation
+from sync.cleanup import remote_inventory
+from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound
 from sync.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
@@ -70,5 +70,5 @@ async def remove(home: KubeClient, installation: ExistingInstallation, *, notify
         return
     if (metadata(namespace).get("labels") or {}).get(NAME_LABEL) != APP:
         return
-    for name, reason in await inventory.delete_namespaces(home, [namespace]):
+    for name, reason in await remote_inventory.delete_namespaces(home, [namespace]):
         notify(f"home: namespace {name} stays: {reason}")

@@ -9,10 +9,15 @@ is applied last and deleted first: no pod creation waits for a webhook that is n
 from __future__ import annotations
 
 from bridge.install import pod_template
-from bridge.install.names import Installation, webhook_metadata, webhook_name, webhook_pod_labels
+from bridge.install.installation import (
+    Installation,
+    webhook_metadata,
+    webhook_name,
+    webhook_pod_labels,
+)
 from bridge.offload import webhook_configuration
-from bridge.rbac import manifests
-from bridge.rbac.manifests import Account
+from bridge.rbac import rbac_manifests
+from bridge.rbac.rbac_manifests import Account
 from translators.objects import Object
 
 PORT = 9443
@@ -21,7 +26,7 @@ PORT = 9443
 def render_webhook(installation: Installation) -> list[Object]:
     """All objects of the webhook."""
     name = webhook_name(installation.node)
-    rbac = manifests.webhook_objects(Account(installation.namespace, name))
+    rbac = rbac_manifests.webhook_objects(Account(installation.namespace, name))
     for obj in rbac:
         obj["metadata"]["labels"] = webhook_metadata(installation)["labels"]
     pods = webhook_pod_labels(installation.node)

@@ -31,9 +31,9 @@ from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from bridge.net.error_responses import HttpError
-from bridge.net.single_flight import SingleFlightCache
+from bridge.net.single_flight_cache import SingleFlightCache
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
 from sync.kube.request_limiter import urgent
 from sync.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 

@@ -16,20 +16,20 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from bridge.kubelet.authn import TOKEN_PROTOCOL
-from bridge.kubelet.pod_directory import PodDirectory, RemotePod, requested_pod
+from bridge.kubelet.pod_lookup import PodDirectory, RemotePod, requested_pod
 from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.active_streams import ActiveStreams, Stream, current_task_canceller
 from bridge.net.error_responses import (
     PLAIN_TEXT_HEADERS,
     HttpError,
     credential_rejected_message,
     http_error_from,
 )
-from bridge.net.tunnel import Tunnel
+from bridge.net.kubelet_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.net.splice import Tunnel
 from sync.kube import http1 as http
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.resources import PODS
 

@@ -7,9 +7,9 @@ from aiohttp import web
 
 from bridge.kubelet.authn import TOKEN_LIFETIME
 from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME
-from bridge.kubelet.pod_directory import PodDirectory
+from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.tunnel import IDLE_TIMEOUT
+from bridge.net.splice import IDLE_TIMEOUT
 from sync.kube.resources import Object
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
-from bridge.base.errors import BridgeError
+from bridge.base.command_error import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
 from bridge.kubelet.authn import Authenticator, ReviewClient
@@ -28,14 +28,14 @@ from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
 from bridge.kubelet.exec_attach_portforward import StreamHandler
 from bridge.kubelet.logs import LogHandler
 from bridge.kubelet.node_endpoints import NodeEndpoints
-from bridge.kubelet.pod_directory import PodDirectory
+from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
-from bridge.kubelet.run import RunHandler
-from bridge.net.active_streams import ActiveStreams
+from bridge.kubelet.run_in_container import RunHandler
+from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from bridge.net.error_responses import HttpError, text_response
-from bridge.net.limits import MAX_STREAMS
+from bridge.net.kubelet_streams import ActiveStreams
 from bridge.net.listening_socket import listening_socket
-from bridge.net.server_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
+from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
 
 #: Maximum request line in bytes. It has a command's arguments, percent-encoded; one argument may
@@ -59,7 +59,7 @@ class ListenError(BridgeError):
 class KubeletServer:
     """The HTTPS server of one virtual node's kubelet API. `start` it, and `stop` it at the end.
 
-    It serves what it is given; `bridge.app.node_kubelet.NodeKubelet` supplies and renews that.
+    It serves what it is given; `bridge.app.kubelet_api.NodeKubelet` supplies and renews that.
     ``client_ca``: ``client-ca-file`` of home's ConfigMap
     ``kube-system/extension-apiserver-authentication`` (PEM). ``anonymous``: whether requests
     without a credential are authorized as ``system:anonymous``. ``routes``: more routes.

@@ -10,11 +10,11 @@ from bridge.certificates.tls_key_pair import CertificateError
 from bridge.clusters.connection import Notify
 from bridge.install import uninstall
 from bridge.leave import home_inventory
-from bridge.leave.summary import HomeState, LeaveSettings, RemoteState
-from bridge.node import namespace_record
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
+from bridge.node import namespace_ownership_lease
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     ENDPOINT_SLICES,
@@ -23,7 +23,7 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
-from sync.namespaces import ownership
+from sync.namespaces import namespace_ownership
 from translators.identity import LABEL_HOME
 from translators.objects import Object, name_of, namespace_of, uid_of
 
@@ -45,16 +45,16 @@ async def remove_namespace_record(
     remote = remote_state.client
     is_cleaned = not remote_state.failure and not settings.keep_workloads
     if remote is not None and is_cleaned:
-        recorded = await namespace_record.recorded_namespaces(home, settings.name)
+        recorded = await namespace_ownership_lease.recorded_namespaces(home, settings.name)
         labels = f"{LABEL_HOME}={home_state.home_id}"
         existing = (await remote.list(NAMESPACES, labels=labels)).items if recorded else []
-        staying = ownership.still_existing(recorded, existing)
+        staying = namespace_ownership.still_existing(recorded, existing)
     try:
-        await namespace_record.remove_record(home, settings.name, staying)
+        await namespace_ownership_lease.remove_record(home, settings.name, staying)
     except Forbidden:
         notify(
-            f"home: Lease {LEASE_NAMESPACE}/{namespace_record.NAME} keeps the entries of node "
-            f"{settings.name}: the credential may not change it"
+            f"home: Lease {LEASE_NAMESPACE}/{namespace_ownership_lease.NAME} keeps the entries of "
+            f"node {settings.name}: the credential may not change it"
         )
 
 

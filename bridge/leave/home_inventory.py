@@ -9,18 +9,18 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.election import leave_lock
-from bridge.install import discovery
-from bridge.install.discovery import ExistingInstallation
-from bridge.leave.summary import HomeState, LeaveSettings
-from bridge.node import join_record, node_object
-from bridge.node.lease import LEASE_NAMESPACE, LEASE_SECONDS
-from bridge.relay.forward import stale_slices
+from bridge.install import installation_lookup
+from bridge.install.installation_lookup import ExistingInstallation
+from bridge.leave.leave_summary import HomeState, LeaveSettings
+from bridge.node import join_record_annotation, node_object
+from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
+from bridge.relay.forward import stale_endpoint_slices
+from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     LEASES,
@@ -28,7 +28,7 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
-from translators import offload_patch
+from translators import offload_admission_patch
 from translators.identity import Identity, home_id_from_uid
 from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
@@ -40,7 +40,7 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
     the removal, and KubeError."""
     node = await _get_node(home, settings.name)
     warnings: list[str] = []
-    installation = await discovery.find_installation(
+    installation = await installation_lookup.find_installation(
         home, settings.name, node, warn=warnings.append
     )
     lease = await _get_lease(home, settings, installation)
@@ -75,7 +75,10 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
 
 async def _list_offloaded_namespaces(home: KubeClient) -> list[str]:
     return sorted(
-        map(name_of, (await home.list(NAMESPACES, labels=offload_patch.LABEL_OFFLOAD)).items)
+        map(
+            name_of,
+            (await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)).items,
+        )
     )
 
 
@@ -154,7 +157,7 @@ async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
 async def list_relay_slices(home: KubeClient, node_name: str, home_id: str) -> list[Object]:
     """The EndpointSlices of the node's relay; empty if the credential may not list them."""
     try:
-        return await stale_slices.list_slices(
+        return await stale_endpoint_slices.list_slices(
             home, Identity(home_id=home_id, home_name=home_id[:8], node=node_name)
         )
     except Forbidden:
@@ -164,7 +167,7 @@ async def list_relay_slices(home: KubeClient, node_name: str, home_id: str) -> l
 def _leftover_relay_cidr(node: Object | None) -> str:
     from bridge.relay.forward import local_route
 
-    cidr = join_record.relay_cidr(node)
+    cidr = join_record_annotation.relay_cidr(node)
     try:
         return cidr if cidr and local_route.is_stale(cidr) else ""
     except ValueError:  # The annotation does not hold a CIDR.

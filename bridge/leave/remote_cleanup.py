@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.leave.summary import HomeState, LeaveSettings, format_counts
-from sync.cleanup import inventory
-from sync.cleanup.inventory import Inventory
+from bridge.leave.leave_summary import HomeState, LeaveSettings, format_counts
+from sync.cleanup import remote_inventory
+from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
 from translators.identity import Identity
 from translators.names import label_value
@@ -29,7 +29,7 @@ async def collect(remote: KubeClient, name: str, home_state: HomeState) -> Inven
     """The inventory of the node in the remote. Raises KubeError."""
     home_id = home_state.home_id
     identity = Identity(home_id=home_id, home_name=home_id[:8], node=name)
-    return await inventory.take_inventory(remote, identity, others=home_state.sibling_nodes)
+    return await remote_inventory.take_inventory(remote, identity, others=home_state.sibling_nodes)
 
 
 async def remove(
@@ -52,10 +52,10 @@ async def remove(
                 known.add(uid_of(obj))
                 notify(f"remote: {_describe(obj)} was created after the confirmation; removing it")
         await _delete_pods(remote, confirmed.pods, settings.timeout, notify=notify)
-        await inventory.delete_copies(remote, confirmed.copies)
-        await inventory.transfer_shared_copies(remote, confirmed.shared)
+        await remote_inventory.delete_copies(remote, confirmed.copies)
+        await remote_inventory.transfer_shared_copies(remote, confirmed.shared)
         kept |= dict(
-            await inventory.delete_namespaces(
+            await remote_inventory.delete_namespaces(
                 remote, confirmed.namespaces, has_ended=_has_ended(settings.name, home_state)
             )
         )
@@ -99,7 +99,7 @@ async def _delete_pods(
 
     try:
         async with asyncio.timeout(timeout):
-            await inventory.delete_pods(remote, pods, waiting=waiting)
+            await remote_inventory.delete_pods(remote, pods, waiting=waiting)
     except TimeoutError:
         raise PreflightError(
             f"remote: {left} pod(s) have not terminated after {timeout:.0f} s (is their node "

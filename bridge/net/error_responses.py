@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from sync.kube.errors import ApiError, KubeError, Unauthorized, Unreachable
+from sync.kube.api_errors import ApiError, KubeError, Unauthorized, Unreachable
 
 log = logging.getLogger(__name__)
 

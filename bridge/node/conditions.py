@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sync.kube.errors import (
+from sync.kube.api_errors import (
     ApiServerCertificateError,
     ClientConfigError,
     Forbidden,

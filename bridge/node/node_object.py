@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.node import conditions as health
-from bridge.node import field_ownership, shared_labels
+from bridge.node import field_ownership, remote_node_labels
 from bridge.node.conditions import NodeCondition
 from bridge.node.field_ownership import NodeMetadata
-from bridge.node.node_options import TAINT_UNSCHEDULABLE
+from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
 from sync.capacity.aggregator import RemoteCapacity
 from translators import merge_patch
 from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
@@ -77,7 +77,7 @@ def desired_metadata(
         LABEL_REMOTE: facts.remote_id,
     }
     return NodeMetadata(
-        labels={**shared_labels.common_labels(nodes), **facts.configured.labels, **own},
+        labels={**remote_node_labels.common_labels(nodes), **facts.configured.labels, **own},
         annotations={
             **facts.configured.annotations,
             **facts.annotations,
@@ -107,7 +107,7 @@ def relevant_fields(node: Object | None) -> object:
     if node is None:
         return None
     info = (node.get("status") or {}).get("nodeInfo")
-    return shared_labels.shareable_labels(node), health.relevant_conditions(node), info
+    return remote_node_labels.shareable_labels(node), health.relevant_conditions(node), info
 
 
 def desired_status(

@@ -25,8 +25,8 @@ import sys
 import time
 from typing import Protocol
 
+from bridge.base.join_settings import LogFormat
 from bridge.base.printable_text import escape_json, escape_line, escape_lines
-from bridge.base.settings import LogFormat
 from sync.runtime.log_fields import FIELDS, NODE
 
 CHANGES = "cluster-bridge.changes"

@@ -1,4 +1,5 @@
-"""``/metrics``: renders declared metric families (`bridge.observability.metrics`) for Prometheus.
+"""``/metrics``: renders declared metric families (`bridge.observability.metric_families`) for
+Prometheus.
 
 Families are read when a client asks; nothing is counted here. The process's own families
 (``process_*``, ``python_gc_*``) are those of prometheus_client.

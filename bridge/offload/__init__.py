@@ -7,7 +7,7 @@
   `standalone_webhook` process or behind a Service (`in_cluster_webhook`, with the certificate of
   `certificate_rotation`).
 
-`translators.offload_patch` defines how a pod is mutated.
+`translators.offload_admission_patch` defines how a pod is mutated.
 """
 
 from __future__ import annotations

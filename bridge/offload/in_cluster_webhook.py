@@ -2,7 +2,7 @@
 
 The replicas create nothing: `bridge install` installed the Service, an empty Secret and
 the MutatingWebhookConfiguration, all with the same name. Every replica maintains for all of them,
-by the rules of `bridge.offload.certificate_rotation`:
+by the rules of `bridge.offload.webhook_certificate`:
 
 - the certificate in the Secret. The first writer wins; the others use its certificate;
 - the CA bundle of the configuration, which is corrected whenever it differs.
@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from bridge.certificates import x509_builder
-from bridge.certificates.certificate_sources import utc_now
+from bridge.certificates.serving_certificate import utc_now
 from bridge.certificates.tls_key_pair import TlsKeyPair, load_pair, server_context
 from bridge.clusters.connection import Notify, connect
-from bridge.offload import certificate_rotation, webhook_configuration
-from bridge.offload.admission_server import AdmissionServer
+from bridge.offload import webhook_certificate, webhook_configuration
+from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_errors import Conflict, KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from translators.objects import Object, metadata, uid_of
@@ -168,18 +168,18 @@ class CertificateKeeper:
         if secret is None:
             self._problem = f"there is no Secret {namespace}/{name}; join again to create it"
             return MAX_SLEEP_SECONDS
-        known = certificate_rotation.read_secret(secret, self._settings.host)
-        if certificate_rotation.needs_renewal(known, now):
+        known = webhook_certificate.read_secret(secret, self._settings.host)
+        if webhook_certificate.needs_renewal(known, now):
             known = await self._renew(secret, known, now)
-        await self._set_ca_bundle(certificate_rotation.ca_bundle(known))
+        await self._set_ca_bundle(webhook_certificate.ca_bundle(known))
         self._serve_certificate(
-            certificate_rotation.certificate_to_serve(known, self._ca_bundle(), now)
+            webhook_certificate.certificate_to_serve(known, self._ca_bundle(), now)
         )
-        return certificate_rotation.seconds_until_change(known, now)
+        return webhook_certificate.seconds_until_change(known, now)
 
     async def _renew(
-        self, secret: Object, known: list[certificate_rotation.RotatedCertificate], now: datetime
-    ) -> list[certificate_rotation.RotatedCertificate]:
+        self, secret: Object, known: list[webhook_certificate.RotatedCertificate], now: datetime
+    ) -> list[webhook_certificate.RotatedCertificate]:
         """Creates the successor. Raises Conflict if another replica was first."""
         # Unique: of two CAs with the same name, some clients only try the first.
         common_name = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
@@ -190,13 +190,13 @@ class CertificateKeeper:
             self._settings.name,
             {
                 "metadata": {"uid": uid_of(secret), "resourceVersion": version},
-                "data": certificate_rotation.secret_data(fresh, known, now),
+                "data": webhook_certificate.secret_data(fresh, known, now),
             },
             namespace=self._settings.namespace,
         )
         self._secrets.observe_write(changed)
         log.info("created a new certificate for the webhook")
-        return certificate_rotation.read_secret(changed, self._settings.host)
+        return webhook_certificate.read_secret(changed, self._settings.host)
 
     async def _set_ca_bundle(self, ca: bytes) -> None:
         name = self._settings.name

@@ -9,7 +9,7 @@
 - The certificate is self-signed, created on start and renewed before it expires: both certificates
   are registered before the new one is served. The key is on disk only while OpenSSL reads it.
 
-`bridge.offload.admission_server` answers the requests. `bridge.offload.in_cluster_webhook` is the
+`bridge.offload.webhook_server` answers the requests. `bridge.offload.in_cluster_webhook` is the
 alternative behind a Service.
 """
 
@@ -21,20 +21,20 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.certificates.tls_key_pair import LIFETIME, TlsKeyPair, load_pair, server_context
 from bridge.certificates.x509_builder import self_signed
 from bridge.clusters.bridge_address import find_bridge_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
-from bridge.offload import admission_policy, webhook_configuration
-from bridge.offload.admission_server import AdmissionServer
-from bridge.offload.enforcement import EnforcementWriter
+from bridge.offload import mutating_admission_policy, webhook_configuration
+from bridge.offload.pod_mutator_setup import EnforcementWriter
+from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import MUTATING_WEBHOOKS
-from translators import offload_patch
+from translators import offload_admission_patch
 from translators.objects import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class StandaloneWebhook:
     def __init__(self, home: KubeClient, address: str, notify: Notify) -> None:
         self._server = AdmissionServer(home)
         self.namespaces = self._server.namespaces
-        own = f"metadata.name={admission_policy.NAME}"
+        own = f"metadata.name={mutating_admission_policy.NAME}"
         self.configurations = Informer(home, MUTATING_WEBHOOKS, fields=own)
         for informer in (self.namespaces, self.configurations):
             informer.on_change(lambda *_: self._changed.set())
@@ -140,7 +140,7 @@ class StandaloneWebhook:
         while True:
             try:
                 current = await self._writer().get_managed(MUTATING_WEBHOOKS)
-                if any(offload_patch.policy_of(it) for it in self.namespaces.store):
+                if any(offload_admission_patch.policy_of(it) for it in self.namespaces.store):
                     await self._ensure(current)
                 else:
                     await self._unregister(current)
@@ -174,10 +174,10 @@ class StandaloneWebhook:
             or not webhook_configuration.has_url(current, self.url)
         ):
             return
-        self._notify(f"home: {MUTATING_WEBHOOKS.kind} {admission_policy.NAME} removed")
+        self._notify(f"home: {MUTATING_WEBHOOKS.kind} {mutating_admission_policy.NAME} removed")
         await self._home.delete(
             MUTATING_WEBHOOKS,
-            admission_policy.NAME,
+            mutating_admission_policy.NAME,
             uid=uid_of(current),
             resource_version=metadata(current).get("resourceVersion"),
         )

@@ -1,8 +1,8 @@
 """The MutatingWebhookConfiguration of the offload webhook. Pure.
 
 Used where home's API server does not serve MutatingAdmissionPolicy
-(`bridge.offload.admission_policy`). `bridge webhook` registers one with its URL; an installation in
-home's cluster includes one with its Service.
+(`bridge.offload.mutating_admission_policy`). `bridge webhook` registers one with its URL; an
+installation in home's cluster includes one with its Service.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from typing import Any
 
-from bridge.offload.admission_policy import (
+from bridge.offload.mutating_admission_policy import (
     LABEL_PART,
     MATCH_CONDITIONS,
     NAMESPACE_SELECTOR,

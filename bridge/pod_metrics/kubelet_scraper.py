@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from bridge.kubelet.pod_directory import ScheduledPod
+from bridge.kubelet.pod_lookup import ScheduledPod
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
 from sync.kube.resources import NODES
 from translators.identity import Origin
 from translators.pod_metrics.exposition import RemotePodName

@@ -1,7 +1,8 @@
 """The permissions (RBAC) that the bridge needs in each cluster, and access reviews of them.
 
 These tables are the only source: a permission that the code uses stands here. A join reviews those
-that the bridge cannot work without; `bridge.rbac.manifests` writes all of them as RBAC objects.
+that the bridge cannot work without; `bridge.rbac.rbac_manifests` writes all of them as RBAC
+objects.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bridge.base.settings import JoinSettings, MetricsSource, NetworkChoice
-from bridge.certificates import client_ca
-from bridge.election import election_record
-from bridge.node import namespace_record
+from bridge.base.join_settings import JoinSettings, MetricsSource, NetworkChoice
+from bridge.certificates import home_client_ca
+from bridge.election import election_lease
+from bridge.node import namespace_ownership_lease
+from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
-from sync.kube.errors import Side
 from sync.kube.resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
@@ -40,7 +41,7 @@ from sync.kube.resources import (
     Resource,
 )
 from translators.objects import Object
-from translators.translation_policy import ServiceAccounts
+from translators.translation_options import ServiceAccounts
 
 #: Timeout in seconds of one request.
 REQUEST_SECONDS = 6.0
@@ -93,11 +94,14 @@ HOME = (
         LEASES,
         ("get", "list", "watch", "patch"),
         namespace="kube-node-lease",
-        names=(election_record.election_lease_name(NODE),),
+        names=(election_lease.election_lease_name(NODE),),
     ),
     # The record of the namespaces that the bridge created in the remote.
     Permission(
-        LEASES, ("get", "patch"), namespace="kube-node-lease", names=(namespace_record.NAME,)
+        LEASES,
+        ("get", "patch"),
+        namespace="kube-node-lease",
+        names=(namespace_ownership_lease.NAME,),
     ),
     Permission(TOKEN_REVIEWS, ("create",)),
     Permission(SUBJECT_ACCESS_REVIEWS, ("create",)),
@@ -122,8 +126,8 @@ HOME_CLIENT_CA = (
     Permission(
         CONFIG_MAPS,
         ("get", "list", "watch"),
-        namespace=client_ca.NAMESPACE,
-        names=(client_ca.NAME,),
+        namespace=home_client_ca.NAMESPACE,
+        names=(home_client_ca.NAME,),
     ),
 )
 #: Needed at home by `bridge leave`, in addition.
@@ -136,9 +140,11 @@ HOME_LEAVE = (
         LEASES,
         ("delete",),
         namespace="kube-node-lease",
-        names=(election_record.election_lease_name(NODE),),
+        names=(election_lease.election_lease_name(NODE),),
     ),
-    Permission(LEASES, ("delete",), namespace="kube-node-lease", names=(namespace_record.NAME,)),
+    Permission(
+        LEASES, ("delete",), namespace="kube-node-lease", names=(namespace_ownership_lease.NAME,)
+    ),
 )
 #: Reads in a namespace that has pods on the node, and tokens for these pods. Granted per namespace:
 #: pods of other namespaces stay Pending, with an Event that shows the required command.

@@ -29,14 +29,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from bridge.base.errors import BridgeError
-from bridge.election.election_record import Candidate
+from bridge.base.command_error import BridgeError
+from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
-from bridge.node.lease import LEASE_NAMESPACE, request_lease
+from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim, HomeRecord
+from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import Conflict, KubeError, NotFound
 from sync.kube.request_limiter import urgent
 from sync.kube.write_fence import Fence, clock
 from translators.identity import Identity
@@ -65,7 +65,7 @@ class ClaimRejected(BridgeError):
 
 
 class RemoteClaim:
-    """The claim of one virtual node, for one term of a bridge (`bridge.app.replica`).
+    """The claim of one virtual node, for one term of a bridge (`bridge.app.replica_lifecycle`).
 
     ``home_fence`` is that of home's election; ``take_over`` is the id of a claim to take in any
     case.

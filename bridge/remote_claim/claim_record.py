@@ -22,7 +22,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from bridge.election.election_record import ANNOTATION_HOLDER, Candidate
+from bridge.election.election_lease import ANNOTATION_HOLDER, Candidate
 from sync.kube.resources import LEASES
 from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import truncated_name
@@ -36,7 +36,7 @@ ANNOTATION_CLAIM = f"{DOMAIN}/claim"
 #: recognised.
 REMEMBERED = 8
 
-#: No election's Lease begins like this (`bridge.election.election_record`), where the remote is a
+#: No election's Lease begins like this (`bridge.election.election_lease`), where the remote is a
 #: home too.
 _PREFIX = "cluster-bridge."
 #: The format of `new_claim_id`.

@@ -7,14 +7,14 @@ those of a home that no longer exists; both have a UID precondition.
 
 from __future__ import annotations
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.election import election_record
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.election import election_lease
+from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim
+from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden, NotFound
 from sync.kube.resources import LEASES
 from translators.identity import LABEL_HOME, LABEL_NODE, Identity
 from translators.objects import Object, metadata, name_of, uid_of
@@ -32,8 +32,8 @@ async def inspect_claim(
     if found is None:
         return None, ""
     claim = claim_record.parse_claim(found)
-    lease = await _get(home, election_record.election_lease_name(identity.node))
-    notes = election_record.parse_lease(lease).records if lease is not None else {}
+    lease = await _get(home, election_lease.election_lease_name(identity.node))
+    notes = election_lease.parse_lease(lease).records if lease is not None else {}
     objection = claim_record.objection(
         claim, claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
     )

@@ -1,7 +1,7 @@
 """Lists and follows the Events of virtual nodes and their pods, including the remote's.
 
 - All Events are read from home, where the bridge mirrors the remote's Events of pods
-  (`sync.mirror.events`). Home's kubeconfig is enough.
+  (`sync.mirror.event_mirror`). Home's kubeconfig is enough.
 - An Event belongs to a node if it is about the Node, about a pod that is bound to it, or names the
   node as its source; the last also covers deleted pods.
 - Events are sorted by the time of their last occurrence, oldest first.
@@ -16,8 +16,8 @@ from typing import Any
 
 import cachetools
 
-from bridge.base.errors import PreflightError
-from bridge.status import status_client, tree
+from bridge.base.command_error import PreflightError
+from bridge.status import status_client, status_tree
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, PODS
@@ -214,7 +214,7 @@ def table_row(event: Object, now: datetime) -> list[str]:
         f"{event['cluster']} {event['component']}".rstrip(),
         event["message"],
     )
-    return [tree.printable(it) for it in cells]
+    return [status_tree.printable(it) for it in cells]
 
 
 def one_line(event: Object) -> str:
@@ -228,7 +228,7 @@ def _age(moment: str, now: datetime) -> str:
         last = parse_time(moment)
     except ValueError:
         return "?"
-    return tree.format_age((now - last).total_seconds()) if last.tzinfo else "?"
+    return status_tree.format_age((now - last).total_seconds()) if last.tzinfo else "?"
 
 
 def _sort_key(event: Object) -> tuple[datetime, str, str]:

@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager
 
 import orjson
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.node import node_object
-from bridge.status import node_summary
+from bridge.status import node_pod_summary
 from bridge.status.status_endpoint import STATUS_PATH
 from sync.cache.informer import Informer
+from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
 from sync.kube.resources import NODES, PODS
 from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, name_of
@@ -45,7 +45,7 @@ async def get_node(home: KubeClient, name: str) -> Object:
         ]
         there = f"the virtual nodes are {', '.join(others)}" if others else "there are none"
         raise PreflightError(f"home: there is no node {name}; {there}") from None
-    if not node_summary.is_virtual_node(found):
+    if not node_pod_summary.is_virtual_node(found):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; use kubectl for other nodes"
         )
@@ -65,9 +65,9 @@ async def read_statuses(home: KubeClient, name: str | None) -> list[Object]:
     return await _with_bridge_status(home, [(it, await _pods(home, name_of(it))) for it in found])
 
 
-async def _pods(home: KubeClient, node_name: str) -> node_summary.PodCounts | str:
+async def _pods(home: KubeClient, node_name: str) -> node_pod_summary.PodCounts | str:
     """The pods of the node, or why they cannot be read."""
-    counted = node_summary.PodCounts()
+    counted = node_pod_summary.PodCounts()
 
     def count(pod: Object) -> Object:
         counted.add(pod)
@@ -81,17 +81,17 @@ async def _pods(home: KubeClient, node_name: str) -> node_summary.PodCounts | st
 
 
 async def _with_bridge_status(
-    home: KubeClient, found: Iterable[tuple[Object, node_summary.PodCounts | str]]
+    home: KubeClient, found: Iterable[tuple[Object, node_pod_summary.PodCounts | str]]
 ) -> list[Object]:
     semaphore = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def one(node: Object, pods: node_summary.PodCounts | str) -> Object:
+    async def one(node: Object, pods: node_pod_summary.PodCounts | str) -> Object:
         async with semaphore:
             answer = await fetch_bridge_status(home, name_of(node))
         status = (
-            {**node_summary.summarize_node(node, None), "podsUnknown": pods}
+            {**node_pod_summary.summarize_node(node, None), "podsUnknown": pods}
             if isinstance(pods, str)
-            else node_summary.summarize_node(node, pods)
+            else node_pod_summary.summarize_node(node, pods)
         )
         if isinstance(answer, str):
             return {**status, "bridge": None, "bridgeUnknown": answer}
@@ -172,7 +172,7 @@ class StatusWatch:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     await informer.synced.wait()
-            counted = node_summary.PodCounts()
+            counted = node_pod_summary.PodCounts()
             for pod in informer.store:
                 counted.add(pod)
             known = informer.synced.is_set()

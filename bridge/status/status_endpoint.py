@@ -25,14 +25,14 @@ from aiohttp import web
 from bridge.base.version import version
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.routing import Route, RoutedRequest
-from bridge.net.active_streams import ActiveStreams
-from bridge.net.single_flight import SingleFlightCache
+from bridge.net.kubelet_streams import ActiveStreams
+from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.observability.recent_errors import RecentErrors
-from bridge.status import node_summary
+from bridge.status import node_pod_summary
 from sync.cache.informer import Informer
 from sync.engine.engine import Engine
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError
 from sync.runtime.workqueue import WorkQueue
 from translators.objects import Object
 from translators.timestamps import format_time
@@ -109,11 +109,11 @@ class StatusEndpoint:
 
     async def _page(self, call: RoutedRequest) -> web.StreamResponse:
         # Imported on demand: most bridges never serve the page.
-        from bridge.status import html_page
+        from bridge.status import dashboard_page
 
         if not call.request.path.endswith("/"):
-            return html_page.redirect_to_folder()
-        return html_page.response(await self.status())
+            return dashboard_page.redirect_to_folder()
+        return dashboard_page.response(await self.status())
 
     # -- the answer ------------------------------------------------------------------------
 
@@ -124,12 +124,12 @@ class StatusEndpoint:
         nodes = [] if self._node is None else list(self._node.store)
         if self._engine is None or not nodes:
             return {"name": self._node_name, "ready": None}
-        pods = node_summary.PodCounts()
+        pods = node_pod_summary.PodCounts()
         for count, pod in enumerate(list(self._engine.home_pods.store), start=1):
             pods.add(pod)
             if count % PODS_PER_BATCH == 0:
                 await asyncio.sleep(0)
-        return node_summary.summarize_node(nodes[0], pods)
+        return node_pod_summary.summarize_node(nodes[0], pods)
 
     async def _build_bridge(self) -> Object:
         engine = self._engine

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 
 from bridge.base.version import version
 from bridge.checks import virtual_node
-from bridge.checks.connectivity import check_connectivity
-from bridge.checks.context import Connectivity
-from bridge.checks.report import Severity
-from bridge.election import election_record
-from bridge.install.remote_kubeconfig import resolve_remote_kubeconfig
+from bridge.checks.check_input import Connectivity
+from bridge.checks.cluster_access import check_connectivity
+from bridge.checks.findings import Severity
+from bridge.election import election_lease
+from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
-from bridge.node.lease import LEASE_NAMESPACE
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_errors import KubeError, NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import KubeError, NotFound
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import LEASES, NODES
 from translators.objects import Object, name_of
@@ -88,11 +88,11 @@ async def _served_by(home: KubeClient, name: str) -> str:
     """The last holder of the election lease, even if it has expired; `bridge check` shows that."""
     try:
         lease = await home.get(
-            LEASES, election_record.election_lease_name(name), namespace=LEASE_NAMESPACE
+            LEASES, election_lease.election_lease_name(name), namespace=LEASE_NAMESPACE
         )
     except NotFound:
         return ""
-    return election_record.parse_lease(lease).holder_name
+    return election_lease.parse_lease(lease).holder_name
 
 
 def _cluster_version(its: Connectivity) -> Object:

@@ -1,4 +1,4 @@
-"""Resident memory of a bridge with and without each measure of `bridge.base.memory`.
+"""Resident memory of a bridge with and without each measure of `bridge.base.memory_savings`.
 
 The bridge runs as a process between two simulated API servers with TLS, so no cluster is needed. It
 is measured idle, and after pods were created and deleted. Each round measures all variants.
@@ -36,16 +36,18 @@ class Variant:
     after_burst: bool = False
 
 
-_NO_RESTART = "from bridge.base import memory\nmemory.restart_with = lambda argument: None\n"
+_NO_RESTART = (
+    "from bridge.base import memory_savings\nmemory_savings.restart_with = lambda argument: None\n"
+)
 _NO_CHILD = (
-    "from bridge.base import memory\n"
+    "from bridge.base import memory_savings\n"
     "async def run_module(*_):\n    return None\n"
-    "memory.run_module = run_module\n"
+    "memory_savings.run_module = run_module\n"
 )
 _NO_RELEASE = (
-    "import asyncio\nfrom bridge.base import memory\n"
+    "import asyncio\nfrom bridge.base import memory_savings\n"
     "async def release_memory():\n    await asyncio.get_running_loop().create_future()\n"
-    "memory.release_memory = release_memory\n"
+    "memory_savings.release_memory = release_memory\n"
 )
 WITHOUT: Mapping[str, Variant] = {
     "restart_with": Variant(_NO_RESTART),

@@ -27,7 +27,7 @@ from e2e.bench.targets import judge
 from e2e.bridge import BridgeFailed
 from e2e.clusters import Settings, down, find, specs, up
 from e2e.clusters.model import Backend, Nodes
-from sync.base.exceptions import leaves
+from sync.base.exception_summary import leaves
 
 Json = dict[str, Any]
 Measure = Callable[[Pair], Awaitable[Report]]

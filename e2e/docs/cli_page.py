@@ -11,7 +11,7 @@ from typing import Any
 
 import typer.main
 
-from bridge.cli.commands import app
+from bridge.cli.command_table import app
 
 _HEAD = """\
 # Every command and option

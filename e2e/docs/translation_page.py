@@ -10,7 +10,7 @@ from types import ModuleType
 
 import yaml
 
-from sync.pods import plan
+from sync.pods import action_planner
 from translators import identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.mirror import configmap_secret, endpointslice, event, service
@@ -18,9 +18,9 @@ from translators.pods import (
     downward_api,
     field_rules,
     kubelet_admission,
-    placement,
     references,
-    run_once,
+    restart_policy_never,
+    scheduling_fields,
     service_accounts,
     status,
     unschedulable_timeout,
@@ -70,11 +70,11 @@ _DECISIONS: tuple[tuple[str, str, Callable[[Rule], bool]], ...] = (
 )
 
 _PODS = (
-    ("Placement", placement),
+    ("Placement", scheduling_fields),
     ("Identity in the downward API", downward_api),
     ("Service accounts and tokens", service_accounts),
     ("References to ConfigMaps and Secrets", references),
-    ("Pods that must not run twice", run_once),
+    ("Pods that must not run twice", restart_policy_never),
     ("Updates of a running pod", update),
     ("Kubelet admission", kubelet_admission),
     ("Pods that the remote cannot schedule", unschedulable_timeout),
@@ -100,7 +100,7 @@ def page() -> str:
         rules = {path: rule for path, rule in field_rules.TABLE.items() if chosen(rule)}
         parts += [f"### {heading}\n", *([f"{words}\n"] if words else [])]
         parts.append(_table(("fields", "reason"), _by_reason(rules)))
-    parts += ["## Actions for a pod\n", _docstring(plan)]
+    parts += ["## Actions for a pod\n", _docstring(action_planner)]
     parts.append("## Translation of a pod\n")
     parts += _modules(_PODS)
     parts += ["## Status of a pod\n", _docstring(status), _status()]

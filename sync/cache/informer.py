@@ -29,15 +29,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from sync.base.backoff import Backoff
-from sync.base.callbacks import expire_now
 from sync.base.resource_version import newer, version_of
+from sync.base.safe_callbacks import expire_now
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, key_of
 from sync.cache.store_writer import Handler, StoreWriter
 from sync.cache.watcher import BATCH, Watcher
+from sync.kube.api_errors import Gone, KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import Gone, KubeError
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
 from translators.objects import Object
 

@@ -13,12 +13,12 @@ import logging
 import random
 from collections.abc import Callable
 
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.base.backoff import Backoff
-from sync.base.callbacks import Callbacks
+from sync.base.safe_callbacks import Callbacks
 from sync.cache.watcher import BrokenWatchError
+from sync.kube.api_errors import ApiServerCertificateError, Forbidden, KubeError, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.errors import ApiServerCertificateError, Forbidden, KubeError, Unreachable
 from sync.kube.resources import Resource
 from sync.runtime.log_fields import name_fields
 
@@ -90,7 +90,7 @@ class InformerHealth:
         self.count_defect()
         level = logging.DEBUG if isinstance(self.error, BrokenWatchError) else logging.ERROR
         message = "%s: %s: the response cannot be parsed: %s"
-        trace = exceptions.traced_summary(error)
+        trace = exception_summary.traced_summary(error)
         log.log(level, message, self._client.side, self._resource, trace, extra=self._fields)
         # Not chained: the error can quote the response.
         message = "the response has another shape than an API server's"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.base.resource_version import newer, version_of
 from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from sync.cache.store import Key, Store, key_of
@@ -114,7 +114,7 @@ class StoreWriter:
             side,
             self._resource,
             key,
-            exceptions.traced_summary(error),
+            exception_summary.traced_summary(error),
             extra=name_fields(kind, key.name, namespace=key.namespace, cluster=side),
         )
 

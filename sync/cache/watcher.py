@@ -19,13 +19,13 @@ from collections.abc import Callable
 import aiohttp
 import orjson
 
-from sync.base.callbacks import expire_now
 from sync.base.resource_version import older, version_of
+from sync.base.safe_callbacks import expire_now
 from sync.cache.store import Store, key_of
 from sync.cache.store_writer import StoreWriter
-from sync.cache.watch_stream import LineSplitter, event_header
+from sync.cache.watch_event_decoder import LineSplitter, event_header
+from sync.kube.api_errors import Unreachable, from_status
 from sync.kube.client import KubeClient
-from sync.kube.errors import Unreachable, from_status
 from sync.kube.resources import Resource
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from sync.base.callbacks import Callbacks
+from sync.base.safe_callbacks import Callbacks
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.capacity.node_capacity import NodeCapacity, OfferLimits
 from translators.capacity.pod_requests import Amounts
@@ -32,7 +32,7 @@ from translators.identity import (
     is_usable_namespace,
 )
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
-from translators.relay import reverse
+from translators.relay import reverse_plan
 
 K = TypeVar("K")
 
@@ -73,7 +73,7 @@ def usage(pod: Object, identity: Identity) -> PodUsage | None:
         # Home's scheduler counts neither a relay agent nor a pod with copied labels.
         own=is_owned_by_node(pod, identity)
         and is_in_mapped_namespace(pod, identity)
-        and reverse.relay_home_namespace(pod) is None,
+        and reverse_plan.relay_home_namespace(pod) is None,
         amounts=_interned(tuple(sorted(pod_requests.requests_of(pod).items()))),
     )
 

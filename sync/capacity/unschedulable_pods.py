@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from sync.base.callbacks import Callbacks
+from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from translators.identity import Identity, is_in_mapped_namespace, is_owned_by_node

@@ -3,11 +3,11 @@
 A namespace is checked ``linger`` seconds after the last home pod of this node in it was deleted,
 then when the last object of this home in it is deleted, and at start. The caches must show no
 object of this home, of any virtual node, in it. Then, in this order: the node removes itself as a
-user (`sync.namespaces.mapping`), no other virtual node may be a user, and the namespace must
-contain no object of any resource that the remote serves (`inventory.unmanaged_contents`; a resource
-that cannot be listed counts as one). The deletion has the UID and the resourceVersion that the
-namespace had without this user: a user that is added meanwhile makes it fail. A namespace that is
-kept is checked again after its next pod, or at the next start.
+user (`sync.namespaces.namespace_mapping`), no other virtual node may be a user, and the namespace
+must contain no object of any resource that the remote serves (`inventory.unmanaged_contents`; a
+resource that cannot be listed counts as one). The deletion has the UID and the resourceVersion that
+the namespace had without this user: a user that is added meanwhile makes it fail. A namespace that
+is kept is checked again after its next pod, or at the next start.
 
 An unmanaged or granted namespace is never deleted. A pod that arrives while the namespace is
 terminating is blocked (`NamespaceMapping.ensure`) and created when the namespace is deleted.
@@ -18,9 +18,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sync.cleanup import inventory
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Declaration, Watch
+from sync.cleanup import remote_inventory
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, Watch
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import object_fields
 from translators.identity import (
@@ -32,7 +32,7 @@ from translators.identity import (
 )
 from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 from translators.pods import service_accounts
-from translators.relay import reverse
+from translators.relay import reverse_plan
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -85,7 +85,7 @@ class EmptyNamespaceController:
         if old is None or new is not None:
             return
         origin = origin_of(old) or service_accounts.pod_of_token_secret(old)
-        home = origin.namespace if origin is not None else reverse.relay_home_namespace(old)
+        home = origin.namespace if origin is not None else reverse_plan.relay_home_namespace(old)
         if home is not None:
             self._check_later(home)
 
@@ -152,7 +152,7 @@ class EmptyNamespaceController:
             return "it is not managed by this home"
         if users := namespace_users(remote):
             return f"virtual node(s) {', '.join(sorted(users))} use it"
-        return await inventory.unmanaged_contents(self._client, name_of(remote))
+        return await remote_inventory.unmanaged_contents(self._client, name_of(remote))
 
     def _may_delete(self, remote: Object) -> bool:
         handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})

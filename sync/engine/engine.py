@@ -15,8 +15,8 @@ leader left them: from an older state a pod could be created or run a second tim
 
 When an informer works again after a failure, all failed keys are retried at once.
 
-`sync.registration.declaration` describes a declaration, `sync.engine.controllers` lists the
-controllers.
+`sync.declaration.controller_declaration` describes a declaration, `sync.engine.controller_list`
+lists the controllers.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from sync.base import exceptions
-from sync.base.callbacks import Callbacks
+from sync.base import exception_summary
+from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
 from sync.cache.watcher import BATCH
 from sync.capacity.aggregator import NOT_TERMINAL, CapacityAggregator, slim_pod
 from sync.capacity.unschedulable_pods import UnschedulablePods
-from sync.engine.controllers import Build, ControllerOptions, build_controllers
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, Watch
+from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.shared_informers import SharedInformers
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS, RESOURCE_QUOTAS
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.ownership import NamespaceOwnership, OwnershipRecord
-from sync.namespaces.watches import NamespaceWatches
+from sync.namespaces.namespace_mapping import NamespaceMapping
+from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
+from sync.namespaces.namespace_watches import NamespaceWatches
 from sync.pods.controller import PodController
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Declaration, Watch
-from sync.relay.forward import Listeners
-from sync.relay.reverse import Forwarder
+from sync.relay.forward_controller import Listeners
+from sync.relay.reverse_controller import Forwarder
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.identity import home_namespace_of, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.timestamps import format_time
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 T = TypeVar("T")
 
@@ -71,9 +71,10 @@ def _rfc3339(seconds: int) -> str:
 class Engine:
     """Runs in the remote what home's scheduler has bound to ``policy.identity.node``.
 
-    ``record``: where home keeps which remote namespaces it created (`sync.namespaces.ownership`).
-    ``limits``: bounds of the virtual node's capacity. Lingers, ``listeners`` and ``forwarder`` are
-    those of `ControllerOptions`. ``build`` makes the controllers.
+    ``record``: where home keeps which remote namespaces it created
+    (`sync.namespaces.namespace_ownership`). ``limits``: bounds of the virtual node's capacity.
+    Lingers, ``listeners`` and ``forwarder`` are those of `ControllerOptions`. ``build`` makes the
+    controllers.
     """
 
     def __init__(
@@ -303,7 +304,7 @@ class Engine:
             ]
             for count, obj in enumerate(list(informer.store), start=1):
                 for handler in handlers:
-                    with exceptions.log_defects(f"{informer.resource} {key_of(obj)}"):
+                    with exception_summary.log_defects(f"{informer.resource} {key_of(obj)}"):
                         handler(None, obj)
                 if count % BATCH == 0:
                     await asyncio.sleep(0)

@@ -15,13 +15,13 @@ from sync.cache.interning import InternPool
 from sync.capacity.aggregator import slim_namespace
 from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
-from sync.mirror.copied_resources import COPIED_RESOURCES, copies_selector, reference_keys
-from sync.pods import plan
+from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector, reference_keys
+from sync.pods import action_planner
 from translators.identity import Identity, is_in_mapped_namespace, origin_of
 from translators.objects import HomeNamespace, Object, namespace_of
 from translators.pods import references
-from translators.relay import reverse
-from translators.translation_policy import Policy
+from translators.relay import reverse_plan
+from translators.translation_options import Policy
 
 
 class SharedInformers:
@@ -75,11 +75,11 @@ class SharedInformers:
 
 
 def _home_namespace(policy: Policy, home: Object) -> Iterable[Hashable]:
-    return (namespace_of(home),) if plan.may_run(home, policy) else ()
+    return (namespace_of(home),) if action_planner.may_run(home, policy) else ()
 
 
 def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
-    if not plan.may_run(home, policy):
+    if not action_planner.may_run(home, policy):
         return ()
     return reference_keys(home, HomeNamespace(namespace_of(home)))
 
@@ -92,7 +92,7 @@ def _origin_namespace(identity: Identity, remote: Object) -> Iterable[Hashable]:
 
 def _relay_namespace(remote: Object) -> Iterable[Hashable]:
     """The home namespace that a relay agent, or a slice of reverse forwarding, is for."""
-    home = reverse.relay_home_namespace(remote)
+    home = reverse_plan.relay_home_namespace(remote)
     return () if home is None else (home,)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sync.kube.errors import ApiError, Conflict, NotFound
+from sync.kube.api_errors import ApiError, Conflict, NotFound
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import Object, Resource
 from sync.kube.streams import StreamTransport
@@ -34,7 +34,7 @@ class KubeClient(StreamTransport):
     """A client of one API server. Use as an async context manager."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
-        """Gets an object. Raises NotFound and the other errors of `sync.kube.errors`."""
+        """Gets an object. Raises NotFound and the other errors of `sync.kube.api_errors`."""
         return await self.request("GET", resource.path(name, namespace=namespace))
 
     async def list_page(

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sync.kube.errors import ApiServerCertificateError, KubeError, Side, Unreachable
+from sync.kube.api_errors import ApiServerCertificateError, KubeError, Side, Unreachable
 
 
 class ConnectionErrors:

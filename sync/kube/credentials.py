@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from sync.base.callbacks import Callbacks
+from sync.base.safe_callbacks import Callbacks
 from sync.kube import credential_plugins, http_proxy, in_cluster, kubeconfig, oidc, tls_context
-from sync.kube.errors import ClientConfigError, Side
+from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
 from sync.kube.server_clock import ServerClock
 from sync.kube.tls_session_cache import TlsSessionCache

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from sync.kube.api_errors import ApiError
 from sync.kube.client import KubeClient
-from sync.kube.errors import ApiError
 from sync.kube.resources import Object, Resource
 
 #: Discovery documents to request at once.

@@ -24,9 +24,9 @@ from typing import cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from sync.kube import http1 as http
+from sync.kube.api_errors import Unreachable
 from sync.kube.connection_errors import ConnectionErrors, connect_message
 from sync.kube.credentials import ClientConfig
-from sync.kube.errors import Unreachable
 from sync.kube.request import CONNECT_TIMEOUT
 from sync.kube.sockets import tunnel_socket
 from sync.kube.tls_layer import TlsLayer

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
+from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.errors import Unreachable
 from sync.kube.resources import PODS
 
 #: The first byte of a binary message is its stream: stdout, stderr, or the final v1.Status

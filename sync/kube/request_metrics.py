@@ -1,4 +1,5 @@
-"""Counters of the requests to one API server; `bridge.observability.metrics` exposes them."""
+"""Counters of the requests to one API server; `bridge.observability.metric_families` exposes
+them."""
 
 from __future__ import annotations
 

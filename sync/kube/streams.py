@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
+from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.connection_errors import ConnectionErrors
-from sync.kube.errors import Unauthorized, from_status
 from sync.kube.request import CONNECT_TIMEOUT, Query
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 

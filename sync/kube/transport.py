@@ -1,10 +1,10 @@
-"""Sends requests to one API server and maps failures to `sync.kube.errors`.
+"""Sends requests to one API server and maps failures to `sync.kube.api_errors`.
 
 Guarantees:
 
 - Response bodies are returned as received, gzip decoded.
 - Concurrency is bounded by `sync.kube.request_limiter`, and by `MAX_CONNECTIONS`; there is no
-  client-side rate limit. Throttled requests are retried (`sync.kube.retry`).
+  client-side rate limit. Throttled requests are retried (`sync.kube.throttle_retry`).
 - After 401 the credential is read again, and the request is sent once more, to the address that was
   read with it.
 - After a failed connection the kubeconfig is read again if its files have changed
@@ -36,22 +36,15 @@ import orjson
 from aiohttp.http_exceptions import HttpProcessingError
 
 from sync.base import tracing
-from sync.base.callbacks import Callbacks
+from sync.base.safe_callbacks import Callbacks
+from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
 from sync.kube.connection_errors import ConnectionErrors
 from sync.kube.credentials import ClientConfig
-from sync.kube.errors import (
-    ApiError,
-    Side,
-    Throttled,
-    Unauthorized,
-    Unreachable,
-    from_status,
-)
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.request_metrics import RequestMetrics
 from sync.kube.resources import NAMESPACES, Object
-from sync.kube.retry import is_throttled, retry_after, retry_throttled
+from sync.kube.throttle_retry import is_throttled, retry_after, retry_throttled
 from sync.kube.write_fence import Fence, FencedBody, not_leading
 from translators.objects import uid_of
 
@@ -130,7 +123,7 @@ class Transport:
         ``timeout`` is per attempt, in seconds. ``subject`` appears in errors beside the path.
         Without ``decode`` the body is not parsed, and the result is {}. Without
         ``retry_on_throttle`` the first `Throttled` is raised, for a caller with a queue of its own.
-        Raises the errors of `sync.kube.errors`.
+        Raises the errors of `sync.kube.api_errors`.
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type

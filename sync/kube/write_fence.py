@@ -28,8 +28,8 @@ from contextlib import contextmanager
 from aiohttp import BytesPayload
 from aiohttp.abc import AbstractStreamWriter
 
-from sync.base.callbacks import Callbacks
-from sync.kube.errors import NotLeaderError, Side
+from sync.base.safe_callbacks import Callbacks
+from sync.kube.api_errors import NotLeaderError, Side
 
 if sys.platform == "linux":
 

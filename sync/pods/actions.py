@@ -1,4 +1,4 @@
-"""What `sync.pods.plan` decides from, and what it can decide: data without behaviour."""
+"""What `sync.pods.action_planner` decides from, and what it can decide: data without behaviour."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PodState:
     """The last resize that the remote's API server rejected."""
     eviction_seconds: float | None = None
     """Seconds until the home pod is deleted because the node of its remote pod cannot confirm the
-    deletion; None if it can (`sync.pods.evictions`)."""
+    deletion; None if it can (`sync.pods.unreachable_node_deletion`)."""
     ineffective_updates: Mapping[Subresource, Object] = field(default_factory=dict)
     """Updates that the remote's API server accepted and its admission reverted, by subresource."""
 
@@ -46,7 +46,7 @@ class ConfirmAbsence:
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create the remote pod; one that must not run twice gets a scheduling gate
-    (`translators.pods.run_once`)."""
+    (`translators.pods.restart_policy_never`)."""
 
 
 @dataclass(frozen=True, slots=True)

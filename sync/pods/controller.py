@@ -1,4 +1,5 @@
-"""Reconciles the pods of one virtual node: `sync.pods.plan` decides, `sync.pods.execution` acts.
+"""Reconciles the pods of one virtual node: `sync.pods.action_planner` decides,
+`sync.pods.action_executor` acts.
 
 One key, a home pod's namespace and name, stands for the home pod and its remote pod, so that
 changes of both are handled together and in order. A key is queued when either pod changes, when all
@@ -20,19 +21,19 @@ from dataclasses import replace
 from sync.base.fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES, SECRETS, Resource
-from sync.mirror.copied_resources import CopyKey
-from sync.mirror.copies import CopyController
-from sync.pods import plan
+from sync.mirror.copy_controller import CopyController
+from sync.mirror.copy_rules import CopyKey
+from sync.pods import action_planner
+from sync.pods.action_executor import ActionExecutor
 from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
-from sync.pods.evictions import NodeLossEvictions
-from sync.pods.execution import ActionExecutor
 from sync.pods.kubelet_admission import KubeletAdmission
-from sync.pods.latency import PodLatency
-from sync.pods.remote_lookup import RemotePodLookup
+from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Declaration, HomeWatch, Watch
+from sync.pods.sync_latency import PodLatency
+from sync.pods.unreachable_node_deletion import NodeLossEvictions
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import key_fields, object_fields
 from translators.identity import (
@@ -133,7 +134,7 @@ class PodController:
         namespace = HomeNamespace(namespace_of(obj))
         self.latency.home_changed(old, new)
         if new is not None:
-            if plan.may_run(new, self._policy):
+            if action_planner.may_run(new, self._policy):
                 self._watches.retain(namespace)
         else:
             self._executor.settle_creation(uid_of(obj))
@@ -207,7 +208,7 @@ class PodController:
         absence_confirmed = False
         for _ in range(PLANS):
             state = await self._state(key, absence_confirmed=absence_confirmed)
-            actions = plan.plan(state, self._policy, now=self._now())
+            actions = action_planner.plan(state, self._policy, now=self._now())
             if actions != [ConfirmAbsence()]:
                 await self._executor.execute(key, state, actions)
                 return any(type(action) is WriteStatus for action in actions)

@@ -12,7 +12,7 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
 from translators.capacity.pod_requests import Amounts
 from translators.objects import Object, is_deleting, name_of
-from translators.pods import kubelet_admission, run_once, scheduling_predicates, status
+from translators.pods import kubelet_admission, restart_policy_never, scheduling_predicates, status
 
 
 class KubeletAdmission:
@@ -49,6 +49,10 @@ class KubeletAdmission:
             or scheduling_predicates.selects_node(home, node)
         ):
             return node
-        if run_once.may_have_started(home) or is_deleting(home) or status.is_terminal(home):
+        if (
+            restart_policy_never.may_have_started(home)
+            or is_deleting(home)
+            or status.is_terminal(home)
+        ):
             return node
         return await self._home.get(NODES, name_of(node))

@@ -26,14 +26,14 @@ from datetime import UTC, datetime, timedelta
 
 import cachetools
 
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.cache.store import Key
-from sync.kube.errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
+from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
-from sync.namespaces.watches import home_forbids
-from sync.pods import plan
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Declaration, HomeWatch, Watch
+from sync.namespaces.namespace_watches import home_forbids
+from sync.pods import action_planner
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import key_fields
 from translators.identity import has_home_uid, is_owned_by_node, origin_of
@@ -160,7 +160,7 @@ class TokenController:
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
         """Queues the pods of a namespace that mount tokens: its CA is known."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
-            with exceptions.log_defects(f"pod {namespace}/{name_of(pod)}"):
+            with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
                     self.controller.queue.add(service_accounts.pod_ref_of(pod))
 
@@ -297,7 +297,7 @@ class TokenController:
         if self._policy.service_accounts != "home":
             return _NOTHING
         found = service_accounts.required_tokens(home)
-        live = plan.may_run(home, self._policy) and not podstatus.is_terminal(home)
+        live = action_planner.may_run(home, self._policy) and not podstatus.is_terminal(home)
         return found if found.tokens and live else _NOTHING
 
     def _home_pod(self, ref: PodRef) -> Object | None:

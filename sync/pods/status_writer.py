@@ -13,8 +13,8 @@ from typing import Any
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_errors import NotFound, UidMismatch
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound, UidMismatch
 from sync.kube.resources import PODS
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import object_fields

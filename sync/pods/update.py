@@ -2,7 +2,7 @@
 
 - An ephemeral container is sent when the ConfigMaps and Secrets to which it refers have copies. One
   that refers to a reserved name is rejected with one Event. Fields of it that the remote's API
-  server drops are reported as an Event (`translators.pods.pruned_fields`).
+  server drops are reported as an Event (`translators.pods.fields_dropped_by_remote`).
 - A rejection by the API server is reported as one Event and raised for a retry. For a resize, the
   next plan also sets a condition (`translators.pods.resize_condition`).
 - A resize that succeeded is recorded in the remote pod, so that it is not sent again.
@@ -19,17 +19,17 @@ from typing import NamedTuple, get_args
 
 from sync.base.fair_cache import FairCache
 from sync.cache.store import Key
-from sync.kube.errors import Forbidden, Invalid
+from sync.declaration.controller_context import ControllerContext
+from sync.kube.api_errors import Forbidden, Invalid
 from sync.kube.resources import PODS
-from sync.mirror.copies import CopyController
-from sync.pods import plan
+from sync.mirror.copy_controller import CopyController
+from sync.pods import action_planner
 from sync.pods.actions import Update
-from sync.registration.context import ControllerContext
 from sync.runtime.log_fields import object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
-    last_applied,
-    pruned_fields,
+    fields_dropped_by_remote,
+    last_applied_annotations,
     references,
     remote_pod,
     resize_condition,
@@ -95,7 +95,7 @@ class PodUpdater:
         self._rejected.pop(path)
         self._remote_pods.observe_write(changed)
         if update.subresource == "ephemeralcontainers" and (
-            dropped := pruned_fields.pruned_fields(update.patch, changed)
+            dropped := fields_dropped_by_remote.pruned_fields(update.patch, changed)
         ):
             # The container runs already, and the API cannot remove it.
             self._events.warn(
@@ -103,10 +103,10 @@ class PodUpdater:
             )
         if update.subresource == "resize":
             # Without the record, changes by the remote's admission would be resized back.
-            record = Update(update.uid, last_applied.record_resources_patch(home))
+            record = Update(update.uid, last_applied_annotations.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)
-        is_reverted = update in plan.needed_updates(home, changed, self._policy)
+        is_reverted = update in action_planner.needed_updates(home, changed, self._policy)
         if is_reverted:
             self._ineffective.put(key.namespace, path, update.patch)
             text = "pod %s: the remote accepts an update and reverts it"

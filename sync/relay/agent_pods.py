@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sync.base.backoff import Backoff
-from sync.kube.errors import Forbidden, Invalid
+from sync.declaration.controller_context import ControllerContext
+from sync.kube.api_errors import Forbidden, Invalid
 from sync.kube.resources import PODS
-from sync.registration.context import ControllerContext
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
-from translators.relay import agent_pod, reverse
+from translators.relay import agent_pod, reverse_plan
 from translators.relay.agent_pod import AgentPodPlan, AgentState
 
 changes = logging.getLogger("cluster-bridge.changes")
@@ -62,7 +62,7 @@ class AgentPods:
     def present(self, home: HomeNamespace) -> list[Object]:
         """The agent Pods of this node for the namespace."""
         found = self._remote_pods.store.by_index("relay", home)
-        return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
+        return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
 
     def plan(self, pods: Sequence[Object], ports: frozenset[int], *, needed: bool) -> AgentPodPlan:
         """The Pods that serve, and those to create and delete so that one listens on

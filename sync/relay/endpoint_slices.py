@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import ENDPOINT_SLICES
 from sync.runtime.log_fields import name_fields
 from translators.identity import Identity
@@ -31,7 +31,7 @@ from translators.objects import (
     namespace_of,
     uid_of,
 )
-from translators.relay import forward, reverse
+from translators.relay import forward_plan, reverse_plan
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -139,7 +139,7 @@ class ReverseSlices:
     def present(self, home: HomeNamespace) -> list[Object]:
         """The bridge's slices for the namespace."""
         found = self._slices.store.by_index("relay", home)
-        return [it for it in found if reverse.is_own_relay_object(it, self._identity)]
+        return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
 
     async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
         """Makes ``present`` match ``desired`` and logs which Services change. Raises KubeError."""
@@ -155,12 +155,12 @@ class ReverseSlices:
         return await self._writer.withdraw(self._is_served_in_remote)
 
     def _is_served_in_remote(self, slice_: Object) -> bool:
-        if not reverse.is_own_relay_object(slice_, self._identity):
+        if not reverse_plan.is_own_relay_object(slice_, self._identity):
             return False
         key = Key(namespace_of(slice_), endpointslice.service_name(slice_))
-        copy, home = self._services.store.get(key), reverse.relay_home_namespace(slice_)
+        copy, home = self._services.store.get(key), reverse_plan.relay_home_namespace(slice_)
         return copy is not None and any(
-            forward.selects_pod(copy, pod) and is_ready(pod) and not is_deleting(pod)
+            forward_plan.selects_pod(copy, pod) and is_ready(pod) and not is_deleting(pod)
             for pod in self._pods.store.by_index("namespace", home)
         )
 

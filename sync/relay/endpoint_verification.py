@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 
+from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotFound
 from sync.kube.resources import PODS
 from translators.objects import HomeNamespace, Object, name_of, uid_of
-from translators.relay.reverse import PodAddress
+from translators.relay.reverse_plan import PodAddress
 
 #: New claims that are verified one by one. A list has some KiB per pod of the namespace.
 MAX_SINGLE_REQUESTS = 8

@@ -7,8 +7,8 @@
   succeed (`KubeError.retryable`), with the longest wait at once.
 - The first failure of a key is logged as a warning; repetitions and `ReconcileBlocked` at debug
   level. Any other exception than `KubeError` and `ReconcileBlocked` is a defect: it is logged with
-  the place that raised it and without the object's content (`sync.base.exceptions`), passed to
-  ``on_defect``, and does not stop other keys.
+  the place that raised it and without the object's content (`sync.base.exception_summary`), passed
+  to ``on_defect``, and does not stop other keys.
 - Workers that never wait yield to the event loop every `SLICE` seconds.
 - `reconcile_now` lets another controller wait for the next result of a key.
 """
@@ -22,10 +22,10 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from time import monotonic
 from typing import Generic, TypeVar
 
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.base.histograms import Histogram
 from sync.base.tracing import trace_reconcile
-from sync.kube.errors import KubeError, NotLeaderError
+from sync.kube.api_errors import KubeError, NotLeaderError
 from sync.kube.request_limiter import FLOW
 from sync.runtime.log_fields import key_fields
 from sync.runtime.workqueue import WorkQueue
@@ -176,7 +176,7 @@ class Controller(Generic[K]):
         message = (
             str(error)
             if isinstance(error, KubeError | ReconcileBlocked)
-            else exceptions.summary(error)
+            else exception_summary.summary(error)
         )
         fields = key_fields(getattr(getattr(key, "resource", None), "kind", self.kind), key, error)
         log.log(level, "%s %s: %s (again in %.1f s)", self.name, key, message, wait, extra=fields)
@@ -191,7 +191,7 @@ class Controller(Generic[K]):
             "%s %s: a defect in the bridge; please report it: %s",
             self.name,
             key,
-            exceptions.traced_summary(error),
+            exception_summary.traced_summary(error),
             extra=key_fields(self.kind, key),
         )
 

@@ -11,9 +11,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from sync.base import exceptions
+from sync.base import exception_summary
+from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, KubeError
 from sync.kube.resources import EVENTS
 from translators.mirror.event import MESSAGE_MAX, event_name
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
@@ -52,7 +52,7 @@ class EventRecorder:
             except Exception as error:  # noqa: BLE001  # nothing depends on an Event
                 log.error(  # noqa: TRY400  # a traceback can quote the object
                     "an Event: a defect in the bridge; please report it: %s",
-                    exceptions.traced_summary(error),
+                    exception_summary.traced_summary(error),
                 )
 
     async def _write(self, event: Object) -> None:

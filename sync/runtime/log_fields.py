@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-from sync.kube.errors import KubeError
+from sync.kube.api_errors import KubeError
 from translators.objects import Object, name_of, namespace_of, uid_of
 
 #: The virtual node's name; "" outside of a join.

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.node import controller
+from bridge.node import node_controller
 from sync.cache import watcher
-from sync.cleanup import inventory
+from sync.cleanup import remote_inventory
 from sync.runtime import workqueue
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import FakeApi
@@ -26,6 +26,6 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens delays before retries and after changes."""
     Waits(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
-    monkeypatch.setattr(controller, "SETTLE", 0.01)
+    monkeypatch.setattr(node_controller, "SETTLE", 0.01)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)
-    monkeypatch.setattr(inventory, "POLL", 0.005)
+    monkeypatch.setattr(remote_inventory, "POLL", 0.005)

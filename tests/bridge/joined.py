@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from bridge.app import join
-from bridge.base.settings import JoinSettings
+from bridge.app import join_lifecycle
+from bridge.base.join_settings import JoinSettings
 from tests.bridge.two_clusters import Clusters
 
 #: Far more than a join or its end take here.
@@ -19,7 +19,7 @@ SOON = 5.0
 
 @dataclass
 class Joined:
-    """One run of `bridge.app.join.join`."""
+    """One run of `bridge.app.join_lifecycle.join`."""
 
     task: asyncio.Task[None]
     stop: asyncio.Event
@@ -50,7 +50,7 @@ def begin(settings: JoinSettings) -> Joined:
     """Starts a join."""
     told: list[str] = []
     stop = asyncio.Event()
-    task = asyncio.create_task(join.join(settings, report=told.append, stop=stop))
+    task = asyncio.create_task(join_lifecycle.join(settings, report=told.append, stop=stop))
     return Joined(task, stop, told)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bridge.base.settings import JoinSettings
+from bridge.base.join_settings import JoinSettings
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NODES, Object
 from tests import objects

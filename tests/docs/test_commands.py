@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from bridge.cli.commands import app
+from bridge.cli.command_table import app
 from e2e.docs.pages import DOCS, REPOSITORY
 
 #: Pages that are written from the code itself, and the history.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from sync.kube.api_errors import Side
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.errors import Side
 from tests.fakeapi.server import FakeApi
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from sync.kube import errors
+from sync.kube import api_errors
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
 from tests.fakeapi import FakeApi, Fault
@@ -20,7 +20,7 @@ async def test_fault_hits_matching_requests_a_number_of_times(
     fault = api.fail(Fault(method="POST", path="*/configmaps", code=500, times=2))
     await client.list(CONFIG_MAPS)
     for _ in range(2):
-        with pytest.raises(errors.ServerError):
+        with pytest.raises(api_errors.ServerError):
             await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
     await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
     assert fault.hits == 2
@@ -32,7 +32,7 @@ async def test_fault_with_predicate_hits_until_lifted(api: FakeApi, client: Kube
     )
     await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
     for _ in range(2):
-        with pytest.raises(errors.Forbidden, match="made to fail"):
+        with pytest.raises(api_errors.Forbidden, match="made to fail"):
             await client.create(CONFIG_MAPS, config_map("b", data={"x": ""}), namespace="default")
     api.heal(fault)
     await client.create(CONFIG_MAPS, config_map("b", data={"x": ""}), namespace="default")
@@ -41,7 +41,7 @@ async def test_fault_with_predicate_hits_until_lifted(api: FakeApi, client: Kube
 async def test_faults_distinguish_watches_from_lists(api: FakeApi, client: KubeClient) -> None:
     api.fail(Fault(code=410, watch=True, times=None))
     await client.list(PODS)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(api_errors.Gone):
         async with client.stream(PODS.path(), query={"watch": "true"}):
             pytest.fail("it was refused")
     api.heal()
@@ -60,7 +60,7 @@ async def test_paused_requests_are_answered_later(api: FakeApi, client: KubeClie
 
 async def test_tokens(api: FakeApi, client: KubeClient) -> None:
     api.token = "good"
-    with pytest.raises(errors.Unauthorized):
+    with pytest.raises(api_errors.Unauthorized):
         await client.list(NODES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sync.kube import errors
+from sync.kube import api_errors
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     CONFIG_MAPS,
@@ -62,7 +62,7 @@ async def test_field_selectors(
 
 async def test_malformed_selectors_are_rejected(client: KubeClient) -> None:
     for labels, fields in (("", "spec.priority=0"), ("a b c", ""), ("", "x")):
-        with pytest.raises(errors.BadRequest):
+        with pytest.raises(api_errors.BadRequest):
             await client.list(PODS, labels=labels, fields=fields)
 
 
@@ -80,5 +80,5 @@ async def test_pages_have_one_state(api: FakeApi, client: KubeClient) -> None:
 
 
 async def test_future_version_is_rejected(client: KubeClient) -> None:
-    with pytest.raises(errors.Gone, match="Too large resource version"):
+    with pytest.raises(api_errors.Gone, match="Too large resource version"):
         await client.list_page(CONFIG_MAPS, query={"resourceVersion": "99999"})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sync.kube import errors
+from sync.kube import api_errors
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     CONFIG_MAPS,
@@ -85,7 +85,7 @@ async def test_namespaces_need_not_exist() -> None:
 async def test_invalid_objects_are_rejected(
     client: KubeClient, resource: Resource, body: Object
 ) -> None:
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await client.create(resource, body, namespace="default")
 
 
@@ -93,7 +93,7 @@ async def test_body_that_contradicts_the_path_is_rejected(client: KubeClient) ->
     for body in (pod("a"), config_map("a", "other"), config_map("a")):
         if body["kind"] == "ConfigMap" and body["metadata"]["namespace"] == "default":
             body["metadata"]["resourceVersion"] = "5"
-        with pytest.raises(errors.BadRequest):
+        with pytest.raises(api_errors.BadRequest):
             await client.create(CONFIG_MAPS, body, namespace="default")
 
 
@@ -114,13 +114,13 @@ async def test_dry_run_stores_nothing(api: FakeApi, client: KubeClient) -> None:
 
 
 async def test_custom_resources(api: FakeApi, client: KubeClient) -> None:
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(api_errors.NotFound):
         await client.list(WIDGETS)
     api.register(WIDGETS)
     body: Object = {"metadata": {"name": "w"}, "spec": {"size": 1}}
     await client.create(WIDGETS, body, namespace="default")
     assert names((await client.list(WIDGETS, fields="spec.size=1")).items) == ["w"]
-    with pytest.raises(errors.ApiError) as caught:
+    with pytest.raises(api_errors.ApiError) as caught:
         await client.patch(WIDGETS, "w", {}, namespace="default", kind="strategic")
     assert caught.value.code == 415
 
@@ -132,11 +132,11 @@ async def test_put_checks_the_version(api: FakeApi, client: KubeClient) -> None:
     old = api.put(config_map("a"))
     new = await put(client, CONFIG_MAPS, "a", {**old, "data": {"k": "v"}})
     assert new["metadata"]["uid"] == old["metadata"]["uid"]
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(api_errors.Conflict):
         await put(client, CONFIG_MAPS, "a", {**old, "data": {"k": "w"}})
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(api_errors.Conflict):
         await put(client, CONFIG_MAPS, "a", {**new, "metadata": {**new["metadata"], "uid": "x"}})
-    with pytest.raises(errors.BadRequest):
+    with pytest.raises(api_errors.BadRequest):
         await put(client, CONFIG_MAPS, "a", config_map("b"))
 
 
@@ -145,7 +145,7 @@ async def test_put_without_a_version(api: FakeApi, client: KubeClient) -> None:
     assert (await put(client, CONFIG_MAPS, "a", config_map("a", data={"k": "v"})))["data"]
     lease: Object = {"metadata": {"name": "l"}, "spec": {}}
     await client.create(LEASES, lease, namespace="default")
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await put(client, LEASES, "l", lease)
 
 
@@ -181,16 +181,16 @@ async def test_immutable_pod_fields(api: FakeApi, client: KubeClient) -> None:
     await client.patch(PODS, "a", {"spec": {"activeDeadlineSeconds": 9}}, namespace="default")
     refused: list[Object] = [{"nodeName": "n"}, {"tolerations": []}, {"activeDeadlineSeconds": 10}]
     for spec in refused:
-        with pytest.raises(errors.Invalid):
+        with pytest.raises(api_errors.Invalid):
             await client.patch(PODS, "a", {"spec": spec}, namespace="default")
 
 
 async def test_immutable_objects(api: FakeApi, client: KubeClient) -> None:
     api.put({**config_map("a", data={"k": "v"}), "immutable": True})
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await client.patch(CONFIG_MAPS, "a", {"data": {"k": "w"}}, namespace="default")
     api.put({**secret("s"), "type": "Opaque"})
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await client.patch(SECRETS, "s", {"type": "other"}, namespace="default")
 
 
@@ -199,7 +199,7 @@ async def test_cluster_ip_is_immutable(api: FakeApi, client: KubeClient) -> None
     made = await client.create(SERVICES, sent, namespace="default")
     assert made["spec"]["ports"][0]["targetPort"] == 80
     assert await put(client, SERVICES, "s", sent) == made
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await client.patch(SERVICES, "s", {"spec": {"clusterIP": "1.2.3.4"}}, namespace="default")
 
 
@@ -215,11 +215,11 @@ async def test_resize_and_ephemeral_containers(api: FakeApi, client: KubeClient)
     limits = {"limits": {"cpu": "2"}}
     new = await patch("resize", {"containers": [{"name": "main", "resources": limits}]})
     assert new["spec"]["containers"][0]["resources"]["limits"] == {"cpu": "2"}
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await patch("resize", {"containers": [{"name": "main", "image": "x"}]})
     new = await patch("ephemeralcontainers", {"ephemeralContainers": [{"name": "d", "image": "b"}]})
     assert new["spec"]["ephemeralContainers"][0]["terminationMessagePolicy"] == "File"
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(api_errors.Invalid):
         await patch("ephemeralcontainers", {"ephemeralContainers": [{"name": "d", "image": "c"}]})
 
 
@@ -232,7 +232,7 @@ async def test_binding(api: FakeApi, client: KubeClient) -> None:
     assert bound["spec"]["nodeName"] == "n"
     assert bound["status"]["conditions"][0]["type"] == "PodScheduled"
     assert bound["metadata"]["generation"] == 1
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(api_errors.Conflict):
         await client.request("POST", path, body=body)
 
 
@@ -277,7 +277,7 @@ async def test_namespace_is_removed_with_its_last_pod(api: FakeApi, client: Kube
     api.delete(NAMESPACES, "ns")
     assert api.get(NAMESPACES, "ns")["status"]["phase"] == "Terminating"
     assert api.find(CONFIG_MAPS, "a", "ns") is None
-    with pytest.raises(errors.Forbidden, match="being terminated"):
+    with pytest.raises(api_errors.Forbidden, match="being terminated"):
         await client.create(CONFIG_MAPS, config_map("b", "ns"), namespace="ns")
     api.delete(PODS, "p", "ns", grace_seconds=0)
     assert api.find(NAMESPACES, "ns") is None

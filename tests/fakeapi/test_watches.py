@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 import pytest
 
-from sync.kube import errors
+from sync.kube import api_errors
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS, Object, Resource
 from tests.fakeapi import FakeApi
@@ -117,7 +117,7 @@ async def test_streaming_list(api: FakeApi, client: KubeClient) -> None:
 async def test_streaming_list_without_the_feature_gate(api: FakeApi, client: KubeClient) -> None:
     api.watches.streaming_lists = False
     for query in (STREAMED, {"sendInitialEvents": "true"}, {"resourceVersionMatch": "Exact"}):
-        with pytest.raises(errors.Invalid):
+        with pytest.raises(api_errors.Invalid):
             async with watch(client, CONFIG_MAPS, **query):
                 pytest.fail("it was refused")
 
@@ -150,7 +150,7 @@ async def test_watch_from_a_compacted_version(api: FakeApi, client: KubeClient) 
         assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
         assert await events.ended()
     api.watches.gone_in_stream = False
-    with pytest.raises(errors.Gone):
+    with pytest.raises(api_errors.Gone):
         async with watch(client, CONFIG_MAPS, resourceVersion=since):
             pytest.fail("it was refused")
     version = (await client.list(CONFIG_MAPS)).resource_version

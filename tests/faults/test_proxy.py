@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from e2e.faults.proxy import Harm, Proxy, Rule
+from sync.kube.api_errors import ApiError, Conflict, KubeError, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
-from sync.kube.errors import ApiError, Conflict, KubeError, Unreachable
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
 from sync.engine.shared_informers import SharedInformers
 from sync.kube.client import KubeClient
-from sync.namespaces.mapping import NamespaceMapping
-from sync.namespaces.ownership import NamespaceOwnership
-from sync.namespaces.watches import NamespaceWatches
-from sync.registration.context import ControllerContext
+from sync.namespaces.namespace_mapping import NamespaceMapping
+from sync.namespaces.namespace_ownership import NamespaceOwnership
+from sync.namespaces.namespace_watches import NamespaceWatches
 from sync.runtime.event_recorder import EventRecorder
 from tests.sync.records import MemoryRecord
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 
 def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> ControllerContext:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from translators.identity import Identity
 from translators.objects import HomeUid, Object, RemoteUid
-from translators.pods import remote_pod, run_once
-from translators.translation_policy import Policy
+from translators.pods import remote_pod, restart_policy_never
+from translators.translation_options import Policy
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ADDRESS = "10.20.0.5"
@@ -82,7 +82,7 @@ def remote(
     deadline: int | None = None,
 ) -> Object:
     """The remote pod of the home pod with UID ``of``. ``waits``: the remote's scheduler finds no
-    node. ``held``: it has the scheduling gate (`translators.pods.run_once`)."""
+    node. ``held``: it has the scheduling gate (`translators.pods.restart_policy_never`)."""
     stood_for = home(uid=of, image=image, deadline=deadline)
     meta = remote_pod.remote_pod_metadata(stood_for, IDENTITY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
@@ -102,7 +102,7 @@ def remote(
         }
         status["conditions"] = [condition]
     elif held:
-        spec["schedulingGates"] = [{"name": run_once.GATE}]
+        spec["schedulingGates"] = [{"name": restart_policy_never.GATE}]
     else:
         spec["nodeName"] = "worker"
     return {"metadata": meta, "spec": spec, "status": status}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from sync.namespaces.ownership import OwnershipEntries
+from sync.namespaces.namespace_ownership import OwnershipEntries
 
 
 class MemoryRecord:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sync.base import exceptions
+from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.client import KubeClient
@@ -207,9 +207,13 @@ async def test_failing_indexer_keeps_the_object_and_other_indexes(
 def test_summary_of_a_defect_is_its_type_and_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
-    assert exceptions.summary(caught.value).startswith("ValueError in tests/sync/test_hostile.py:")
-    assert CANARY not in exceptions.summary(caught.value) + exceptions.traced_summary(caught.value)
-    assert exceptions.summary(KeyError(CANARY)) == "KeyError"
+    assert exception_summary.summary(caught.value).startswith(
+        "ValueError in tests/sync/test_hostile.py:"
+    )
+    assert CANARY not in exception_summary.summary(caught.value) + exception_summary.traced_summary(
+        caught.value
+    )
+    assert exception_summary.summary(KeyError(CANARY)) == "KeyError"
 
 
 async def test_forged_pod_in_another_namespace_is_ignored(

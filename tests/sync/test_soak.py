@@ -16,7 +16,7 @@ from e2e.audit.history import History
 from e2e.audit.model import Finding
 from e2e.audit.pods import check_pods
 from e2e.audit.unmanaged import check_foreign, snapshot
-from sync.kube import retry
+from sync.kube import throttle_retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
@@ -254,8 +254,8 @@ def _is_ours(pod: Object) -> bool:
 async def test_clusters_agree_after_a_random_load(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "MIN_DELAY", 0.01)
-    monkeypatch.setattr(retry, "MAX_DELAY", 0.01)
+    monkeypatch.setattr(throttle_retry, "MIN_DELAY", 0.01)
+    monkeypatch.setattr(throttle_retry, "MAX_DELAY", 0.01)
     mix = Mix(world, seed)
     await mix.begin()
     await mix.run()

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sync.engine.controllers import Build, build_controllers
+from sync.engine.controller_list import Build, build_controllers
 from sync.engine.engine import Engine
+from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
-from sync.kube.errors import Side
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
-from sync.relay.forward import Listeners
-from sync.relay.reverse import Forwarder
+from sync.relay.forward_controller import Listeners
+from sync.relay.reverse_controller import Forwarder
 from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
@@ -24,7 +24,7 @@ from tests.fakeapi.client_config import client_config_for
 from tests.sync.records import MemoryRecord
 from tests.sync.watched import caught_up
 from translators.identity import Identity, home_id_from_uid
-from translators.translation_policy import HostPort, Policy
+from translators.translation_options import HostPort, Policy
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"

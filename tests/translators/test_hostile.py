@@ -2,7 +2,7 @@
 
 API servers validate types and most strings, and the remote's is not under our control. An object
 with the right types is translated, whatever its values. An object with wrong types may raise an
-ordinary error, which only affects that object (`sync.base.exceptions`), but must not end the
+ordinary error, which only affects that object (`sync.base.exception_summary`), but must not end the
 process or modify its input.
 """
 

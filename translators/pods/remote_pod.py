@@ -7,8 +7,9 @@ the dropped fields.
 - The downward API and the environment keep home's identity (namespace, UID, node, service account).
 - Fields that home's admission and scheduler have already applied are dropped.
 - Node selectors, affinity and priority are restricted to what exists in the remote
-  (`translators.pods.placement`).
-- A pod that must not run twice is created with a scheduling gate (`translators.pods.run_once`).
+  (`translators.pods.scheduling_fields`).
+- A pod that must not run twice is created with a scheduling gate
+  (`translators.pods.restart_policy_never`).
 
 `translators.pods.update` handles later changes of the home pod.
 """
@@ -28,16 +29,16 @@ from translators.objects import Object
 from translators.pods import (
     downward_api,
     field_rules,
-    last_applied,
-    placement,
+    last_applied_annotations,
     references,
-    run_once,
+    restart_policy_never,
+    scheduling_fields,
     unresolved_references,
 )
 from translators.pods.downward_api import translate_env, translate_volume
 from translators.pods.references import Reference
 from translators.pods.service_accounts import apply_service_account, service_account_name
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 #: Why a reference to a token Secret of the bridge is rejected.
 RESERVED_SECRET_MESSAGE = (
@@ -81,7 +82,7 @@ def translate_pod(
     translated = _translated(home, policy, priority_classes)
     spec = translated.pod["spec"]
     spec.pop("ephemeralContainers", None)
-    run_once.add_gate(spec)
+    restart_policy_never.add_gate(spec)
     return translated
 
 
@@ -105,18 +106,22 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     identity = policy.identity
     kept, dropped = field_rules.drop_fields(home)
     spec: Object = dict(kept.get("spec") or {})
-    set_or_remove(spec, "nodeSelector", placement.translate_node_selector(spec.get("nodeSelector")))
     set_or_remove(
-        spec, "affinity", placement.translate_affinity(spec.get("affinity"), identity, dropped)
+        spec, "nodeSelector", scheduling_fields.translate_node_selector(spec.get("nodeSelector"))
     )
-    placement.restrict_to_nodes(spec, policy.node_selector)
+    set_or_remove(
+        spec,
+        "affinity",
+        scheduling_fields.translate_affinity(spec.get("affinity"), identity, dropped),
+    )
+    scheduling_fields.restrict_to_nodes(spec, policy.node_selector)
     if spec.get("topologySpreadConstraints"):
         spec["topologySpreadConstraints"] = [
-            placement.remove_merged_label_keys(constraint)
+            scheduling_fields.remove_merged_label_keys(constraint)
             for constraint in spec["topologySpreadConstraints"]
         ]
-    set_or_remove(spec, "tolerations", placement.translate_tolerations(home))
-    without_class = placement.dropped_priority_class(
+    set_or_remove(spec, "tolerations", scheduling_fields.translate_tolerations(home))
+    without_class = scheduling_fields.dropped_priority_class(
         spec.get("priorityClassName"), priority_classes
     )
     if without_class is not None:
@@ -141,8 +146,8 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
 
 def remote_pod_metadata(home: Object, identity: Identity) -> Object:
     """The `remote_metadata` of a pod, with the node name for the downward API and the record of
-    applied values (`translators.pods.last_applied`)."""
+    applied values (`translators.pods.last_applied_annotations`)."""
     meta = remote_metadata(home, identity)
     meta["annotations"][ANNOTATION_NODE_NAME] = identity.node
-    meta["annotations"] |= last_applied.record_annotations(home)
+    meta["annotations"] |= last_applied_annotations.record_annotations(home)
     return meta

@@ -24,7 +24,7 @@ from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import short_hash
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.pods import references
-from translators.translation_policy import HostPort, Policy
+from translators.translation_options import HostPort, Policy
 
 #: Mount path of the token volume that the API server adds (plugin/pkg/admission/serviceaccount).
 _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path

@@ -30,9 +30,9 @@ from typing import Any
 from translators.identity import DOMAIN
 from translators.merge_patch import delete_condition
 from translators.objects import Object, is_deleting, metadata
-from translators.pods import run_once
+from translators.pods import restart_policy_never
 from translators.timestamps import format_time, parse_time
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
@@ -272,7 +272,7 @@ def _conditions(
         if kind in gates:
             continue  # Controllers set home's readiness gates at home.
         if kind == "PodScheduled":
-            if run_once.is_only_own_gate(condition, remote):
+            if restart_policy_never.is_only_own_gate(condition, remote):
                 continue
             ours = merged.get(kind)
             if ours and "observedGeneration" in condition:

@@ -71,7 +71,8 @@ def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Obje
 
     The Accepted condition, ``reason`` and ``message`` report that nothing runs. There is no pod IP,
     so no Service gets an endpoint, and no container status. startTime is not set, because it marks
-    a pod that may have run (`translators.pods.run_once`). ``now`` is the time in RFC 3339.
+    a pod that may have run (`translators.pods.restart_policy_never`). ``now`` is the time in RFC
+    3339.
     """
     ours: Object = home.get("status") or {}
     known = {condition["type"]: condition for condition in ours.get("conditions") or ()}

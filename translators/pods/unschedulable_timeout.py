@@ -13,7 +13,7 @@ from __future__ import annotations
 from translators.objects import Object, condition_of, is_deleting
 from translators.pods.status import CONDITION_REMOTE_SCHEDULED, is_terminal
 from translators.timestamps import parse_time
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 #: ``status.reason`` of a home pod that timed out, and the reason of its Event.
 REASON_REMOTE_UNSCHEDULABLE = "RemoteUnschedulable"

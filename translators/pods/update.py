@@ -11,8 +11,8 @@ The API accepts each kind of change at another path, so `pod_patches` returns up
 The remote's admission may change a new pod: the image registry, requests (LimitRanges, GKE
 Autopilot, ClusterResourceOverride), tolerations, the deadline. These decisions of the remote are
 kept: such a field is only updated if the home pod's value differs from the last applied one
-(`translators.pods.last_applied`). Labels and annotations always follow the home pod, because home's
-Services select pods by them.
+(`translators.pods.last_applied_annotations`). Labels and annotations always follow the home pod,
+because home's Services select pods by them.
 
 A remote pod of an older bridge has no record of its resources. The current values are then recorded
 without a resize if the home pod has not changed since its creation, or if the QoS classes differ:
@@ -34,7 +34,7 @@ from translators.identity import (
 )
 from translators.objects import Object, metadata
 from translators.pods import downward_api
-from translators.pods.last_applied import (
+from translators.pods.last_applied_annotations import (
     RESIZABLE,
     last_applied_digests,
     last_applied_images,
@@ -43,10 +43,10 @@ from translators.pods.last_applied import (
     mutable_field_digests,
     resizable_resources,
 )
-from translators.pods.placement import translate_tolerations
 from translators.pods.remote_pod import remote_pod_metadata, translate_ephemeral_containers
+from translators.pods.scheduling_fields import translate_tolerations
 from translators.quantity import QuantityError, parse_quantity
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 Subresource = Literal["", "ephemeralcontainers", "resize"]
 

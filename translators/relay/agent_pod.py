@@ -2,9 +2,9 @@
 
 The relay agent is the only workload of the bridge in the remote, and exists only for reverse
 forwarding. It listens for connections of pods in the remote, and the bridge fetches each connection
-through a port-forward (`bridge.relay.reverse.agent`). The Pod has no token, no RBAC permissions and
-no Secret, and conforms to Pod Security's `restricted` level. Each mapped namespace that needs an
-agent has one Pod, and two during a replacement.
+through a port-forward (`bridge.relay.reverse.relay_agent`). The Pod has no token, no RBAC
+permissions and no Secret, and conforms to Pod Security's `restricted` level. Each mapped namespace
+that needs an agent has one Pod, and two during a replacement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from translators.objects import (
     metadata,
     uid_of,
 )
-from translators.relay.reverse import ANNOTATION_RELAY_FOR, LABEL_RELAY
+from translators.relay.reverse_plan import ANNOTATION_RELAY_FOR, LABEL_RELAY
 
 #: The loopback port for control connections, which only port-forwards reach.
 CONTROL_PORT = 19999

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from translators.objects import RemoteUid
-from translators.relay.forward import Backend
+from translators.relay.forward_plan import Backend
 
 #: Seconds for which an unreachable pod is the last choice.
 AVOID_SECONDS = 5.0

@@ -9,7 +9,7 @@ connections to addresses without a listener at once.
 - A bridge that stops or loses its lease removes the route. A killed bridge leaves it: connections
   are refused then, until the next bridge with that range takes the route over. `remove_stale`
   removes it.
-- Only routes with the bridge's mark are taken over or removed (`bridge.relay.forward.netlink`).
+- Only routes with the bridge's mark are taken over or removed (`bridge.relay.forward.rtnetlink`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import logging
 import socket
 from typing import NoReturn
 
-from bridge.relay.forward import netlink
+from bridge.relay.forward import rtnetlink
 from translators.relay.ipam import IpNetwork
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ class LocalRoute:
         if self._lock is None:
             raise LocalRouteError(f"another bridge on this node holds {self._cidr} (--relay-cidr)")
         try:
-            netlink.add_local_route(self._cidr)
+            rtnetlink.add_local_route(self._cidr)
         except OSError as error:
             if error.errno != errno.EEXIST:
                 raise LocalRouteError(_change_error(self._cidr, error)) from error
@@ -91,7 +91,7 @@ class LocalRoute:
             return
         if not self.unavailable_reason:
             with contextlib.suppress(OSError):  # another program has removed it
-                netlink.remove_local_route(self._cidr)
+                rtnetlink.remove_local_route(self._cidr)
         self._lock.close()
         self._lock = None
         self.unavailable_reason = f"the bridge has released {self._cidr}"
@@ -111,7 +111,7 @@ def remove_stale(cidr: str) -> None:
         return
     with lock:
         try:
-            netlink.remove_local_route(network)
+            rtnetlink.remove_local_route(network)
         except OSError as error:
             if error.errno != errno.ESRCH:
                 raise LocalRouteError(_change_error(network, error)) from error
@@ -121,7 +121,7 @@ def check_available(cidr: str) -> None:
     """Checks whether a bridge could have the range on this node. Raises LocalRouteError."""
     network = ipaddress.ip_network(cidr)
     try:
-        allowed, routes = netlink.can_change_routes(network), netlink.routes(network.version)
+        allowed, routes = rtnetlink.can_change_routes(network), rtnetlink.routes(network.version)
     except OSError as error:
         raise LocalRouteError(_change_error(network, error)) from error
     if not allowed:
@@ -141,7 +141,7 @@ def check_available(cidr: str) -> None:
 
 def _has_bridge_route(network: IpNetwork) -> bool:
     try:
-        routes = netlink.routes(network.version)
+        routes = rtnetlink.routes(network.version)
     except OSError:
         return False
     return any(it.is_bridge_owned and it.destination == network for it in routes)

@@ -1,13 +1,14 @@
-"""Listens at home for Services whose pods are in the remote (see `sync.relay.forward.Listeners`).
+"""Listens at home for Services whose pods are in the remote (see
+`sync.relay.forward_controller.Listeners`).
 
 Guarantees:
 
 - Clients reach only the pods that a `ForwardPlan` names, and only through `serve`.
 - An endpoint port that is no longer in the plan stays open for `LINGER` seconds.
 - There are no more listeners than `RelaySettings.listeners`; a namespace leaves as many of these
-  free as it has (`bridge.net.limits`).
+  free as it has (`bridge.net.open_file_budget`).
 
-For accepted connections see `bridge.relay.forward.connections`.
+For accepted connections see `bridge.relay.forward.remote_pod_connections`.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import NoReturn
 
-from bridge.base.settings import RelaySettings
-from bridge.net.limits import NamespaceLimit
+from bridge.base.join_settings import RelaySettings
 from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_socket
+from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.connections import ForwardConnections, ServiceUsage
+from bridge.relay.forward.headless_service_listeners import PodListeners, check_listener_limit
 from bridge.relay.forward.local_route import LocalRoute
-from bridge.relay.forward.pod_listeners import PodListeners, check_listener_limit
-from bridge.relay.metrics import RelayMetrics
+from bridge.relay.forward.remote_pod_connections import ForwardConnections, ServiceUsage
+from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
-from sync.relay.forward import OnLimited, PortUnavailableError
-from translators.relay.forward import EndpointPort, ForwardPlan
+from sync.relay.forward_controller import OnLimited, PortUnavailableError
+from translators.relay.forward_plan import EndpointPort, ForwardPlan
 
 #: Seconds for which an endpoint port stays open after it is no longer published: kube-proxies learn
 #: of that at their own pace, mostly within a second.
@@ -77,13 +78,13 @@ class ServiceListeners:
 
     @property
     def pod_listeners(self) -> PodListeners | None:
-        """See `sync.relay.forward.Listeners`; None without `--relay-cidr`."""
+        """See `sync.relay.forward_controller.Listeners`; None without `--relay-cidr`."""
         return self._pod_listeners
 
     async def serve(
         self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
     ) -> dict[EndpointPort, int]:
-        """See `sync.relay.forward.Listeners`. Calls for one key must not overlap."""
+        """See `sync.relay.forward_controller.Listeners`. Calls for one key must not overlap."""
         wanted = plan.endpoint_ports
         service = self._services.get(key)
         if service is None:

@@ -6,7 +6,8 @@ it ends. `bridge.relay.reverse.control_messages` defines its messages.
 - Only a bridge that may write (`is_leader`) opens one: the agent belongs to the bridge that serves
   the node.
 - An agent is reported as unresponsive after `MAX_SILENT` consecutive control connections without an
-  answer: a single one may have been lost in the network. `sync.relay.reverse` decides what follows.
+  answer: a single one may have been lost in the network. `sync.relay.reverse_controller` decides
+  what follows.
 - An agent with another protocol version is not used. One of another release is used. Both are
   reported as a version warning.
 """
@@ -21,17 +22,17 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from bridge.base.version import version
-from bridge.net.port_forward import PortForwardTransport, open_port_forward
-from bridge.relay.metrics import ReverseRelayMetrics
+from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
+from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_messages as messages
 from sync.base.backoff import Backoff
+from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
-from sync.kube.errors import KubeError
 from sync.runtime.log_fields import name_fields
 from translators.objects import HomeNamespace, Object, RemoteUid, name_of, namespace_of, uid_of
 from translators.relay.agent_pod import CONTROL_PORT, UNKNOWN_STATE
-from translators.relay.forward import Backend
-from translators.relay.reverse import ReverseRoute
+from translators.relay.forward_plan import Backend
+from translators.relay.reverse_plan import ReverseRoute
 
 log = logging.getLogger(__name__)
 

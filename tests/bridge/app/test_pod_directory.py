@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.app.node_kubelet import EnginePodDirectory
-from bridge.kubelet.pod_directory import RemotePod
+from bridge.app.kubelet_api import EnginePodDirectory
+from bridge.kubelet.pod_lookup import RemotePod
 from sync.cache.store import Key
 from sync.engine.engine import Engine
 from sync.kube.resources import Object

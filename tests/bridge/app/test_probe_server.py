@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from bridge.app import probe_server
-from bridge.base.errors import PreflightError
-from bridge.clusters import retry
+from bridge.base.command_error import PreflightError
+from bridge.clusters import wait_for_clusters
 from bridge.kubelet.server import ListenError
 from tests.bridge.joined import SOON, begin, joined
 from tests.bridge.two_clusters import Clusters
@@ -83,7 +83,7 @@ async def test_standby_is_ready(two: Clusters) -> None:
 async def test_unreachable_cluster_at_the_start_is_waited_for(
     two: Clusters, side: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(retry, "WAIT_FIRST", 0.01)
+    monkeypatch.setattr(wait_for_clusters, "WAIT_FIRST", 0.01)
     port = free_port()
     api = two.home if side == "home" else two.remote
     await api.stop()
@@ -102,7 +102,7 @@ async def test_unreachable_cluster_at_the_start_is_waited_for(
     assert (await ask(port, "/readyz"))[0] == 200
     await run.end()
     assert len(run.told) == len(set(run.told)), "each once"
-    said = [it for it in caplog.messages if it.endswith(retry.WAITING_SUFFIX)]
+    said = [it for it in caplog.messages if it.endswith(wait_for_clusters.WAITING_SUFFIX)]
     assert len(said) == 3
     assert all(it.startswith(f"{side}: ") for it in said)
 

@@ -7,14 +7,14 @@ import asyncio
 import aiohttp
 import pytest
 
-from bridge.app import replica
-from bridge.base.errors import PreflightError
-from bridge.election import election_record, elector
+from bridge.app import replica_lifecycle
+from bridge.base.command_error import PreflightError
+from bridge.election import election_lease, elector
 from bridge.election.elector import NodeLeft
-from bridge.leave.procedure import leave
-from bridge.leave.summary import LeaveSettings
-from bridge.node.lease import LEASE_NAMESPACE
-from sync.base.exceptions import first_leaf
+from bridge.leave.leave_procedure import leave
+from bridge.leave.leave_summary import LeaveSettings
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.base.exception_summary import first_leaf
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
 from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.two_clusters import Clusters
@@ -22,7 +22,7 @@ from tests.fakeapi import Fault
 from tests.objects import config_map
 from tests.sync.world import NODE, THERE, World
 
-LEASE = election_record.election_lease_name(NODE)
+LEASE = election_lease.election_lease_name(NODE)
 
 pytestmark = pytest.mark.usefixtures("soon", "elects")
 
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.usefixtures("soon", "elects")
 @pytest.fixture
 def elects(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases are short."""
-    monkeypatch.setattr(election_record, "LEASE_SECONDS", 1.0)
-    monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.7)
-    monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.7)
+    monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.05)
     monkeypatch.setattr(elector, "REQUEST_SECONDS", 0.3)
     monkeypatch.setattr(elector, "MAX_REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
@@ -45,7 +45,7 @@ def world(two: Clusters) -> World:
 
 
 def holder(two: Clusters) -> str:
-    return election_record.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
+    return election_lease.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
 
 
 def port(two: Clusters) -> int:
@@ -187,7 +187,7 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
 async def test_successor_survives_a_short_failure_of_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "REGISTER_SECONDS", 0.01)
+    monkeypatch.setattr(replica_lifecycle, "REGISTER_SECONDS", 0.01)
     async with joined(two) as first:
         second = await standby(two)
         refused = two.home.fail(Fault("*", "/api/v1/nodes*", code=500, times=3, watch=False))
@@ -229,7 +229,7 @@ async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
         world.pod("web", uses=["cm/conf"])
         await two.remote.until(lambda: world.remote_pod("web"))
         two.home.pause()
-        await asyncio.sleep(election_record.RENEW_DEADLINE + 0.3)
+        await asyncio.sleep(election_lease.RENEW_DEADLINE + 0.3)
         two.remote.clear_log()
         two.remote.remove(CONFIG_MAPS, "conf", THERE)
         await asyncio.sleep(0.2)
@@ -280,5 +280,5 @@ async def test_failed_leave_releases_the_lease(two: Clusters) -> None:
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):
         await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
-    record = election_record.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
+    record = election_lease.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)

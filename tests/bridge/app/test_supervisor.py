@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bridge.app import join, supervisor
-from bridge.base.errors import PreflightError
-from bridge.base.settings import JoinSettings, Part
+from bridge.app import join_lifecycle, supervisor
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings, Part
 from bridge.election.elector import NodeLeft
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
@@ -96,7 +96,7 @@ class Serves:
 def serves(monkeypatch: pytest.MonkeyPatch) -> Serves:
     """Joins are simulated."""
     made = Serves()
-    monkeypatch.setattr(join, "serve_node", made)
+    monkeypatch.setattr(join_lifecycle, "serve_node", made)
     return made
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bridge.base.join_settings import SettingsError
 from bridge.base.jsonpath import fill_template, parse_template
-from bridge.base.settings import SettingsError
 
 DATA = {
     "nodes": [

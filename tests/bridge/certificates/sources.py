@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
-from bridge.certificates.certificate_sources import CertificateSource
+from bridge.certificates.serving_certificate import CertificateSource
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 
 NODE, ADDRESS = "virtual", "192.0.2.7"

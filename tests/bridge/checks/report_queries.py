@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bridge.checks.report import Finding, Report, Severity
+from bridge.checks.findings import Finding, Report, Severity
 
 
 def of(report: Report, check: str) -> list[Finding]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from bridge.checks import reference_page
 from bridge.checks.catalog import CHECKS
-from bridge.checks.check_command import IMPLEMENTATIONS
-from bridge.checks.join_checks import STAGES
-from bridge.checks.report import Finding, Severity, build_report, error, info, ok, warning
+from bridge.checks.check_runner import IMPLEMENTATIONS
+from bridge.checks.findings import Finding, Severity, build_report, error, info, ok, warning
+from bridge.checks.required_at_join import STAGES
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [it for it in (ROOT / "bridge" / "checks").glob("*.py") if it.name != "catalog.py"]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bridge.base.settings import JoinSettings, RelaySettings
-from bridge.checks import check_command, connectivity
-from bridge.checks.report import Report, Severity
-from bridge.clusters import pod_network
-from bridge.relay.forward import netlink
+from bridge.base.join_settings import JoinSettings, RelaySettings
+from bridge.checks import check_runner, cluster_access
+from bridge.checks.findings import Report, Severity
+from bridge.clusters import pod_network_probe
+from bridge.relay.forward import rtnetlink
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NAMESPACES, NODES, Object
 from tests import objects
@@ -39,7 +39,7 @@ Break = Callable[[Clusters], JoinSettings]
 
 async def checked(settings: JoinSettings) -> Report:
     """All checks before a join; nothing that they say has the credential."""
-    found = await check_command.check_before_join(settings)
+    found = await check_runner.check_before_join(settings)
     assert CANARY not in str(found.as_data())
     return found
 
@@ -245,7 +245,7 @@ async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
 async def test_check_without_response_times_out(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_command, "CHECK_SECONDS", 0.3)
+    monkeypatch.setattr(check_runner, "CHECK_SECONDS", 0.3)
     two.remote.fail(Fault("GET", "*/nodes", delay=5, times=None))
     found = await checked(two.settings)
     assert one(found, "BRG501").found == "not checked: no answer in 0 s"
@@ -253,7 +253,7 @@ async def test_check_without_response_times_out(
 
 
 async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connectivity, "_ahead", lambda *_: -3700.0)
+    monkeypatch.setattr(cluster_access, "_ahead", lambda *_: -3700.0)
     found = await checked(two.settings)
     assert {it.severity for it in of(found, "BRG108")} == {Severity.ERROR}
     assert "is 3700 s behind this machine's" in of(found, "BRG108")[0].found
@@ -265,7 +265,7 @@ async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyP
     ids=["a date", "none", "no date"],
 )
 def test_clock_skew_from_date_header(date: str, ahead: float | None) -> None:
-    assert connectivity._ahead(date, 100.0) == ahead
+    assert cluster_access._ahead(date, 100.0) == ahead
 
 
 async def test_a_plugin_s_short_token_renews_itself(two: Clusters, tmp_path: Path) -> None:
@@ -303,10 +303,10 @@ async def test_a_range_for_pods(two: Clusters, monkeypatch: pytest.MonkeyPatch) 
     assert of(found, "BRG408") == [], "it is not asked for"
     relay = RelaySettings(address="192.0.2.1", cidr="198.51.100.0/24")
     asked = two.but(network="relay", relay=relay)
-    monkeypatch.setattr(netlink, "routes", lambda _: [])
-    monkeypatch.setattr(netlink, "can_change_routes", lambda _: True)
+    monkeypatch.setattr(rtnetlink, "routes", lambda _: [])
+    monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: True)
     assert "route that range to 192.0.2.1" in one(await checked(asked), "BRG408").found
-    monkeypatch.setattr(netlink, "can_change_routes", lambda _: False)
+    monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: False)
     refused = one(await checked(asked), "BRG408")
     assert refused.severity is Severity.ERROR
     assert "CAP_NET_ADMIN" in refused.found
@@ -325,7 +325,7 @@ async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> No
 
 
 async def test_pods_are_dialed(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_network, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(pod_network_probe, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         _runs(two, "near", "127.0.0.1", port)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.checks import check_command
-from bridge.checks.check_command import NodeCheckSettings
-from bridge.checks.report import Severity
-from bridge.node import join_record
+from bridge.checks import check_runner
+from bridge.checks.check_runner import NodeCheckSettings
+from bridge.checks.findings import Severity
+from bridge.node import join_record_annotation
 from tests.bridge.checks.report_queries import of, one
 from tests.bridge.two_clusters import Clusters
 from tests.objects import node
@@ -44,15 +44,17 @@ def _put_node(two: Clusters, **policy: Any) -> None:
     virtual = node(NODE)
     virtual["metadata"]["labels"] = dict(_LABELS)
     made = World(two.home, two.remote).policy
-    options = join_record.encode_policy(type(made)(made.identity, made.node_address, **policy))
-    virtual["metadata"]["annotations"] = {join_record.ANNOTATION_OPTIONS: options}
+    options = join_record_annotation.encode_policy(
+        type(made)(made.identity, made.node_address, **policy)
+    )
+    virtual["metadata"]["annotations"] = {join_record_annotation.ANNOTATION_OPTIONS: options}
     virtual["spec"] = {"taints": [_TAINT]}
     two.home.put(virtual)
 
 
 async def test_skipped_daemonsets_are_named_before_join(two: Clusters) -> None:
     _put_daemon_sets(two)
-    its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = one(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.INFO
     assert its.found.startswith("skipped")
     assert "kube-system/proxy" in its.found
@@ -65,7 +67,7 @@ async def test_skipped_daemonsets_are_named_before_join(two: Clusters) -> None:
 async def test_running_and_skipped_daemonsets_of_node_are_named(two: Clusters) -> None:
     _put_daemon_sets(two)
     _put_node(two, daemonsets="run")
-    found = of(await check_command.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
+    found = of(await check_runner.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
     assert {(it.severity, it.found) for it in found} == {
         (Severity.INFO, "run in the remote (--daemonsets run): kube-system/logs"),
         (
@@ -77,13 +79,13 @@ async def test_running_and_skipped_daemonsets_of_node_are_named(two: Clusters) -
 
 async def test_home_without_daemonsets_passes(two: Clusters) -> None:
     two.home.put(_daemon_set("intolerant"))
-    its = one(await check_command.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = one(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.OK
 
 
 async def test_missing_permission_to_list_daemonsets_is_not_checked(two: Clusters) -> None:
     _put_daemon_sets(two)
     two.home.api.authorize = lambda spec: spec["resourceAttributes"].get("resource") != "daemonsets"
-    its = one(await check_command.check_before_join(two.settings), "BRG507")
+    its = one(await check_runner.check_before_join(two.settings), "BRG507")
     assert (its.severity, "may not list daemonsets" in its.found) == (Severity.INFO, True)
     assert not two.home.requests("GET", "*/daemonsets")

@@ -8,9 +8,9 @@ import pytest
 from aiohttp import web
 
 from bridge.certificates import csr
-from bridge.checks import check_command
-from bridge.checks.check_command import NodeCheckSettings
-from bridge.checks.report import Report, Severity
+from bridge.checks import check_runner
+from bridge.checks.check_runner import NodeCheckSettings
+from bridge.checks.findings import Report, Severity
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import of, one, worse
 from tests.bridge.joined import joined
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 async def health(two: Clusters, name: str = "") -> Report:
     """Of all nodes, or one; nothing that it says has the credential."""
-    found = await check_command.check_nodes(NodeCheckSettings(two.settings.home, name))
+    found = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, name))
     assert CANARY not in str(found.as_data())
     return found
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 from typer.testing import CliRunner, Result
 
-from bridge.base import memory
-from bridge.cli.commands import app
+from bridge.base import memory_savings
+from bridge.cli.command_table import app
 from bridge.observability import logging as to_stderr
 
 Invoke = Callable[..., Result]
@@ -25,8 +25,8 @@ def invoke(monkeypatch: pytest.MonkeyPatch) -> Invoke:
     """Runs `bridge ARGS` in this process, without a restart and with the logging as it is."""
     monkeypatch.setattr(to_stderr, "configure_logging", lambda **_: None)
     monkeypatch.setattr(os, "execve", execve_fails)
-    monkeypatch.setattr(memory, "reduce_collections", lambda: None)
-    monkeypatch.setattr(memory, "freeze_imports", lambda: None)
+    monkeypatch.setattr(memory_savings, "reduce_collections", lambda: None)
+    monkeypatch.setattr(memory_savings, "freeze_imports", lambda: None)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
 

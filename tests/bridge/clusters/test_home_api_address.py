@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig
@@ -14,7 +14,7 @@ from sync.kube.resources import ENDPOINT_SLICES
 from tests.bridge.two_clusters import API_SLICE
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, client_config_for
-from translators.translation_policy import HostPort
+from translators.translation_options import HostPort
 
 Change = Callable[[ClientConfig], None]
 Asked = Callable[[Change], KubeClient]

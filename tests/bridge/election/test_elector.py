@@ -15,11 +15,11 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.election import election_record
-from bridge.election.election_record import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
+from bridge.election import election_lease
+from bridge.election.election_lease import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
 from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, LeadershipLost, NodeLeft
+from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.write_fence import Fence
 from tests.fakeapi.patching import merge
 from tests.sync.virtual import VirtualLoop, run_virtual
@@ -41,11 +41,11 @@ class Home:
 
     @property
     def holder(self) -> str:
-        return election_record.parse_lease(self.lease).holder if self.lease is not None else ""
+        return election_lease.parse_lease(self.lease).holder if self.lease is not None else ""
 
     @property
     def notes(self) -> Mapping[str, str]:
-        return election_record.parse_lease(self.lease).records if self.lease is not None else {}
+        return election_lease.parse_lease(self.lease).records if self.lease is not None else {}
 
     def change(self, patch: Object) -> None:
         """Somebody changes it."""
@@ -159,7 +159,7 @@ class Bridge:
     def saw(self, lease: Object) -> None:
         """What its watch says."""
         if not self.link.cut and not self.election.is_leader:
-            self.election._observe(election_record.parse_lease(lease))
+            self.election._observe(election_lease.parse_lease(lease))
 
     def start(self, *, watches: bool = False) -> Bridge:
         if watches:
@@ -508,8 +508,8 @@ async def test_lease_deleted_while_holder_is_partitioned_is_lost(home: Home) -> 
 async def test_leave_ends_leader_and_standbys(home: Home) -> None:
     one, other = await _two(home)
     assert home.lease is not None
-    patch = election_record.leave_patch(
-        election_record.parse_lease(home.lease), Candidate("leave_1", "there (pid 9)")
+    patch = election_lease.leave_patch(
+        election_lease.parse_lease(home.lease), Candidate("leave_1", "there (pid 9)")
     )
     home.request("PATCH", patch)
     for bridge in (one, other):
@@ -528,11 +528,11 @@ async def test_candidate_after_killed_leave_waits_and_leads(home: Home) -> None:
     assert home.lease is not None
     home.request(
         "PATCH",
-        election_record.leave_patch(election_record.parse_lease(home.lease), Candidate("l_1", "l")),
+        election_lease.leave_patch(election_lease.parse_lease(home.lease), Candidate("l_1", "l")),
     )
     later = Bridge(home, "later").start()
     await until(lambda: later.fence.is_open, within=TAKEOVER)
-    assert not election_record.parse_lease(home.lease or {}).leaving
+    assert not election_lease.parse_lease(home.lease or {}).leaving
 
 
 # -- the way to the remote -------------------------------------------------------------------
@@ -550,7 +550,7 @@ async def test_leader_without_remote_yields_to_candidate_with_remote(home: Home)
     assert not first.fence.is_open
     assert "gives node virtual to that one" in first.lost[0]
     assert "it asks for the lease" in second.told[-1]
-    record = election_record.parse_lease(home.lease or {})
+    record = election_lease.parse_lease(home.lease or {})
     assert (record.remote_lost, record.requested_by, record.holder) == (False, "", "second_id")
     await asyncio.sleep(20)
     assert second.fence.is_open, "and stays there"
@@ -571,7 +571,7 @@ async def test_leader_stays_when_no_candidate_reaches_remote(home: Home) -> None
     assert not first.lost
     first.way.lost = False
     await asyncio.sleep(RENEW_SECONDS + 1)
-    assert not election_record.parse_lease(home.lease or {}).remote_lost, (
+    assert not election_lease.parse_lease(home.lease or {}).remote_lost, (
         "it says when all is well again"
     )
 
@@ -580,10 +580,10 @@ async def test_leader_stays_when_no_candidate_reaches_remote(home: Home) -> None
 async def test_requested_leader_that_reaches_remote_again_stays(home: Home) -> None:
     first = Bridge(home, "first").start()
     await until(lambda: first.fence.is_open, within=TAKEOVER)
-    home.change({"metadata": {"annotations": {election_record.ANNOTATION_REQUESTED_BY: "another"}}})
+    home.change({"metadata": {"annotations": {election_lease.ANNOTATION_REQUESTED_BY: "another"}}})
     await asyncio.sleep(2 * RENEW_SECONDS)
     assert first.fence.is_open
-    assert not election_record.parse_lease(home.lease or {}).requested_by
+    assert not election_lease.parse_lease(home.lease or {}).requested_by
 
 
 # -- whatever happens ----------------------------------------------------------------------

@@ -11,9 +11,9 @@ from pathlib import Path
 import yaml
 
 from bridge.base.version import version
-from bridge.install import manifests, webhook_manifests
-from bridge.install.names import Installation
-from bridge.rbac.manifests import HomePermissions
+from bridge.install import installation_manifests, webhook_manifests
+from bridge.install.installation import Installation
+from bridge.rbac.rbac_manifests import HomePermissions
 from translators.objects import Object
 
 _MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -46,7 +46,7 @@ def without_credential(made: list[Object]) -> list[Object]:
 def base() -> list[Object]:
     """The objects of the base."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
-    return without_credential(manifests.render(wanted, ""))
+    return without_credential(installation_manifests.render(wanted, ""))
 
 
 def component() -> list[Object]:

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import yaml
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.bug_report.collector import BugReportSettings, collect
-from bridge.checks import check_command
-from bridge.checks.check_command import NodeCheckSettings
-from bridge.checks.report import Severity
+from bridge.checks import check_runner
+from bridge.checks.check_runner import NodeCheckSettings
+from bridge.checks.findings import Severity
 from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
-from bridge.install import manifests, names
-from bridge.install.names import Installation
-from bridge.leave.procedure import leave
-from bridge.leave.summary import LeaveSettings
+from bridge.install import installation, installation_manifests
+from bridge.install.installation import Installation
+from bridge.leave.leave_procedure import leave
+from bridge.leave.leave_summary import LeaveSettings
 from bridge.node import node_object
-from bridge.rbac.manifests import HomePermissions
+from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
@@ -60,14 +60,16 @@ def two(two: Clusters) -> Clusters:
 
 def install(two: Clusters) -> None:
     assert two.settings.remote.path is not None
-    for it in manifests.render(WANTED, two.settings.remote.path.read_text()):
+    for it in installation_manifests.render(WANTED, two.settings.remote.path.read_text()):
         two.home.put(it)
 
 
 def plant(two: Clusters, content: Object, namespace: str = TENANT, name: str = "planted") -> None:
     """A Secret with the labels of the node's installation."""
-    meta = {"name": name, "namespace": namespace, "labels": names.labels(NODE)}
-    data = {names.KUBECONFIG_KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()}
+    meta = {"name": name, "namespace": namespace, "labels": installation.labels(NODE)}
+    data = {
+        installation.KUBECONFIG_KEY: base64.b64encode(yaml.safe_dump(content).encode()).decode()
+    }
     two.home.put({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
 
 
@@ -82,7 +84,7 @@ async def everything(two: Clusters) -> str:
     """The output of all commands that search the remote; `leave` is not confirmed."""
     home = two.settings.home
     lines: list[str] = []
-    checked = await check_command.check_nodes(NodeCheckSettings(home, ""))
+    checked = await check_runner.check_nodes(NodeCheckSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
     lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
     report = await collect(BugReportSettings(home), notify=lines.append)
@@ -173,7 +175,7 @@ async def test_the_webhooks_secret_is_no_kubeconfig(two: Clusters) -> None:
     two.home.remove(SECRETS, WANTED.name, WANTED.namespace)
     assert two.settings.remote.path is not None
     content = yaml.safe_load(two.settings.remote.path.read_text())
-    plant(two, content, WANTED.namespace, names.webhook_name(NODE))
+    plant(two, content, WANTED.namespace, installation.webhook_name(NODE))
     await everything(two)
     assert two.remote.log == []
 
@@ -182,7 +184,7 @@ async def test_leave_keeps_tenant_objects_with_installation_labels(two: Clusters
     install(two)
     plant(two, {})
     for kind in ("Role", "RoleBinding"):
-        meta = {"name": "theirs", "namespace": TENANT, "labels": names.labels(NODE)}
+        meta = {"name": "theirs", "namespace": TENANT, "labels": installation.labels(NODE)}
         api = "rbac.authorization.k8s.io/v1"
         two.home.put({"apiVersion": api, "kind": kind, "metadata": meta, "roleRef": {}})
     lines: list[str] = []

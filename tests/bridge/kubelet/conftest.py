@@ -16,7 +16,7 @@ import uvloop
 
 from bridge.certificates.tls_key_pair import read_files
 from bridge.kubelet.server import KubeletServer
-from bridge.net.limits import MAX_STREAMS
+from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.fakes import Directory, FakeHome, FakeRemote, access_for
 from tests.bridge.kubelet.pki import Pki

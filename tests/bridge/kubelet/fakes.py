@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import web
 
-from bridge.kubelet.pod_directory import RemotePod, ScheduledPod
+from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
+from sync.kube.api_errors import Side
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.errors import Side
 from sync.kube.resources import Object
 
 #: A target that asks for an exec with all streams but a terminal.

@@ -23,7 +23,7 @@ from bridge.kubelet.authn import (
     User,
 )
 from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
-from bridge.net import single_flight
+from bridge.net import single_flight_cache
 from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.conftest import World
@@ -364,7 +364,7 @@ async def test_token_reviews_in_flight_are_bounded(home: FakeHome) -> None:
 
 
 async def test_cached_results_are_bounded(home: FakeHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_flight, "SIZE", 8)
+    monkeypatch.setattr(single_flight_cache, "SIZE", 8)
     async with KubeClient(access_for(home.url, "home")) as client:
         authenticator = Authenticator(ReviewClient(client))
         for number in range(20):

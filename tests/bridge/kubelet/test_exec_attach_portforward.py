@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bridge.net.tunnel import WRITE_BUFFER
+from bridge.net.splice import WRITE_BUFFER
 from sync.kube.tls_layer import READ_SIZE
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, answer, echo, until

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from bridge.net.tunnel import IDLE_TIMEOUT
+from bridge.net.splice import IDLE_TIMEOUT
 from tests.bridge.kubelet.conftest import World, running
 from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
 from tests.bridge.kubelet.pki import Pki

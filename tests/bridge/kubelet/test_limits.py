@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from bridge.net.limits import MAX_STREAMS, max_streams, raise_open_file_limit
+from bridge.net.open_file_budget import MAX_STREAMS, max_streams, raise_open_file_limit
 from tests.bridge.kubelet.conftest import running
 from tests.bridge.kubelet.fakes import EXEC, echo, until
 from tests.bridge.kubelet.pki import Pki

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.net import server_connections
+from bridge.net import accepted_connections
 from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
 from tests.bridge.kubelet.pki import Pki
@@ -20,7 +20,7 @@ SHORT = 0.3
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody may wait long."""
-    monkeypatch.setattr(server_connections, "WAITING_TIMEOUT", SHORT)
+    monkeypatch.setattr(accepted_connections, "WAITING_TIMEOUT", SHORT)
 
 
 @asynccontextmanager
@@ -123,7 +123,7 @@ async def test_who_does_not_read_an_answer_is_ended(world: World, hurry: None) -
 async def test_a_stream_that_nobody_reads_has_a_limit_too(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connections, "STALL_TIMEOUT", SHORT)
+    monkeypatch.setattr(accepted_connections, "STALL_TIMEOUT", SHORT)
 
     async def speak(asked: Asked) -> None:
         await asked.switch()
@@ -149,7 +149,7 @@ async def test_what_was_let_in_may_last(world: World, hurry: None) -> None:
 async def test_of_many_that_wait_those_of_longest_go(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_connections, "MAX_WAITING", 5)
+    monkeypatch.setattr(accepted_connections, "MAX_WAITING", 5)
     world.remote.play = echo
     _, tunnel, tunnel_writer = await world.upgrade(EXEC)
     idle = [

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bridge.net import tunnel
+from bridge.net import splice
 from sync.kube import sockets
 from sync.kube.tls_layer import TlsLayer
 from tests.bridge.kubelet.conftest import World, running
@@ -95,7 +95,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
     monkeypatch.setattr(sockets, "_KEEPALIVE", probes)
     monkeypatch.setattr(sockets, "_USER_TIMEOUT", 300)
-    monkeypatch.setattr(tunnel, "CHECK_INTERVAL", 0.1)
+    monkeypatch.setattr(splice, "CHECK_INTERVAL", 0.1)
 
 
 @pytest.mark.parametrize("sends", [True, False])

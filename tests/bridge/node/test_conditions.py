@@ -8,7 +8,7 @@ import pytest
 
 from bridge.node import conditions as health
 from bridge.node.conditions import NodeCondition
-from sync.kube.errors import (
+from sync.kube.api_errors import (
     ApiServerCertificateError,
     ClientConfigError,
     Forbidden,

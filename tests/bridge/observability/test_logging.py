@@ -14,7 +14,7 @@ from typing import IO, Any
 
 import pytest
 
-from bridge.base.settings import LogFormat
+from bridge.base.join_settings import LogFormat
 from bridge.observability.logging import (
     CHANGES,
     STEPS,
@@ -23,7 +23,7 @@ from bridge.observability.logging import (
     configure_logging,
 )
 from sync.cache.store import Key
-from sync.kube.errors import Unreachable
+from sync.kube.api_errors import Unreachable
 from sync.runtime.log_fields import NODE, key_fields, name_fields
 from tests.bridge.joined import joined
 from tests.bridge.two_clusters import Clusters

@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
-from tests.bridge.observability.test_metrics import DOCUMENT
+from tests.bridge.observability.test_metric_families import DOCUMENT
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "manifests" / "monitoring"

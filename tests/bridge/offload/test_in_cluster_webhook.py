@@ -16,21 +16,17 @@ import pytest
 from bridge.certificates import x509_builder
 from bridge.certificates.tls_key_pair import LIFETIME
 from bridge.clusters.connection import connect
-from bridge.install import manifests
-from bridge.install.names import Installation, webhook_name
-from bridge.offload import (
-    certificate_rotation,
-    in_cluster_webhook,
-    webhook_configuration,
-)
-from bridge.offload.certificate_rotation import RotatedCertificate
+from bridge.install import installation_manifests
+from bridge.install.installation import Installation, webhook_name
+from bridge.offload import in_cluster_webhook, webhook_certificate, webhook_configuration
 from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
-from bridge.rbac.manifests import HomePermissions
+from bridge.offload.webhook_certificate import RotatedCertificate
+from bridge.rbac.rbac_manifests import HomePermissions
 from sync.kube.client import KubeClient
 from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from translators import offload_patch
+from translators import offload_admission_patch
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -50,63 +46,63 @@ def _made(at: datetime, host: str = HOST) -> RotatedCertificate:
 
 
 def _read(data: Object) -> list[RotatedCertificate]:
-    return certificate_rotation.read_secret({"data": data}, HOST)
+    return webhook_certificate.read_secret({"data": data}, HOST)
 
 
 def test_secret_data_round_trips() -> None:
     first, second = _made(NOW), _made(NOW + timedelta(days=300))
     assert _read({}) == []
-    assert _read(certificate_rotation.secret_data(first.pair, [], NOW)) == [first]
-    assert _read(certificate_rotation.secret_data(second.pair, [first], NOW)) == [second, first]
-    data = certificate_rotation.secret_data(second.pair, [first], NOW + timedelta(days=370))
+    assert _read(webhook_certificate.secret_data(first.pair, [], NOW)) == [first]
+    assert _read(webhook_certificate.secret_data(second.pair, [first], NOW)) == [second, first]
+    data = webhook_certificate.secret_data(second.pair, [first], NOW + timedelta(days=370))
     assert _read(data) == [second], "what has ended is kept no longer"
     assert data["previous.crt"] is None
 
 
 def test_invalid_pairs_and_other_host_names_are_ignored() -> None:
-    good = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
-    other = certificate_rotation.secret_data(_made(NOW).pair, [], NOW)
+    good = webhook_certificate.secret_data(_made(NOW).pair, [], NOW)
+    other = webhook_certificate.secret_data(_made(NOW).pair, [], NOW)
     assert _read({**good, "tls.key": other["tls.key"]}) == []
     assert _read({**good, "tls.crt": "%"}) == []
-    assert _read(certificate_rotation.secret_data(_made(NOW, "other.svc").pair, [], NOW)) == []
+    assert _read(webhook_certificate.secret_data(_made(NOW, "other.svc").pair, [], NOW)) == []
 
 
 def test_successor_is_trusted_before_it_is_served() -> None:
     old = _made(NOW)
     due = old.renewal_time()
-    assert not certificate_rotation.needs_renewal([old], due - timedelta(seconds=1))
-    assert certificate_rotation.needs_renewal([old], due)
+    assert not webhook_certificate.needs_renewal([old], due - timedelta(seconds=1))
+    assert webhook_certificate.needs_renewal([old], due)
     new = _made(due)
     known = [new, old]
-    both = certificate_rotation.ca_bundle(known)
-    assert certificate_rotation.certificate_to_serve([old], b"", NOW) == old.pair, (
+    both = webhook_certificate.ca_bundle(known)
+    assert webhook_certificate.certificate_to_serve([old], b"", NOW) == old.pair, (
         "the only one there is"
     )
-    assert certificate_rotation.certificate_to_serve(known, both, due) == old.pair
-    later = due + certificate_rotation.SETTLED
+    assert webhook_certificate.certificate_to_serve(known, both, due) == old.pair
+    later = due + webhook_certificate.SETTLED
     assert (
-        certificate_rotation.certificate_to_serve(known, old.pair.certificate, later) == old.pair
+        webhook_certificate.certificate_to_serve(known, old.pair.certificate, later) == old.pair
     ), "home was not notified of it"
-    assert certificate_rotation.certificate_to_serve(known, both, later) == new.pair
-    assert certificate_rotation.certificate_to_serve(known, b"", old.expires) == new.pair, (
+    assert webhook_certificate.certificate_to_serve(known, both, later) == new.pair
+    assert webhook_certificate.certificate_to_serve(known, b"", old.expires) == new.pair, (
         "the old one is of no use"
     )
-    assert certificate_rotation.certificate_to_serve([], both, NOW) is None
+    assert webhook_certificate.certificate_to_serve([], both, NOW) is None
 
 
 def test_next_change_is_at_renewal_settling_or_expiry() -> None:
     old = _made(NOW)
     due = old.renewal_time()
     assert (
-        certificate_rotation.seconds_until_change([old], NOW)
-        == certificate_rotation.SETTLED.total_seconds()
+        webhook_certificate.seconds_until_change([old], NOW)
+        == webhook_certificate.SETTLED.total_seconds()
     )
-    assert certificate_rotation.seconds_until_change(
+    assert webhook_certificate.seconds_until_change(
         [old], NOW + timedelta(days=1)
     ) == pytest.approx((due - NOW - timedelta(days=1)).total_seconds())
     assert (
-        certificate_rotation.seconds_until_change([_made(due), old], due)
-        == certificate_rotation.SETTLED.total_seconds()
+        webhook_certificate.seconds_until_change([_made(due), old], due)
+        == webhook_certificate.SETTLED.total_seconds()
     )
 
 
@@ -121,7 +117,7 @@ class World:
         self.access = two.settings.home
         self.now = datetime.now(UTC)
         wanted = Installation(NODE, "i", HomePermissions(nodes=[NODE]), offload_webhook=True)
-        for it in manifests.render(wanted, ""):
+        for it in installation_manifests.render(wanted, ""):
             self.home.put(it)
 
     def settings(self, port: int = 0) -> InClusterWebhookSettings:
@@ -197,11 +193,11 @@ async def test_certificate_is_renewed_in_time(world: World, home: KubeClient) ->
     async with world.keeping(home) as one, world.keeping(home) as other:
         await world.home.until(world.agrees)
         [first] = world.certificates()
-        world.now += LIFETIME * certificate_rotation.RENEW
+        world.now += LIFETIME * webhook_certificate.RENEW
         await world.home.until(lambda: len(world.certificates()) == 2 and world.agrees())
         assert one._served is not None
         assert one._served.certificate == first, "every API server is given the time to know it"
-        world.now += certificate_rotation.SETTLED
+        world.now += webhook_certificate.SETTLED
         [new] = [it for it in world.certificates() if it != first]
         await world.home.until(
             lambda: all(it._served and it._served.certificate == new for it in (one, other))
@@ -234,7 +230,7 @@ async def test_missing_objects_are_logged(
 async def test_replica_answers_and_shuts_down_gracefully(
     world: World, unused_tcp_port: int
 ) -> None:
-    labels = {offload_patch.LABEL_OFFLOAD: "remote-only"}
+    labels = {offload_admission_patch.LABEL_OFFLOAD: "remote-only"}
     namespace: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
     world.home.put({**namespace, "metadata": {"name": "shop", "labels": labels}})
     assert world.home.get(NAMESPACES, "shop")
@@ -263,7 +259,7 @@ async def test_replica_answers_and_shuts_down_gracefully(
             url + webhook_configuration.MUTATE_PATH, json=review, ssl=trust, server_hostname=HOST
         ) as answer:
             patch = json.loads(b64decode((await answer.json())["response"]["patch"]))
-        assert patch == offload_patch.admission_patch(pod, "remote-only", {})
+        assert patch == offload_admission_patch.admission_patch(pod, "remote-only", {})
         stop.set()
         async with asyncio.timeout(5):
             while (await request("/readyz"))[0] != 503:  # noqa: ASYNC110

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from bridge.base.errors import PreflightError
-from bridge.checks.join_checks import check_join
+from bridge.base.command_error import PreflightError
+from bridge.checks.required_at_join import check_join
 from bridge.checks.required_permissions import MAX_NAMED
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (

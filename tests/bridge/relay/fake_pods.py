@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from urllib.parse import parse_qsl, urlsplit
 
 from bridge.relay.forward.service_listeners import ServiceListeners
-from bridge.relay.metrics import RelayMetrics
-from sync.relay.forward import OnLimited
+from bridge.relay.relay_counters import RelayMetrics
+from sync.relay.forward_controller import OnLimited
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from bridge.base.errors import PreflightError
-from bridge.election import election_record, elector
-from bridge.leave.procedure import leave
-from bridge.leave.summary import LeaveSettings
-from bridge.node.lease import LEASE_NAMESPACE
-from bridge.prune.leftovers import PruneSettings
-from bridge.prune.leftovers import remove_leftovers as remove_garbage
+from bridge.base.command_error import PreflightError
+from bridge.election import election_lease, elector
+from bridge.leave.leave_procedure import leave
+from bridge.leave.leave_summary import LeaveSettings
+from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.prune.remote_leftovers import PruneSettings
+from bridge.prune.remote_leftovers import remove_leftovers as remove_garbage
 from bridge.remote_claim import claim_keeper, claim_record
 from bridge.remote_claim.claim_keeper import ClaimRejected
 from bridge.remote_claim.claim_record import Claim
-from sync.base.exceptions import first_leaf
+from sync.base.exception_summary import first_leaf
 from sync.kube.resources import LEASES, NAMESPACES, PODS
 from tests.bridge.joined import Joined, begin, joined
 from tests.bridge.two_clusters import Clusters
@@ -31,15 +31,15 @@ from translators.identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon", "quick")
 
-ELECTION = election_record.election_lease_name(NODE)
+ELECTION = election_lease.election_lease_name(NODE)
 
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases last no longer than a test can wait."""
-    monkeypatch.setattr(election_record, "LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(election_record, "RENEW_DEADLINE", 0.4)
-    monkeypatch.setattr(election_record, "RENEW_SECONDS", 0.03)
+    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 0.5)
+    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.4)
+    monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.03)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 0.1)
     monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 1)
@@ -211,7 +211,7 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     before = await running(two, "new")
     await renewed(two)
     two.home.pause()
-    await asyncio.sleep(election_record.RENEW_DEADLINE + 0.1)
+    await asyncio.sleep(election_lease.RENEW_DEADLINE + 0.1)
     two.home.update(LEASES, ELECTION, {"metadata": {"annotations": saved}}, LEASE_NAMESPACE)
     two.home.remove(PODS, "new", "default")
     two.home.resume()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bridge.election import election_record
-from bridge.election.election_record import Candidate
+from bridge.election import election_lease
+from bridge.election.election_lease import Candidate
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import REMEMBERED, Claim, HomeRecord, objection, parse_record
 from translators.identity import Identity
@@ -20,7 +20,7 @@ FIRST, SECOND = "a" * 16, "b" * 16
 def made(text: str = f"7 {FIRST}", holder: str | None = "me_1") -> Object:
     annotations = {
         claim_record.ANNOTATION_CLAIM: text,
-        election_record.ANNOTATION_HOLDER: "host (pid 5)",
+        election_lease.ANNOTATION_HOLDER: "host (pid 5)",
     }
     return {
         "metadata": {"uid": "uid-1", "resourceVersion": "9", "annotations": annotations},
@@ -96,7 +96,7 @@ def test_a_claim_that_names_no_id_has_one_that_a_person_can_give(text: str) -> N
 
 def test_holder_and_time_of_claim_are_printable() -> None:
     lease = made()
-    lease["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] = "a\x1b[31m\n" + "b" * 999
+    lease["metadata"]["annotations"][election_lease.ANNOTATION_HOLDER] = "a\x1b[31m\n" + "b" * 999
     lease["spec"]["renewTime"] = "\x07"
     found = claim_record.parse_claim(lease)
     assert found.holder_name.startswith("a[31mb")
@@ -117,7 +117,7 @@ def test_a_renewal_says_who_holds_it_and_meets_one_state_alone() -> None:
         claimed(), IDENTITY, ME, HomeRecord(8, (SECOND, FIRST)), renewed="now", seconds=15
     )
     assert taken["spec"]["acquireTime"] == "now"
-    assert taken["metadata"]["annotations"][election_record.ANNOTATION_HOLDER] == ME.display_name
+    assert taken["metadata"]["annotations"][election_lease.ANNOTATION_HOLDER] == ME.display_name
 
 
 def test_a_released_claim_keeps_its_id() -> None:
@@ -129,7 +129,7 @@ def test_a_released_claim_keeps_its_id() -> None:
 def test_claim_lease_name_has_home_and_node() -> None:
     assert claim_record.claim_lease_name(IDENTITY) == "cluster-bridge.5316679d3cafe012.virtual"
     assert not claim_record.claim_lease_name(IDENTITY).startswith(
-        election_record.election_lease_name("")
+        election_lease.election_lease_name("")
     )
     long = [Identity("5316679d3cafe012", "h", "a" * 252 + letter) for letter in "bc"]
     names = {claim_record.claim_lease_name(it) for it in long}

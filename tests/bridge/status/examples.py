@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridge.status import node_summary
+from bridge.status import node_pod_summary
 from tests import objects
 from translators.pods.status import CONDITION_ACCEPTED
 
@@ -51,10 +51,10 @@ def refused(name: str, *, message: str = "take it away") -> dict[str, Any]:
 
 def status(*pods: dict[str, Any], **changes: Any) -> dict[str, Any]:
     """A complete status with a healthy bridge."""
-    counted = node_summary.PodCounts()
+    counted = node_pod_summary.PodCounts()
     for it in pods:
         counted.add(it)
-    return {**node_summary.summarize_node(node(), counted), "bridge": bridge(), **changes}
+    return {**node_pod_summary.summarize_node(node(), counted), "bridge": bridge(), **changes}
 
 
 def bridge(**changes: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.status import event_list
 from sync.kube.client import KubeClient
 from tests import objects

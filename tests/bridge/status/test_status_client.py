@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from aiohttp import web
 
-from bridge.base.errors import PreflightError
+from bridge.base.command_error import PreflightError
 from bridge.status import status_client
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
-from sync.kube.errors import Forbidden
 from sync.kube.resources import NODES
 from tests import objects
 from tests.bridge.joined import SOON, Joined

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bridge.base.version import version
-from bridge.install import manifests
-from bridge.install.names import Installation
+from bridge.install import installation_manifests
+from bridge.install.installation import Installation
 from bridge.node import node_object
-from bridge.rbac.manifests import HomePermissions
+from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.kube.resources import NODES, SECRETS
@@ -51,7 +51,7 @@ async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) ->
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})
     assert two.settings.remote.path is not None
     wanted = Installation(NODE, "image:1", HomePermissions(nodes=[NODE]))
-    for it in manifests.render(wanted, two.settings.remote.path.read_text()):
+    for it in installation_manifests.render(wanted, two.settings.remote.path.read_text()):
         two.home.put(it)
     if not may_look:
         two.home.api.authorize = lambda spec: (

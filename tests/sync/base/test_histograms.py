@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sync.base.histograms import Histogram
-from sync.kube.errors import NotFound, Unreachable
+from sync.kube.api_errors import NotFound, Unreachable
 from sync.kube.resources import PODS
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.store import Key
-from sync.cache.watch_stream import LineSplitter
+from sync.cache.watch_event_decoder import LineSplitter
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
 from tests.fakeapi import FakeApi, Fault

@@ -10,9 +10,9 @@ from aiohttp import web
 from sync.cache import informer_health, watcher
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube import retry
+from sync.kube import throttle_retry
+from sync.kube.api_errors import Unauthorized, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.errors import Unauthorized, Unreachable
 from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
@@ -203,7 +203,7 @@ async def test_throttled_list_waits_as_retry_after_says(
     async def note(wait: float) -> None:
         slept.append(wait)
 
-    monkeypatch.setattr(retry, "sleep", note)
+    monkeypatch.setattr(throttle_retry, "sleep", note)
     api.fail(Fault(code=429, retry_after=7, times=2))
     async with watching(informer):
         assert slept == [7, 7]

@@ -9,9 +9,9 @@ import logging
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.resources import POD_DISRUPTION_BUDGETS
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Declaration, HomeWatch, Watch
 from sync.runtime.controller import Controller
 from translators.identity import Identity, origin_of, remote_metadata
 from translators.merge_patch import merge_patch

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sync.engine.controllers import ControllerOptions, build_controllers
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Component
+from sync.engine.controller_list import ControllerOptions, build_controllers
 from sync.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Object
-from sync.registration.context import ControllerContext
-from sync.registration.declaration import Component
 from tests.sync.engine import budget_controller
 from tests.sync.engine.budget_controller import BudgetController
 from tests.sync.world import THERE, World

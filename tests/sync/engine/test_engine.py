@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
-from sync.mirror.copies import CopyController
-from sync.namespaces.mapping import NamespaceMappingError
+from sync.mirror.copy_controller import CopyController
+from sync.namespaces.namespace_mapping import NamespaceMappingError
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import IDENTITY, THERE, World

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sync.kube import api_errors, throttle_retry
 from sync.kube import credentials as access_module
-from sync.kube import errors, retry
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS
-from sync.kube.retry import MAX_ATTEMPTS
+from sync.kube.throttle_retry import MAX_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, client_config_for
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
@@ -27,7 +27,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def note(wait: float) -> None:
         seconds.append(wait)
 
-    monkeypatch.setattr(retry, "sleep", note)
+    monkeypatch.setattr(throttle_retry, "sleep", note)
     return seconds
 
 
@@ -85,24 +85,24 @@ async def test_list_that_expires_between_pages_raises_gone(
         api.put(config_map(f"c{i}"))
     _, token = await client.list_page(CONFIG_MAPS, query={"limit": "2"})
     api.compact()
-    with pytest.raises(errors.Gone):
+    with pytest.raises(api_errors.Gone):
         await client.list_page(CONFIG_MAPS, query={"limit": "2", "continue": token})
 
 
 async def test_names_are_quoted(api: FakeApi, client: KubeClient) -> None:
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(api_errors.NotFound):
         await client.get(CONFIG_MAPS, "a/../b?c", namespace="default")
     assert api.log[-1].path == "/api/v1/namespaces/default/configmaps/a%2F..%2Fb%3Fc"
 
 
 async def test_second_create_raises_already_exists(client: KubeClient) -> None:
     await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
-    with pytest.raises(errors.AlreadyExists):
+    with pytest.raises(api_errors.AlreadyExists):
         await client.create(CONFIG_MAPS, config_map("a"), namespace="default")
 
 
 async def test_create_in_a_missing_namespace_raises_not_found(client: KubeClient) -> None:
-    with pytest.raises(errors.NotFound, match='namespaces "nope" not found'):
+    with pytest.raises(api_errors.NotFound, match='namespaces "nope" not found'):
         await client.create(CONFIG_MAPS, config_map("a", "nope"), namespace="nope")
 
 
@@ -126,14 +126,14 @@ async def test_patch_of_another_uid_or_version_is_a_conflict(
     api.put(pod("a"))
     for guard in ({"uid": "another"}, {"resourceVersion": "1"}):
         patch = {"metadata": {**guard, "labels": {"x": "y"}}}
-        with pytest.raises(errors.Conflict):
+        with pytest.raises(api_errors.Conflict):
             await client.patch(PODS, "a", patch, namespace="default")
     assert "labels" not in api.get(PODS, "a", "default")["metadata"]
 
 
 async def test_invalid_names_the_field(api: FakeApi, client: KubeClient) -> None:
     api.put(pod("a"))
-    with pytest.raises(errors.Invalid, match="spec: Forbidden"):
+    with pytest.raises(api_errors.Invalid, match="spec: Forbidden"):
         await client.patch(PODS, "a", {"spec": {"hostNetwork": True}}, namespace="default")
 
 
@@ -198,7 +198,7 @@ async def test_delete_rejected_by_admission_raises(
     """The object is still there, and still to be deleted."""
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault("DELETE", code=code, message=message))
-    with pytest.raises(errors.ApiError) as caught:
+    with pytest.raises(api_errors.ApiError) as caught:
         await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
     assert caught.value.code == code
     await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
@@ -213,15 +213,15 @@ async def test_404_page_of_a_proxy_is_not_not_found(api: FakeApi, client: KubeCl
         client.patch(CONFIG_MAPS, "a", {}, namespace="default"),
         client.delete(CONFIG_MAPS, "a", uid="u", namespace="default"),
     ):
-        with pytest.raises(errors.ApiError) as caught:
+        with pytest.raises(api_errors.ApiError) as caught:
             await request
-        assert not isinstance(caught.value, errors.NotFound)
+        assert not isinstance(caught.value, api_errors.NotFound)
 
 
 async def test_delete_raises_other_failures(api: FakeApi, client: KubeClient) -> None:
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault(code=403))
-    with pytest.raises(errors.Forbidden):
+    with pytest.raises(api_errors.Forbidden):
         await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
 
 
@@ -262,7 +262,7 @@ async def test_401_is_retried_with_the_new_token(rotating: Any) -> None:
 
 async def test_second_401_raises(rotating: Any) -> None:
     server, client, _ = rotating
-    with pytest.raises(errors.Unauthorized):
+    with pytest.raises(api_errors.Unauthorized):
         await client.list(NODES)
     assert len(server.log) == 2
 
@@ -280,7 +280,7 @@ async def test_401_is_not_retried_without_a_new_credential(
 ) -> None:
     server, client, _ = rotating
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 60.0)
-    with pytest.raises(errors.Unauthorized):
+    with pytest.raises(api_errors.Unauthorized):
         await client.list(NODES)
     assert len(server.log) == 1
 
@@ -320,7 +320,7 @@ async def test_throttled_is_raised_after_the_last_attempt(
     api: FakeApi, client: KubeClient, slept: list[float]
 ) -> None:
     api.fail(Fault(code=429, retry_after=1, times=None))
-    with pytest.raises(errors.Throttled) as caught:
+    with pytest.raises(api_errors.Throttled) as caught:
         await client.list(NODES)
     assert caught.value.retry_after == 1.0
     assert len(slept) == MAX_ATTEMPTS - 1
@@ -331,7 +331,7 @@ async def test_server_errors_are_not_retried(
     api: FakeApi, client: KubeClient, slept: list[float], code: int
 ) -> None:
     api.fail(Fault(code=code))
-    with pytest.raises(errors.ServerError) as caught:
+    with pytest.raises(api_errors.ServerError) as caught:
         await client.list(NODES)
     assert caught.value.code == code
     assert len(api.log) == 1

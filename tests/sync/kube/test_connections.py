@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sync.kube import errors, transport
+from sync.kube import api_errors, transport
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICES
@@ -22,7 +22,7 @@ from tests.objects import config_map, pod
 
 async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     await api.stop()
-    with pytest.raises(errors.Unreachable, match=r"[Cc]onnect"):
+    with pytest.raises(api_errors.Unreachable, match=r"[Cc]onnect"):
         await client.list(NODES)
     await api.start()
     await client.list(NODES)
@@ -30,13 +30,13 @@ async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClien
 
 async def test_unknown_host_is_unreachable(client: KubeClient) -> None:
     client.config.server = "http://no-such-host.invalid:1"
-    with pytest.raises(errors.Unreachable, match="no-such-host"):
+    with pytest.raises(api_errors.Unreachable, match="no-such-host"):
         await client.list(NODES)
 
 
 async def test_request_timeout_is_unreachable(api: FakeApi, client: KubeClient) -> None:
     api.pause()
-    with pytest.raises(errors.Unreachable, match="in time"):
+    with pytest.raises(api_errors.Unreachable, match="in time"):
         await client.request("GET", NODES.path(), timeout=0.05)
     api.resume()
     await client.list(NODES)
@@ -48,7 +48,7 @@ async def test_connection_dropped_before_or_after_a_write_is_unreachable(
     for drop, stored in (("before", False), ("after", True)):
         name = f"c-{drop}"
         api.fail(Fault(method="POST", drop="after" if stored else "before"))
-        with pytest.raises(errors.Unreachable):
+        with pytest.raises(api_errors.Unreachable):
             await client.create(CONFIG_MAPS, config_map(name), namespace="default")
         assert (api.find(CONFIG_MAPS, name, "default") is not None) is stored
 
@@ -58,13 +58,13 @@ async def test_response_that_is_no_json_object_is_unreachable(
     api: FakeApi, client: KubeClient, raw: bytes
 ) -> None:
     api.fail(Fault(raw=raw))
-    with pytest.raises(errors.Unreachable, match="JSON"):
+    with pytest.raises(api_errors.Unreachable, match="JSON"):
         await client.list(NODES)
 
 
 async def test_failure_without_status_has_its_code(api: FakeApi, client: KubeClient) -> None:
     api.fail(Fault(raw=b"<html>bad gateway</html>", code=502))
-    with pytest.raises(errors.ServerError, match="502"):
+    with pytest.raises(api_errors.ServerError, match="502"):
         await client.list(NODES)
 
 
@@ -75,9 +75,9 @@ async def test_redirects_are_not_followed(api: FakeApi, client: KubeClient, meth
 
     api.route("*", CONFIG_MAPS.path(namespace="default"), elsewhere)
     path = CONFIG_MAPS.path(namespace="default")
-    with pytest.raises(errors.ApiError, match="302"):
+    with pytest.raises(api_errors.ApiError, match="302"):
         await client.request(method, path, body=config_map("a") if method == "POST" else None)
-    with pytest.raises(errors.ApiError, match="302"):
+    with pytest.raises(api_errors.ApiError, match="302"):
         async with client.stream(path):
             pytest.fail("a login page is no watch")
     assert len(api.log) == 2
@@ -109,7 +109,7 @@ async def test_broken_stream_is_unreachable(api: FakeApi, client: KubeClient) ->
     async with client.stream(path, query={"watch": "1"}) as response:
         await api.until(lambda: api.open_watches(PODS))
         api.break_watches()
-        with pytest.raises(errors.Unreachable), client.map_read_errors(path):
+        with pytest.raises(api_errors.Unreachable), client.map_read_errors(path):
             await response.content.readline()
 
 
@@ -118,20 +118,25 @@ async def test_silent_stream_times_out(api: FakeApi, client: KubeClient) -> None
     api.mute_watches()
     async with client.stream(path, query={"watch": "1"}, idle_timeout=0.05) as response:
         api.put(pod("a"))
-        with pytest.raises(errors.Unreachable, match="in time"), client.map_read_errors(path):
+        with pytest.raises(api_errors.Unreachable, match="in time"), client.map_read_errors(path):
             await response.content.readline()
 
 
 async def test_stream_without_response_times_out(api: FakeApi, client: KubeClient) -> None:
     api.pause()
-    with pytest.raises(errors.Unreachable, match="in time"):
+    with pytest.raises(api_errors.Unreachable, match="in time"):
         async with client.stream(PODS.path(), query={"watch": "1"}, idle_timeout=0.05):
             pytest.fail("there is no answer")
 
 
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(403, errors.Forbidden), (410, errors.Gone), (429, errors.Throttled), (500, errors.ApiError)],
+    [
+        (403, api_errors.Forbidden),
+        (410, api_errors.Gone),
+        (429, api_errors.Throttled),
+        (500, api_errors.ApiError),
+    ],
 )
 async def test_rejected_stream_raises_the_error_of_its_code(
     api: FakeApi, client: KubeClient, code: int, expected: type[Exception]
@@ -176,9 +181,9 @@ async def test_untrusted_certificate_is_a_certificate_error(
         cluster = {"certificate-authority": str(trusted.cert)}
         config = write(tmp_path / "config", kubeconfig(server.url, cluster=cluster))
         async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
-            with pytest.raises(errors.ApiServerCertificateError, match="certificate-authority"):
+            with pytest.raises(api_errors.ApiServerCertificateError, match="certificate-authority"):
                 await client.list(SECRETS)
-            with pytest.raises(errors.ApiServerCertificateError):
+            with pytest.raises(api_errors.ApiServerCertificateError):
                 async with client.stream(SECRETS.path()):
                     pytest.fail("it is not trusted")
 
@@ -200,5 +205,5 @@ async def test_tls_handshake_with_a_plain_http_server_is_unreachable(
 ) -> None:
     config = write(tmp_path / "config", kubeconfig(api.url.replace("http:", "https:")))
     async with KubeClient(await load(KubeconfigRef(config), side="remote")) as client:
-        with pytest.raises(errors.Unreachable, match="TLS"):
+        with pytest.raises(api_errors.Unreachable, match="TLS"):
             await client.list(SECRETS)

@@ -15,9 +15,9 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube import credentials as access_module
 from sync.kube import in_cluster
+from sync.kube.api_errors import ApiServerCertificateError, ClientConfigError, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from sync.kube.errors import ApiServerCertificateError, ClientConfigError, Unreachable
 from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from tests.fakeapi import Authority, FakeApi

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 
 from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
+from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from sync.kube.errors import ClientConfigError
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sync.kube import http_proxy
+from sync.kube.api_errors import ClientConfigError, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.errors import ClientConfigError, Unreachable
 from sync.kube.http_upgrade import open_upgrade
 from sync.kube.resources import SERVICES
 from tests.fakeapi import Authority, FakeApi

@@ -14,8 +14,8 @@ from typing import cast
 import pytest
 
 from sync.kube import http_upgrade
+from sync.kube.api_errors import ApiServerCertificateError, Unreachable
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.errors import ApiServerCertificateError, Unreachable
 from sync.kube.http1 import HEAD_LIMIT
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from tests.fakeapi.http_proxy import proxying

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from sync.kube.errors import ClientConfigError
 from tests.fakeapi import Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 

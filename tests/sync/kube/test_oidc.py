@@ -18,8 +18,8 @@ from aiohttp import web
 
 from sync.kube import credentials as access_module
 from sync.kube import oidc
+from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from sync.kube.errors import ClientConfigError
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
 SERVER = "https://127.0.0.1:6443"

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.errors import KubeError
 from sync.kube.resources import SECRETS
 from tests.objects import secret
 

@@ -12,8 +12,8 @@ import orjson
 import pytest
 from aiohttp import web
 
+from sync.kube import api_errors, streams, transport
 from sync.kube import credentials as access_module
-from sync.kube import errors, streams, transport
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.resources import CONFIG_MAPS, NODES
@@ -95,7 +95,7 @@ async def test_post_and_patch_are_not_sent_twice(method: str) -> None:
     server = HangingUp(late=True)
     async with client_of(server) as client:
         await client.request(method, NODES.path(), body={})
-        with pytest.raises(errors.Unreachable, match="the server closed it"):
+        with pytest.raises(api_errors.Unreachable, match="the server closed it"):
             await client.request(method, NODES.path(), body={})
     assert server.seen == [method] * 2
 
@@ -117,7 +117,7 @@ async def test_timeout_includes_the_wait_for_a_connection(
     api.fail(Fault(delay=0.5))
     first = asyncio.create_task(client.list(NODES))
     await api.until(lambda: api.log)
-    with pytest.raises(errors.Unreachable, match="in time"):
+    with pytest.raises(api_errors.Unreachable, match="in time"):
         await client.request("GET", NODES.path(), timeout=0.02)
     await first
     assert len(api.log) == 1
@@ -158,7 +158,7 @@ async def test_401_retry_uses_the_new_address(
 async def test_path_prefix_of_the_server_url_is_kept(api: FakeApi, client: KubeClient) -> None:
     client.config.server += "/k8s/clusters/c%2F1"
     for query in (None, {"labelSelector": "a=b c"}):
-        with pytest.raises(errors.NotFound):
+        with pytest.raises(api_errors.NotFound):
             await client.request("GET", NODES.path("n%2F1"), query=query)
         assert api.log[-1].path == "/k8s/clusters/c%2F1/api/v1/nodes/n%252F1"
     assert api.log[-1].query == {"labelSelector": "a=b c"}
@@ -214,7 +214,7 @@ async def test_response_is_not_parsed_without_decode(api: FakeApi, client: KubeC
 async def test_html_page_is_no_success(api: FakeApi, client: KubeClient, raw: bytes) -> None:
     uid = api.put(config_map("a"))["metadata"]["uid"]
     api.fail(Fault(raw=raw))
-    with pytest.raises(errors.Unreachable, match="JSON"):
+    with pytest.raises(api_errors.Unreachable, match="JSON"):
         await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from sync.kube.api_errors import NotLeaderError, Throttled
 from sync.kube.client import KubeClient
-from sync.kube.errors import NotLeaderError, Throttled
 from sync.kube.resources import CONFIG_MAPS, Object
 from sync.kube.write_fence import Fence, FencedBody, clock
 from tests.fakeapi import FakeApi, Fault

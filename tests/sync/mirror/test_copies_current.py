@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from sync.namespaces import watches as watches_module
+from sync.namespaces import namespace_watches as watches_module
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.world import World

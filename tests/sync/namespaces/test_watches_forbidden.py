@@ -20,8 +20,8 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
-from sync.namespaces import watches as watches_module
-from sync.namespaces.watches import home_forbids
+from sync.namespaces import namespace_watches as watches_module
+from sync.namespaces.namespace_watches import home_forbids
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret, service_account
 from tests.sync.world import THERE, World

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES, Object
-from sync.mirror.copies import CopyController
+from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.world import ADDRESS, THERE, World

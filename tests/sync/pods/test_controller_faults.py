@@ -11,7 +11,7 @@ from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.world import THERE, World
 from translators.identity import LABEL_HOME, home_id_from_uid, origin_of
-from translators.pods import run_once
+from translators.pods import restart_policy_never
 
 
 def creates(world: World) -> int:
@@ -57,14 +57,14 @@ async def test_pod_with_unknown_create_outcome_that_is_absent_is_recreated(
     hidden = world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
     world.pod(restartPolicy="Never")
     await world.remote.until(lambda: hidden.hits)
-    assert run_once.is_gated(world.remote_pod() or {})
+    assert restart_policy_never.is_gated(world.remote_pod() or {})
     world.remote.remove(PODS, "a", THERE)
     world.remote.heal()
     world.remote.compact()
     world.remote.expire_watches()
     world.remote.unmute_watches()
     await world.settle()
-    assert not run_once.is_gated(world.remote_pod() or {})
+    assert not restart_policy_never.is_gated(world.remote_pod() or {})
     world.runs()
     await world.settle()
     assert world.status()["phase"] == "Running"
@@ -80,7 +80,7 @@ async def test_gated_pod_of_a_killed_bridge_is_ungated_by_the_next(
     await world.home.until(lambda: fault.hits)
     await world.stop()
     world.home.heal()
-    assert run_once.is_gated(world.remote_pod() or {})
+    assert restart_policy_never.is_gated(world.remote_pod() or {})
     if not stays:
         world.remote.remove(PODS, "a", THERE)
     world.clear_logs()
@@ -102,7 +102,7 @@ async def test_pod_lost_after_possible_ungating_has_failed(world: World, drop: s
     await world.stop()
     world.remote.heal()
     assert world.status()["startTime"] == world.now
-    assert run_once.is_gated(world.remote_pod() or {}) == (drop == "before")
+    assert restart_policy_never.is_gated(world.remote_pod() or {}) == (drop == "before")
     world.remote.remove(PODS, "a", THERE)
     world.clear_logs()
     await world.start()
@@ -121,7 +121,7 @@ async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
     containers = [{"name": "main", **image}, {"name": "migrate", "restartPolicy": "Never", **image}]
     world.pod(containers=containers)
     await world.settle()
-    assert not run_once.is_gated(world.remote_pod() or {})
+    assert not restart_policy_never.is_gated(world.remote_pod() or {})
     assert world.status()["startTime"] == world.now
     world.runs()
     await world.settle()
@@ -281,7 +281,7 @@ async def test_stale_home_cache_does_not_create_a_pod_for_a_deleted_one(
     world.home.remove(PODS, "late", "default")
     await world.home.until(lambda: world.home.writes("*/late/status"))
     await asyncio.sleep(0.03)
-    assert run_once.is_gated(world.remote_pod("late") or {})
+    assert restart_policy_never.is_gated(world.remote_pod("late") or {})
     world.home.unmute_watches()
     await world.settle()
     assert world.remote_pod("late") is None

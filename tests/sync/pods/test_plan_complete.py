@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sync.pods.action_planner import plan
 from sync.pods.actions import (
     Action,
     ConfirmAbsence,
@@ -26,7 +27,6 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from sync.pods.plan import plan
 from tests.sync.podstates import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
 from translators.objects import Object
 

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from sync.pods.action_planner import plan, skip_reason
 from sync.pods.actions import (
     Action,
     ConfirmAbsence,
@@ -24,7 +25,6 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from sync.pods.plan import plan, skip_reason
 from tests.fakeapi.patching import strategic
 from tests.sync.podstates import (
     HOME_UID,
@@ -41,7 +41,7 @@ from tests.sync.podstates import (
 from translators.identity import origin_of
 from translators.objects import Object, RemoteUid, is_deleting, uid_of
 from translators.pods import unschedulable_timeout
-from translators.pods.run_once import is_gated, may_have_started
+from translators.pods.restart_policy_never import is_gated, may_have_started
 from translators.pods.status import is_terminal
 
 _POLICIES = ("Always", "OnFailure", "Never")

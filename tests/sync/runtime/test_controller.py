@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from sync.cache.store import Key
-from sync.kube.errors import Invalid, Unreachable
+from sync.kube.api_errors import Invalid, Unreachable
 from sync.kube.request_limiter import FLOW
 from sync.runtime import controller as controller_module
 from sync.runtime import workqueue

@@ -12,7 +12,7 @@ from tests.translators.golden import HOME_API, POLICY, Case, cases
 from translators.explain.differences import Difference, find_differences
 from translators.objects import Object
 from translators.pods import remote_pod
-from translators.translation_policy import Policy
+from translators.translation_options import Policy
 
 _PODS = [case for case in cases() if case.content["translate"] == "pod"]
 _POLICIES = [

@@ -19,7 +19,7 @@ from translators.identity import Identity, origin_of
 from translators.mirror import configmap_secret, endpointslice, event, service
 from translators.objects import Object
 from translators.pods import remote_pod, status
-from translators.translation_policy import HostPort, Policy
+from translators.translation_options import HostPort, Policy
 
 #: The owner of the remote objects.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")

@@ -14,8 +14,8 @@ from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
 from translators.identity import ANNOTATION_CARRIED_RESOURCES, Identity
 from translators.objects import Object
-from translators.pods import last_applied, remote_pod, update
-from translators.translation_policy import Policy
+from translators.pods import last_applied_annotations, remote_pod, update
+from translators.translation_options import Policy
 
 #: A home and a remote that call their namespaces the same.
 _SAME = Identity(
@@ -306,7 +306,7 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
     for change in found:
         patched = strategic(patched, change.patch)
         if change.subresource == "resize":  # As `sync.pods.update` does.
-            patched = strategic(patched, last_applied.record_resources_patch(home))
+            patched = strategic(patched, last_applied_annotations.record_resources_patch(home))
     assert update.pod_patches(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}
 
@@ -556,7 +556,7 @@ def test_resize_is_recorded_after_it_succeeds() -> None:
 
     record = _updates(second, remote)
     assert record.keys() == {""}
-    assert record[""] == last_applied.record_resources_patch(second)
+    assert record[""] == last_applied_annotations.record_resources_patch(second)
     remote = strategic(remote, record[""])
     assert _updates(second, remote) == {}
     assert _updates(first, remote)["resize"] == {
@@ -587,7 +587,7 @@ def test_pod_without_a_record_is_resized_only_if_home_may_have_changed(
     found = _updates(home, remote)
     assert ("resize" in found) == follows
     if not follows:
-        assert found[""] == last_applied.record_resources_patch(home)
+        assert found[""] == last_applied_annotations.record_resources_patch(home)
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
@@ -596,7 +596,7 @@ def test_overwritten_record_of_resources_is_ignored(record: str) -> None:
     remote = _remote(home)
     remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
 
-    assert _updates(home, remote) == {"": last_applied.record_resources_patch(home)}
+    assert _updates(home, remote) == {"": last_applied_annotations.record_resources_patch(home)}
 
 
 _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))

@@ -14,7 +14,7 @@ from tests.translators.golden import HOME_API, IDENTITY
 from translators.objects import Object, uid_of
 from translators.pods import remote_pod, service_accounts
 from translators.pods.service_accounts import CA_KEY, TokenTimes
-from translators.translation_policy import Policy, ServiceAccounts
+from translators.translation_options import Policy, ServiceAccounts
 
 _SOURCES = st.one_of(
     st.builds(

@@ -7,7 +7,7 @@ from collections import Counter
 from bridge.relay.forward import balancer
 from bridge.relay.forward.balancer import Balancer
 from translators.objects import RemoteUid
-from translators.relay.forward import Backend
+from translators.relay.forward_plan import Backend
 
 
 def backends(*names: str) -> list[Backend]:

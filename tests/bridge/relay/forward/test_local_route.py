@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.relay.forward import local_route as cidr_module
-from bridge.relay.forward import netlink
+from bridge.relay.forward import rtnetlink
 from bridge.relay.forward.local_route import (
     LocalRoute,
     LocalRouteError,
@@ -25,7 +25,7 @@ from bridge.relay.forward.local_route import (
     is_stale,
     remove_stale,
 )
-from bridge.relay.forward.netlink import Route
+from bridge.relay.forward.rtnetlink import Route
 from tests.bridge.kubelet.fakes import until
 from translators.relay.ipam import IpNetwork
 
@@ -66,10 +66,10 @@ class FakeNode:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     found = FakeNode()
-    monkeypatch.setattr(netlink, "routes", found._list)
-    monkeypatch.setattr(netlink, "add_local_route", found._add)
-    monkeypatch.setattr(netlink, "remove_local_route", found._remove)
-    monkeypatch.setattr(netlink, "can_change_routes", lambda _: found.allows)
+    monkeypatch.setattr(rtnetlink, "routes", found._list)
+    monkeypatch.setattr(rtnetlink, "add_local_route", found._add)
+    monkeypatch.setattr(rtnetlink, "remove_local_route", found._remove)
+    monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: found.allows)
     monkeypatch.setattr(cidr_module, "RETRY_SECONDS", 0.01)
     return found
 
@@ -200,7 +200,7 @@ def test_route_message_round_trips(
     given: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
 ) -> None:
     network = ipaddress.ip_network(given, strict=False)
-    assert netlink._parse(netlink._bridge_route(network)) == Route(
+    assert rtnetlink._parse(rtnetlink._bridge_route(network)) == Route(
         network, is_local=True, is_bridge_owned=True, has_gateway=False
     )
 
@@ -208,7 +208,7 @@ def test_route_message_round_trips(
 def test_kernel_lists_the_loopback_route() -> None:
     assert any(
         it.is_local and it.destination.is_loopback and not it.is_bridge_owned
-        for it in netlink.routes(4)
+        for it in rtnetlink.routes(4)
     )
 
 
@@ -216,7 +216,7 @@ def test_can_change_routes_matches_the_capability() -> None:
     status = Path("/proc/self/status").read_text()
     capabilities = int(status.partition("CapEff:")[2].split()[0], 16)
     has_it = bool(capabilities >> 12 & 1)  # CAP_NET_ADMIN (linux/capability.h)
-    assert netlink.can_change_routes(ipaddress.ip_network("198.51.100.0/24")) is has_it
+    assert rtnetlink.can_change_routes(ipaddress.ip_network("198.51.100.0/24")) is has_it
     if not has_it:
         with pytest.raises(PermissionError):
-            netlink.remove_local_route(ipaddress.ip_network("198.51.100.0/24"))
+            rtnetlink.remove_local_route(ipaddress.ip_network("198.51.100.0/24"))

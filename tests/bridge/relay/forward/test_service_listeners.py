@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bridge.base.settings import PortRange, RelaySettings
-from bridge.relay.forward import connections as connections_module
+from bridge.base.join_settings import PortRange, RelaySettings
+from bridge.relay.forward import remote_pod_connections as connections_module
 from bridge.relay.forward.service_listeners import ServiceListeners
-from bridge.relay.metrics import RelayMetrics
+from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
-from sync.relay.forward import PortUnavailableError
+from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators.objects import RemoteUid
-from translators.relay import forward as forward_translator
-from translators.relay.forward import Backend, EndpointPort, ForwardPlan
+from translators.relay import forward_plan as forward_translator
+from translators.relay.forward_plan import Backend, EndpointPort, ForwardPlan
 
 WEB = Key("shop", "web")
 HERE = "127.0.0.1"
@@ -503,7 +503,7 @@ async def test_response_without_port_forward_is_a_failed_dial() -> None:
 async def test_port_forward_timeout_is_a_failed_dial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("bridge.net.port_forward.OPEN_TIMEOUT", 0.1)
+    monkeypatch.setattr("bridge.net.port_forward_connection.OPEN_TIMEOUT", 0.1)
     monkeypatch.setattr(connections_module, "TRIES", 1)
     async with relaying() as relay:
 

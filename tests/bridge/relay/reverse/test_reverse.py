@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from bridge.base.settings import RelaySettings
+from bridge.base.join_settings import RelaySettings
 from bridge.base.version import version
-from bridge.relay.metrics import ReverseRelayMetrics
+from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_connection
 from bridge.relay.reverse import control_messages as messages
-from bridge.relay.reverse.agent import RelayAgent
-from bridge.relay.reverse.forwarder import ReverseForwarder
+from bridge.relay.reverse.home_pod_connections import ReverseForwarder
+from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, playing
 from translators.objects import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
-from translators.relay.reverse import HomeTarget, ReverseRoute
+from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
 HERE = "127.0.0.1"
 SHOP = HomeNamespace("shop")

@@ -1,0 +1,303 @@
+"""Joins a remote as a virtual node: wires all parts of one join and runs them in order.
+
+1. Checks (`bridge.checks.required_at_join`); nothing has been created when one fails. With a health
+   port, probes are answered from here on, and clusters that do not answer are waited for.
+2. The kubelet API listens, so that the Node never names a port that is closed.
+3. The engine's caches fill, and the replica stands by until it holds the node's lease; then it
+   registers the Node and starts the controllers (`bridge.app.replica_lifecycle`).
+4. It serves until ``stop`` is set (SIGINT, SIGTERM), or until a part fails, which ends all.
+5. All parts are cancelled, the Leases released, streams ended. Workloads in the remote continue.
+
+``stop`` ends the join at every step, within the bounds of `bridge.app.replica_lifecycle` and
+`bridge.app.kubelet_api`. `bridge.cli.command_runner` bounds what cannot be cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from bridge.app import replica_lifecycle
+from bridge.app.kubelet_api import NodeKubelet, cert_dir, create_node_kubelet
+from bridge.app.probe_server import ProbeHandler, serve_probes
+from bridge.app.replica_lifecycle import ReplicaTerm
+from bridge.base import memory_savings
+from bridge.base.join_settings import JoinSettings
+from bridge.base.version import version
+from bridge.checks.required_at_join import JoinFacts, checked_clusters
+from bridge.election.election_lease import Candidate
+from bridge.election.elector import LeaderElector
+from bridge.election.remote_reachability import InformerReachability
+from bridge.node import join_record_annotation, node_object
+from bridge.node.field_ownership import NodeMetadata
+from bridge.node.namespace_ownership_lease import NamespaceRecord
+from bridge.node.node_controller import NodeController
+from bridge.node.node_object import NodeFacts
+from bridge.observability.recent_errors import RecentErrors
+from bridge.relay.relay_counters import RelayMetrics
+from bridge.remote_claim.claim_keeper import RemoteClaim
+from sync.base.safe_callbacks import expire_now
+from sync.engine.engine import Engine, utc_now
+from sync.kube import in_cluster
+from sync.kube.client import KubeClient
+from sync.kube.write_fence import Fence
+from sync.runtime.log_fields import NODE
+from translators.translation_options import Policy
+
+
+async def join(
+    settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
+) -> None:
+    """Serves the virtual node, or stands by for it, until ``stop``.
+
+    ``report`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
+    NodeLeft, ClaimRefused, ListenError, CertificateError) and KubeError.
+    """
+    async with cancel_when_set(stop), releasing_memory():
+        await serve_node(settings, report)
+
+
+@asynccontextmanager
+async def releasing_memory() -> AsyncIterator[None]:
+    """Returns unused memory to the system while the block runs (`bridge.base.memory_savings`)."""
+    task = asyncio.create_task(memory_savings.release_memory(), name="memory")
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@asynccontextmanager
+async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Cancels its block when ``stop`` is set, and then ends without an error."""
+
+    async def end(limit: asyncio.Timeout) -> None:
+        await stop.wait()
+        expire_now(limit)
+
+    limit = asyncio.timeout(None)
+    try:
+        async with limit:
+            watching = asyncio.create_task(end(limit), name="stop")
+            try:
+                yield
+            finally:
+                watching.cancel()
+    except TimeoutError:
+        if not limit.expired():
+            raise
+
+
+async def serve_node(settings: JoinSettings, report: Callable[[str], None]) -> NoReturn:
+    """Runs `join` until cancelled."""
+    recent_errors = RecentErrors()
+    with recent_errors.collect():
+        await _serve_node(settings, report, recent_errors)
+    raise AssertionError("a join ends with an error, or is cancelled")
+
+
+async def _serve_node(
+    settings: JoinSettings, report: Callable[[str], None], recent_errors: RecentErrors
+) -> None:
+    probes = ProbeHandler()
+    async with (
+        serve_probes(probes, settings.address, settings.health_port),
+        checked_clusters(
+            settings,
+            notify=report,
+            on_wait=None if settings.health_port is None else probes.set_waiting,
+        ) as clusters,
+    ):
+        home, remote, facts = clusters.home, clusters.remote, clusters.facts
+        NODE.set(facts.identity.node)
+        candidate = Candidate.local(facts.address)
+        election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=report)
+        wiring = _Wiring(settings, facts, home, remote, election, candidate, RelayMetrics(), report)
+        claim = wiring.new_claim()
+        record = wiring.new_namespace_record(claim)
+        engine = wiring.new_engine(claim, record)
+        kubelet = await create_node_kubelet(
+            settings,
+            facts,
+            engine,
+            home=home,
+            remote=remote,
+            election=election,
+            recent_errors=recent_errors,
+            relay_metrics=wiring.relay_metrics,
+            report=report,
+        )
+        probes.use_engine(engine)
+
+        def next_term() -> ReplicaTerm:
+            claim = wiring.new_claim()
+            engine = wiring.new_engine(claim, wiring.new_namespace_record(claim))
+            probes.use_engine(engine)
+            return wiring.new_term(engine, claim, kubelet)
+
+        await kubelet.start()
+        try:
+            first = wiring.new_term(engine, claim, kubelet)
+            kubelet.use_engine(engine, first.node.node)
+            record.fresh = await first.node.is_name_free()
+            await election.observe(node_exists=not record.fresh)
+            async with asyncio.TaskGroup() as group:
+                serving = replica_lifecycle.run_replica(
+                    first, next_term, kubelet=kubelet, election=election, report=report
+                )
+                group.create_task(serving, name="replica")
+                group.create_task(kubelet.run(), name="kubelet-api")
+        finally:
+            await kubelet.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Wiring:
+    """Holds what all terms of a join share, and constructs the parts of a term."""
+
+    settings: JoinSettings
+    facts: JoinFacts
+    home: KubeClient
+    remote: KubeClient
+    election: LeaderElector
+    candidate: Candidate
+    relay_metrics: RelayMetrics
+    report: Callable[[str], None]
+
+    def new_claim(self) -> RemoteClaim:
+        """The claim of one term, with its two write fences."""
+        return RemoteClaim(
+            self.remote,
+            self.facts.identity,
+            self.election,
+            candidate=self.candidate,
+            home_fence=Fence(),
+            take_over=self.settings.take_over_claim or "",
+            notify=self.report,
+        )
+
+    def new_namespace_record(self, claim: RemoteClaim) -> NamespaceRecord:
+        """The namespace record, written behind the claim's fence for home."""
+        return NamespaceRecord(self.home.fenced(claim.home_fence), self.facts.identity.node)
+
+    def new_engine(self, claim: RemoteClaim, record: NamespaceRecord) -> Engine:
+        """The engine of one term, whose writes pass the claim's fences."""
+        settings, facts = self.settings, self.facts
+        policy = self._policy()
+        listeners = forwarder = None
+        if facts.network == "relay":
+            from bridge.net.open_file_budget import fit_to_open_files
+            from bridge.relay.forward.service_listeners import ServiceListeners
+
+            listeners = ServiceListeners(
+                self.remote.config,
+                address=facts.relay_address,
+                settings=fit_to_open_files(settings.relay),
+                metrics=self.relay_metrics,
+            )
+        if policy.relay_image:
+            from bridge.relay.reverse.home_pod_connections import ReverseForwarder
+
+            forwarder = ReverseForwarder(
+                self.remote.config,
+                settings=settings.relay,
+                metrics=self.relay_metrics.reverse,
+                is_leader=lambda: claim.fence.is_open,
+            )
+        return Engine(
+            self.home.fenced(claim.home_fence),
+            self.remote.fenced(claim.fence),
+            policy=policy,
+            record=record,
+            namespace_linger=settings.namespace_linger,
+            copy_linger=settings.namespace_linger,
+            limits=settings.limits,
+            listeners=listeners,
+            forwarder=forwarder,
+        )
+
+    def new_term(self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet) -> ReplicaTerm:
+        """The parts of one term."""
+        fenced_home = self.home.fenced(claim.home_fence)
+        return ReplicaTerm(
+            engine,
+            self._node_controller(engine, kubelet),
+            claim.home_fence,
+            claim,
+            InformerReachability(self.remote, engine.informers),
+            remove_stale_objects=functools.partial(_remove_stale_slices, self.facts, fenced_home),
+        )
+
+    def _policy(self) -> Policy:
+        settings, facts = self.settings, self.facts
+        return Policy(
+            facts.identity,
+            facts.address,
+            network=facts.network,
+            relay_address=facts.relay_address,
+            relay_cidr=facts.relay_cidr,
+            relay_image=settings.relay.image if facts.network == "relay" else "",
+            daemonsets=settings.daemonsets,
+            service_accounts=settings.service_accounts,
+            home_api=facts.home_api,
+            node_selector=settings.node_selector,
+            unschedulable_timeout=settings.unschedulable_timeout,
+        )
+
+    def _node_controller(self, engine: Engine, kubelet: NodeKubelet) -> NodeController:
+        controller = NodeController(
+            engine.home_pods.client,
+            self._node_facts(engine, kubelet.port),
+            capacity=engine.capacity,
+            remote_nodes=engine.remote_nodes,
+            watched=[engine.remote_pods, engine.remote_nodes],
+            unschedulable_pods=engine.unschedulable_pods,
+            events=engine.events,
+            now=utc_now,
+            lease_annotation=kubelet.lease_annotation,
+        )
+        engine.pods.admission.cached_node = controller.current_node
+        return controller
+
+    def _node_facts(self, engine: Engine, port: int) -> NodeFacts:
+        settings, facts = self.settings, self.facts
+        config = engine.remote_nodes.client.config
+        files = config.ref.files().split(os.pathsep)
+        # Absolute, because `bridge leave` may run in another directory.
+        kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
+        is_installed = engine.home_pods.client.config.in_cluster
+        annotations = {
+            node_object.ANNOTATION_KUBECONFIG: kubeconfig,
+            node_object.ANNOTATION_CONTEXT: config.context,
+            node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
+            join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_settings(
+                settings, self._policy()
+            ),
+            # "" replaces the annotation of an installed bridge.
+            node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
+        }
+        if settings.serving == "csr":
+            annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
+        return NodeFacts(
+            name=facts.identity.node,
+            remote_id=facts.remote_id,
+            address=facts.address,
+            port=port,
+            version=version(),
+            configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
+            annotations=annotations,
+        )
+
+
+async def _remove_stale_slices(facts: JoinFacts, home: KubeClient) -> None:
+    """Deletes EndpointSlices of a previous join with a relay, which this join would not update."""
+    if facts.network != "relay":
+        from bridge.relay.forward import stale_endpoint_slices
+
+        await stale_endpoint_slices.remove_stale_slices(home, facts.identity)

@@ -1,0 +1,233 @@
+"""The kubelet API of one join: the HTTP server with its certificate, pods, metrics and status.
+
+`create_node_kubelet` creates it, `start` listens, `run` follows changes of the certificate and of
+home's client CA until cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+from bridge.app.readiness import Readiness
+from bridge.base.join_settings import JoinSettings
+from bridge.base.version import version
+from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.home_client_ca import ClientCaWatcher
+from bridge.certificates.serving_certificate import CertificateSource, FileSource, SelfSignedSource
+from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.checks.required_at_join import JoinFacts
+from bridge.election.elector import LeaderElector
+from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
+from bridge.kubelet.server import KubeletServer
+from bridge.net.open_file_budget import max_streams, raise_open_file_limit
+from bridge.node import node_object
+from bridge.node.node_lease import LeaseAnnotation
+from bridge.observability.metric_families import FAMILIES, BridgeParts
+from bridge.observability.metrics_endpoint import MetricsEndpoint
+from bridge.observability.recent_errors import RecentErrors
+from bridge.pod_metrics.metrics_endpoints import PodMetricsEndpoints
+from bridge.relay.relay_counters import RelayMetrics
+from bridge.status.status_endpoint import StatusEndpoint
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.engine.engine import Engine
+from sync.kube.client import KubeClient
+from translators.identity import origin_of
+from translators.objects import Object, condition_of, metadata, name_of, namespace_of, uid_of
+from translators.pods import references
+from translators.timestamps import parse_time
+
+#: Seconds for open exec, log and port-forward streams to end during a stop.
+STREAMS_SECONDS = 3.0
+
+
+class EnginePodDirectory:
+    """The pods of this node for the kubelet API, from the engine's caches."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def use_engine(self, engine: Engine) -> None:
+        """Replaces the engine."""
+        self._engine = engine
+
+    def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        """The remote pod; None where the home pod is not on this node or has no remote pod yet."""
+        home = self._engine.home_pods.store.get(Key(namespace, name))
+        if home is None or (uid and uid_of(home) != uid):
+            return None
+        remote = self._engine.pods.remote_pod_of(home)
+        if remote is None:
+            return None
+        containers = references.all_containers(remote.get("spec") or {})
+        names = frozenset(str(container["name"]) for container in containers)
+        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+
+    def home_pods(self) -> list[Object]:
+        """The home pods on this node."""
+        return list(self._engine.home_pods.store)
+
+    def scheduled_pods(self) -> list[ScheduledPod]:
+        """The remote pods of this node that are bound to a node of the remote."""
+        found = []
+        for home in self._engine.home_pods.store:
+            remote = self._engine.pods.remote_pod_of(home) or {}
+            origin = origin_of(remote)
+            node = str((remote.get("spec") or {}).get("nodeName") or "")
+            if origin is not None and node:
+                name = namespace_of(remote), name_of(remote)
+                found.append(ScheduledPod(origin, *name, node, _scheduled_at(remote)))
+        return found
+
+
+def _scheduled_at(remote: Object) -> int:
+    """When the remote's scheduler bound the pod, in milliseconds since the epoch; 0: unknown."""
+    scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
+    try:
+        moment = parse_time(scheduled or metadata(remote)["creationTimestamp"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return round(moment.timestamp() * 1000)
+
+
+class Dependencies(TypedDict):
+    """Parts of the join that `NodeKubelet` uses."""
+
+    home: KubeClient
+    remote: KubeClient
+    election: LeaderElector
+    recent_errors: RecentErrors
+    relay_metrics: RelayMetrics
+    report: Callable[[str], None]
+
+
+class NodeKubelet:
+    """The kubelet of one virtual node: a `KubeletServer` with everything it serves.
+
+    The server handles HTTP; this class supplies certificate, client CA, pods, metrics and status,
+    and replaces them as they change.
+    """
+
+    def __init__(
+        self,
+        settings: JoinSettings,
+        facts: JoinFacts,
+        engine: Engine,
+        *,
+        source: CertificateSource,
+        certificate: TlsKeyPair,
+        **dependencies: Unpack[Dependencies],
+    ) -> None:
+        home, remote, election = (
+            dependencies["home"],
+            dependencies["remote"],
+            dependencies["election"],
+        )
+        self._address, self._configured_port = facts.address, settings.port
+        self._report = dependencies["report"]
+        self._source = source
+        self._client_ca = ClientCaWatcher(home, facts.client_ca)
+        self._election = election
+        self._relay_metrics = dependencies["relay_metrics"]
+        directory = self._directory = EnginePodDirectory(engine)
+        self._metrics = PodMetricsEndpoints(remote, directory, facts.identity, facts.metrics)
+        self._metrics_endpoint = MetricsEndpoint()
+        self._status = StatusEndpoint(
+            facts.identity.node,
+            home=home,
+            remote=remote,
+            election=election,
+            streams=lambda: self._server.streams,
+            recent=dependencies["recent_errors"],
+        )
+        self._readiness = Readiness(engine)
+        self._server = KubeletServer(
+            home=home,
+            remote=remote,
+            directory=directory,
+            node_name=facts.identity.node,
+            client_ca=facts.client_ca,
+            certificate=certificate,
+            anonymous=settings.anonymous_auth,
+            routes=[*self._metrics.routes, self._metrics_endpoint.route, *self._status.routes],
+            standby=lambda: election.standby_reason,
+            ready=self._readiness.checks,
+            max_streams=max_streams(raise_open_file_limit()),
+        )
+        self.use_engine(engine, None)
+
+    def use_engine(self, engine: Engine, node: Informer | None) -> None:
+        """Answers from this engine from now on. ``node``: the informer of the Node, where one
+        exists already. Open streams continue."""
+        self._status.attach(engine, node)
+        self._directory.use_engine(engine)
+        self._readiness.use_engine(engine)
+        parts = BridgeParts(
+            version(), engine, self._server, self._metrics, self._election, self._relay_metrics
+        )
+        self._metrics_endpoint.expose(FAMILIES, parts)
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return self._server.port
+
+    @property
+    def lease_annotation(self) -> LeaseAnnotation:
+        """State that outlives a restart: the node's processor time."""
+        usage = self._metrics.usage
+        return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.checkpoint, usage.resume)
+
+    async def start(self) -> None:
+        """Starts to listen. Raises ListenError."""
+        await self._server.start(self._address, self._configured_port)
+        self._report(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._report(f"home: the kubelet API's certificate is {self._source.origin}")
+
+    async def run(self) -> None:
+        """Follows changes of certificate and client CA until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
+            group.create_task(renewing, name="serving-certificate")
+            following = self._client_ca.run(lambda ca: self._server.renew(client_ca=ca))
+            group.create_task(following, name="client-ca")
+
+    async def stop(self) -> None:
+        """Closes the port and all streams."""
+        await self._server.stop(STREAMS_SECONDS)
+        await self._metrics.close()
+        await self._status.close()
+
+
+async def create_node_kubelet(
+    settings: JoinSettings, facts: JoinFacts, engine: Engine, **dependencies: Unpack[Dependencies]
+) -> NodeKubelet:
+    """Creates the kubelet with its first certificate. Raises CertificateError."""
+    source = _source(settings, facts, dependencies["home"], dependencies["report"])
+    certificate = await source.first()
+    return NodeKubelet(
+        settings, facts, engine, source=source, certificate=certificate, **dependencies
+    )
+
+
+def cert_dir(settings: JoinSettings, facts: JoinFacts) -> Path:
+    """The directory of a certificate signed by home. Raises CertificateError."""
+    folder = settings.cert_dir or default_cert_dir(facts.identity.home_id, facts.identity.node)
+    return folder.expanduser().absolute()
+
+
+def _source(
+    settings: JoinSettings, facts: JoinFacts, home: KubeClient, report: Callable[[str], None]
+) -> CertificateSource:
+    node, addresses = facts.identity.node, [facts.address]
+    if settings.certificate is not None and settings.key is not None:
+        return FileSource(settings.certificate, settings.key)
+    if settings.serving == "csr":
+        from bridge.certificates.csr import CsrSource
+
+        folder = CertDir(cert_dir(settings, facts))
+        return CsrSource(home, node, addresses, folder, report=report)
+    return SelfSignedSource(node, addresses)

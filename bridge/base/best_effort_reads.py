@@ -1,0 +1,88 @@
+"""Reads objects for a report, of which any may be unreadable: collects a note for each failure.
+
+Of ConfigMaps and Secrets, only the names of the keys are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from sync.kube.api_errors import KubeError, NotFound
+from sync.kube.client import KubeClient
+from sync.kube.resources import EVENTS, Resource
+from translators.objects import Object, namespace_of, uid_of
+
+#: Result of `get_object` for an object that could not be read.
+_UNKNOWN: Object = {}
+
+
+async def get_objects(
+    client: KubeClient,
+    requested: Iterable[tuple[Resource, str]],
+    namespace: str,
+    unseen: list[str],
+) -> dict[tuple[str, str], Object | None]:
+    """The objects by kind and name; None does not exist, an absent key could not be read."""
+    unique = list(dict.fromkeys(requested))
+    answers = await asyncio.gather(
+        *(
+            get_object(client, resource, name, unseen, namespace=namespace, distinguish=True)
+            for resource, name in unique
+        )
+    )
+    found = {}
+    for (resource, name), answer in zip(unique, answers, strict=True):
+        if answer is not _UNKNOWN:
+            found[resource.kind, name] = _without_data(answer)
+    return found
+
+
+def _without_data(obj: Object | None) -> Object | None:
+    """The object with the keys of its data and empty values."""
+    if obj is None:
+        return None
+    keys = {key: "" for part in ("data", "binaryData") for key in obj.get(part) or ()}
+    return {**{k: v for k, v in obj.items() if k not in ("data", "binaryData")}, "data": keys}
+
+
+async def get_object(
+    client: KubeClient,
+    resource: Resource,
+    name: str,
+    unseen: list[str],
+    *,
+    namespace: str = "",
+    distinguish: bool = False,
+) -> Object | None:
+    """The object; None where it does not exist. Where it cannot be read, adds a note to ``unseen``
+    and returns None, or `_UNKNOWN` with ``distinguish``."""
+    try:
+        return await client.get(resource, name, namespace=namespace or None)
+    except NotFound:
+        return None
+    except KubeError as error:
+        unseen.append(_note(client, f"{resource.kind} {name}", error))
+        return _UNKNOWN if distinguish else None
+
+
+async def list_objects(
+    client: KubeClient, resource: Resource, unseen: list[str], **query: Any
+) -> list[Object]:
+    """The objects; an empty list and a note in ``unseen`` where they cannot be listed."""
+    try:
+        return (await client.list(resource, **query)).items
+    except KubeError as error:
+        unseen.append(_note(client, f"its {resource.plural}", error))
+        return []
+
+
+async def list_events(client: KubeClient, about: Object, unseen: list[str]) -> list[Object]:
+    """The Events about an object, as `list_objects`."""
+    fields = f"involvedObject.uid={uid_of(about)}"
+    return await list_objects(client, EVENTS, unseen, namespace=namespace_of(about), fields=fields)
+
+
+def _note(client: KubeClient, what: str, error: KubeError) -> str:
+    return f"{client.config.side}: {what}: {error.message}"

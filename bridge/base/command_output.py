@@ -1,0 +1,139 @@
+"""The results of commands on standard output: a table for people, data for programs.
+
+A command makes plain data (objects, arrays, strings, numbers, true, false, null) with field names
+in lower camel case, as Kubernetes' own, and prints it here, whole and once. Fields are added, never
+renamed or removed. Progress and errors go to standard error (`bridge.cli.command_runner`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import typer
+
+from bridge.base.join_settings import SettingsError
+from bridge.base.jsonpath import Template, fill_template, parse_template
+from bridge.base.printable_text import escape_json, escape_line, escape_lines
+
+_JSONPATH = "jsonpath="
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A format of results, as ``-o`` names it."""
+
+    format: Literal["table", "wide", "name", "json", "yaml", "jsonpath"]
+    template: Template = ()
+    """Of ``jsonpath``."""
+
+    TABLE: ClassVar[Output]
+    WIDE: ClassVar[Output]
+    """A table with more columns; of lists only, as `NAME`."""
+    NAME: ClassVar[Output]
+    """``kind/name`` of each item, a line each."""
+    JSON: ClassVar[Output]
+    YAML: ClassVar[Output]
+
+    def __str__(self) -> str:
+        return self.format
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether it is a table."""
+        return self.format in ("table", "wide")
+
+
+Output.TABLE, Output.WIDE, Output.NAME = Output("table"), Output("wide"), Output("name")
+Output.JSON, Output.YAML = Output("json"), Output("yaml")
+_ONE = (Output.TABLE, Output.JSON, Output.YAML)
+_LIST = (Output.TABLE, Output.WIDE, Output.NAME, Output.JSON, Output.YAML)
+
+
+def _option(formats: Sequence[Output]) -> Any:
+    names = [*map(str, formats), _JSONPATH]
+
+    def parse(value: str | Output) -> Output:
+        if isinstance(value, Output):
+            return value
+        if value.startswith(_JSONPATH):
+            return Output("jsonpath", parse_template(value.removeprefix(_JSONPATH)))
+        for output in formats:
+            if str(output) == value:
+                return output
+        choices = f"{', '.join(map(str, formats))} or jsonpath=TEMPLATE"
+        raise SettingsError(f'"{value}" is not a valid choice; use {choices}')
+
+    return typer.Option(
+        "--output",
+        "-o",
+        help="Format of the result.",
+        metavar=f"{'|'.join(map(str, formats))}|jsonpath=TEMPLATE",
+        parser=parse,
+        autocompletion=lambda: names,
+    )
+
+
+#: ``-o`` of a command with a single result, and of one that prints a list.
+OutputOption = Annotated[Output, _option(_ONE)]
+ListOutputOption = Annotated[Output, _option(_LIST)]
+
+
+def print_result(
+    data: Any,
+    output: Output,
+    as_text: Callable[[], str],
+    *,
+    names: Callable[[], Iterable[str]] = tuple,
+    as_wide: Callable[[], str] | None = None,
+    is_drawn: bool = False,
+) -> None:
+    """Prints ``data`` for programs, or the text of ``as_text`` for people.
+
+    ``names`` returns the lines of ``-o name``; ``as_wide`` the text of ``-o wide``, which is that
+    of ``as_text`` otherwise. Escapes control characters in a text, unless it ``is_drawn``: escaped
+    already, and coloured for a terminal.
+    """
+    if output.is_for_people:
+        if output is Output.WIDE and as_wide is not None:
+            text = escape_lines(as_wide())
+        else:
+            text = as_text() if is_drawn else escape_lines(as_text())
+    elif output is Output.NAME:
+        text = "\n".join(map(escape_line, dict.fromkeys(names())))
+        if not text:
+            return
+    else:
+        text = format_data(data, output, indent=2)
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+def format_data(data: Any, output: Output, *, indent: int | None = None) -> str:
+    """``data`` as JSON, as YAML, or by the JSONPath template."""
+    if output is Output.YAML:
+        import yaml
+
+        return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    if output.format == "jsonpath":
+        return escape_lines(fill_template(output.template, data))
+    return escape_json(json.dumps(data, indent=indent, ensure_ascii=False))
+
+
+def format_document(data: Any, output: Output) -> str:
+    """``data`` as one of several documents in a stream, without the last end of line."""
+    text = format_data(data, output).rstrip("\n")
+    return f"---\n{text}" if output is Output.YAML else text
+
+
+def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table as kubectl has them: headers in capitals, columns left-aligned and three blanks
+    apart. A cell is one line: control characters are escaped."""
+    table = [[it.upper() for it in headers], *([escape_line(it) for it in row] for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(headers))]
+    return "\n".join(
+        "   ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    )

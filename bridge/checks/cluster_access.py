@@ -1,0 +1,148 @@
+"""Connects to a cluster: kubeconfig, credential, certificate and API server (BRG101 to BRG105).
+
+`check_connectivity` returns findings and, where the API server responds, a client, within
+`CONNECT_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+
+import orjson
+
+from bridge.checks import credential_expiry
+from bridge.checks.check_input import Connectivity
+from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.rbac import permissions
+from sync.kube.api_errors import (
+    ApiError,
+    ApiServerCertificateError,
+    ClientConfigError,
+    KubeError,
+    Side,
+    Unauthorized,
+)
+from sync.kube.client import KubeClient
+from sync.kube.credentials import ClientConfig, load
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.timestamps import format_time
+
+#: Seconds to connect to one cluster; credential plugins may ask a person.
+CONNECT_SECONDS = 12.0
+#: Distinguishes the requests of a command from those of the bridge in audit logs.
+USER_AGENT = "cluster-bridge-check"
+#: Remaining lifetime at which a credential that nothing renews is a warning.
+EXPIRY_WARNING = timedelta(days=7)
+
+
+async def check_connectivity(
+    stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
+) -> Connectivity:
+    """Connects to a cluster; ``stack`` closes the client. ``named`` is the kubeconfig in findings.
+
+    Raises nothing: the findings say what failed. A check that fails has no other finding.
+    """
+    cluster = Connectivity(side, ref)
+    config: ClientConfig | None = None
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            config = await load(ref, side=side)
+            client = await stack.enter_async_context(KubeClient(config, user_agent=USER_AGENT))
+            await _read_version(client, cluster)
+            cluster.client = client
+    except TimeoutError:
+        text = "no answer in time, from the API server or from the credential plugin"
+        failure: Finding | None = error("BRG101", side, text)
+    except KubeError as problem:
+        failure = _failure(problem)
+    else:
+        failure = None
+    findings = list(_of_config(config, cluster, named)) if config is not None else []
+    if failure is not None:
+        cluster.findings.append(failure)
+        findings = [it for it in findings if it.id != failure.id]
+    cluster.findings += findings
+    return cluster
+
+
+async def _read_version(client: KubeClient, cluster: Connectivity) -> None:
+    """Requests the version, and compares the server's clock by its response."""
+    start = time.time()
+    async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
+        with client.map_read_errors("/version"):
+            raw = await response.read()
+        date = response.headers.get("Date", "")
+        cluster.clock_ahead = _ahead(date, (start + time.time()) / 2)
+    server = client.config.server
+    try:
+        cluster.version = str(orjson.loads(raw).get("gitVersion") or "")
+    except (orjson.JSONDecodeError, AttributeError):
+        text = f"{server} returns no version: is it an API server, or a proxy in front of one?"
+        cluster.findings.append(error("BRG101", cluster.side, text))
+        return
+    cluster.findings.append(ok("BRG101", cluster.side, f"{server} answers"))
+    cluster.findings.append(ok("BRG103", cluster.side, "the credential is accepted"))
+
+
+def _ahead(date: str, now: float) -> float | None:
+    """Seconds that the Date is ahead; it is truncated, so half a second is added."""
+    try:
+        return parsedate_to_datetime(date).timestamp() + 0.5 - now
+    except (ValueError, TypeError):
+        return None
+
+
+def _failure(problem: KubeError) -> Finding:
+    side = problem.side
+    if isinstance(problem, ClientConfigError):
+        return error("BRG102", side, f"{problem.what}: {problem.message}")
+    if isinstance(problem, ApiServerCertificateError):
+        return error("BRG105", side, problem.message)
+    if isinstance(problem, Unauthorized):
+        return error("BRG103", side, "the API server does not accept the credential (401)")
+    if isinstance(problem, ApiError):
+        return error("BRG101", side, f"the API server answers {problem.code}: {problem.message}")
+    return error("BRG101", side, problem.message)
+
+
+def _of_config(config: ClientConfig, cluster: Connectivity, named: str) -> Iterator[Finding]:
+    """Findings about the kubeconfig, after the attempt to connect."""
+    side, ref = config.side, config.ref
+    context = "" if ref.context else f" (context {config.context})"
+    yield ok("BRG102", side, f"{named or ref}{context}")
+    if config.ssl is None:
+        yield warning("BRG105", side, "the API server is reached over plain http")
+    elif not config.is_verified:
+        yield warning("BRG105", side, "the API server's certificate is not verified")
+    elif cluster.client is not None:
+        yield ok("BRG105", side, "the API server's certificate is verified")
+    yield check_expiry(config, accepted=cluster.client is not None)
+
+
+def check_expiry(
+    config: ClientConfig, now: datetime | None = None, *, accepted: bool = False
+) -> Finding:
+    """BRG104. ``accepted``: the API server accepted the credential just now."""
+    side, now = config.side, now or datetime.now(UTC)
+    ends = {
+        "the client certificate": credential_expiry.client_certificate_expiry(config),
+        "the token": credential_expiry.token_expiry(config),
+    }
+    known = [(end, what) for what, end in ends.items() if end is not None]
+    if not known:
+        return info("BRG104", side, "the credential does not show when it expires")
+    end, what = min(known)
+    if end <= now:
+        text = f"{what} has expired, at {format_time(end)}"
+        if accepted:
+            return warning("BRG104", side, f"{text}, but the API server still accepts it")
+        return error("BRG104", side, text)
+    text = f"{what} is valid until {format_time(end)}"
+    if credential_expiry.renews_itself(config.ref, config.context):
+        return ok("BRG104", side, f"{text}, and renews itself")
+    return warning("BRG104", side, text) if end - now < EXPIRY_WARNING else ok("BRG104", side, text)

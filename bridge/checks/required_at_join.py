@@ -1,0 +1,171 @@
+"""The checks that `bridge join` requires (`Check.join` in the catalog), and the facts they find.
+
+They run before anything is created, read only (an access review creates nothing), and end within
+`connection.CONNECT_SECONDS`. A check that finds an error ends the join with that error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings, MetricsSource
+from bridge.certificates import home_client_ca
+from bridge.checks import compatibility, network_paths, required_permissions, workloads
+from bridge.checks.catalog import CHECKS
+from bridge.checks.check_input import CheckContext, Connectivity, Implementation
+from bridge.checks.findings import Severity
+from bridge.clusters import connection
+from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.connection import Notify, as_preflight_errors, connect
+from bridge.clusters.wait_for_clusters import retry_while_unreachable
+from bridge.rbac import permissions
+from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.client import KubeClient
+from sync.kube.resources import CONFIG_MAPS
+from translators.identity import Identity
+from translators.names import dns_label
+from translators.translation_options import HostPort, Network
+
+
+@dataclass(frozen=True, slots=True)
+class JoinFacts:
+    """The results of the checks of a join."""
+
+    identity: Identity
+    remote_id: str
+    address: str
+    client_ca: str
+    """PEM bundle that verifies client certificates of home's API server; "" where home does not
+    publish it."""
+    home_api: HostPort | None
+    """Where pods reach home's API server; None where they have no identity there."""
+    metrics: MetricsSource
+    network: Network
+    relay_address: str
+    """Where the bridge accepts forwarded connections; "" where it forwards none."""
+    relay_cidr: str = ""
+    """The range of addresses for pods behind headless Services; "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinClusters:
+    """Clients of the two clusters of a join, and the facts about them."""
+
+    home: KubeClient
+    remote: KubeClient
+    facts: JoinFacts
+
+
+def required_by_join(implementations: Iterable[Implementation]) -> tuple[Implementation, ...]:
+    """Those whose check a join requires."""
+    return tuple(
+        it for it in implementations if CHECKS[it.check_id].join and "node" not in it.needs
+    )
+
+
+#: In stages: each relies on those before it, and runs its checks concurrently.
+STAGES = (
+    required_by_join(required_permissions.IMPLEMENTATIONS),
+    required_by_join(compatibility.IMPLEMENTATIONS),
+    required_by_join((*network_paths.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
+)
+
+
+def checked_clusters(
+    settings: JoinSettings, *, notify: Notify, on_wait: Callable[[str], None] | None
+) -> AbstractAsyncContextManager[JoinClusters]:
+    """Both clusters once all checks pass. Raises PreflightError.
+
+    ``on_wait`` gets the reason of each wait for an unreachable cluster; with None that is an error.
+    A line is passed to ``notify`` once, however many attempts there are.
+    """
+    notified = set[str]()
+
+    def once(line: str) -> None:
+        if line not in notified:
+            notified.add(line)
+            notify(line)
+
+    return retry_while_unreachable(lambda: _attempt(settings, once), on_wait=on_wait)
+
+
+@asynccontextmanager
+async def _attempt(settings: JoinSettings, notify: Notify) -> AsyncIterator[JoinClusters]:
+    async with (
+        connect(settings.remote, side="remote", notify=notify) as remote,
+        connect(settings.home, side="home", notify=notify) as home,
+    ):
+        facts = await check_join(settings, home=home, remote=remote, notify=notify)
+        yield JoinClusters(home, remote, facts)
+
+
+async def check_join(
+    settings: JoinSettings, *, home: KubeClient, remote: KubeClient, notify: Notify
+) -> JoinFacts:
+    """Runs the required checks of two clusters that respond. Raises PreflightError."""
+    context = CheckContext(
+        settings,
+        settings.name or dns_label(remote.config.context),
+        Connectivity("home", settings.home, home),
+        Connectivity("remote", settings.remote, remote),
+    )
+    with as_preflight_errors():
+        async with asyncio.timeout(connection.CONNECT_SECONDS):
+            return await _check(context, notify)
+
+
+async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
+    settings, (permissions_stage, cluster_stage, last_stage) = context.settings, STAGES
+    await _require(permissions_stage, context, notify)
+    await _require(cluster_stage, context, notify)
+    # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
+    context.home_client.config.cluster_uid = await context.home_uid()
+    context.remote_client.config.cluster_uid = await context.remote_uid()
+    identity, address = await context.identity(), await context.bridge_address()
+    client_cas = await _client_ca(context.home_client)
+    await _require(last_stage, context, notify)
+    selected = await context.network()
+    if settings.network == "auto":
+        notify(f"both: --network auto selects {selected.mode}: {selected.reason}")
+    relay = relay_address(settings, address) if selected.mode == "relay" else ""
+    if relay:
+        notify(f"home: Services forward to pods in the remote through this bridge at {relay}")
+    has_identity = settings.service_accounts == "home"
+    return JoinFacts(
+        identity,
+        await context.remote_id(),
+        address,
+        client_cas,
+        (await context.home_api_address()).address if has_identity else None,
+        await context.metrics_source(),
+        selected.mode,
+        relay_address=relay,
+        relay_cidr=settings.relay.cidr or "" if relay else "",
+    )
+
+
+async def _require(
+    implementations: Iterable[Implementation], context: CheckContext, notify: Notify
+) -> None:
+    """Runs the checks of a stage. Raises PreflightError with all errors that they found."""
+    results = await asyncio.gather(*(it.run(context) for it in implementations))
+    findings = [finding for result in results for finding in result]
+    failed = [it for it in findings if it.severity is Severity.ERROR]
+    if failed:
+        raise PreflightError("; ".join(f"{it.side}: {it.found}; {it.advice}" for it in failed))
+    for finding in findings:
+        advice = f"; {finding.advice}" if finding.severity is Severity.WARNING else ""
+        notify(f"{finding.side}: {finding.found}{advice}")
+
+
+async def _client_ca(home: KubeClient) -> str:
+    path = CONFIG_MAPS.path(home_client_ca.NAME, namespace=home_client_ca.NAMESPACE)
+    try:
+        found = await home.request("GET", path, timeout=permissions.REQUEST_SECONDS)
+    except (NotFound, Forbidden):
+        return ""
+    return home_client_ca.client_ca_bundle(found)

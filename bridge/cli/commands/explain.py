@@ -1,0 +1,156 @@
+"""`bridge explain`."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.base.command_output import Output, OutputOption, print_result
+from bridge.base.join_settings import SettingsError, check_name
+from bridge.cli.commands.completion import complete_nodes
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    check_context,
+)
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
+
+#: The kinds that can be explained, by the names that kubectl takes.
+_KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "Pod"),
+    **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
+}
+_USAGE = "name one pod/NAME or deployment/NAME, or a file with -f"
+
+
+class Show(StrEnum):
+    """The part of the result to print."""
+
+    ALL = "all"
+    REMOTE = "remote"
+
+
+def explain(
+    target: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TYPE/NAME",
+            help="A pod or a Deployment of home: pod/NAME or deployment/NAME.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="File with a pod, or an object that has a pod template, which need not exist; - "
+            "reads standard input.",
+        ),
+    ] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Namespace, unless the file has one. Default: that of home's context.",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="Explain the pod for this virtual node. Default: the pod's node, or the one that "
+            "fits it best.",
+            autocompletion=complete_nodes,
+        ),
+    ] = None,
+    part: Annotated[
+        Show,
+        typer.Option("--show", help="remote: print only the pod of the remote cluster, as YAML."),
+    ] = Show.ALL,
+    output: OutputOption = Output.TABLE,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Explain how a pod is translated to the remote, what it lacks, and why it does not run.
+
+    Changes nothing in either cluster. If the remote is unreachable, the result lists what could not
+    be checked. A Deployment is explained by its pod template.
+    """
+    from bridge.cli.command_runner import fail, run
+    from bridge.explain import json_report, text_report
+    from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
+
+    kind, full_name = _target(target or [])
+    if bool(full_name) == (file is not None):
+        raise fail(_USAGE, code=2)
+    check_context(kubeconfig, context)
+    try:
+        chosen = check_name(node, "--node") if node is not None else ""
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    where, _, name = full_name.rpartition("/")
+    settings = ExplainSettings(
+        home=KubeconfigRef(home_kubeconfig, home_context),
+        remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
+        namespace=where or namespace or "",
+        kind=kind,
+        name=name,
+        manifest=_read(file) if file is not None else None,
+        node=chosen,
+    )
+    facts = run(lambda _: look_up_pod(settings), stops=False)
+    if part is Show.REMOTE:
+        made = json_report.translated_pod(facts)
+        if made is None:
+            raise fail("home: there is no virtual node; bridge join creates one")
+        print_result(made.pod, Output.YAML if output is Output.TABLE else output, lambda: "")
+        return
+    answer = json_report.build_report(facts)
+    print_result(answer, output, lambda: text_report.render_report(answer))
+
+
+def _target(words: list[str]) -> tuple[str, str]:
+    """Kind and name of ``TYPE/NAME``, or of the previous ``pod [NAMESPACE/]NAME``; the name is ""
+    if there is none."""
+    from bridge.cli.command_runner import fail
+
+    if not words:
+        return "Pod", ""
+    word, slash, name = words[0].partition("/")
+    kind = _KINDS.get(word.lower())
+    if kind is None or len(words) > 2 or (slash and (len(words) > 1 or not name)):
+        given = " ".join(words)
+        raise fail(f'"{given}" is not an object to explain; {_USAGE}', code=2)
+    return kind, name if slash else " ".join(words[1:])
+
+
+def _read(file: Path) -> Object:
+    """The first object of the file that is a pod, or has a template of one."""
+    import yaml
+
+    from bridge.cli.command_runner import fail
+    from bridge.explain.cluster_lookup import pod_of_manifest
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        objects = [it for it in yaml.safe_load_all(text) if isinstance(it, dict)]
+    except OSError as error:
+        raise fail(f"{file}: {error.strerror}", code=2) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise fail(f"{file}: the YAML is invalid", code=2) from None
+    for obj in objects:
+        if (found := pod_of_manifest(obj)) is not None:
+            return found
+    kinds = ", ".join(str(it.get("kind")) for it in objects) or "nothing"
+    raise fail(f"{file}: contains no pod and no pod template, but {kinds}", code=2)

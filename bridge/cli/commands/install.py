@@ -1,0 +1,236 @@
+"""`bridge install`, `bridge upgrade` and `bridge render`: a bridge in the home cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bridge.base.join_settings import JoinSettings, SettingsError
+from bridge.base.printable_text import escape_line
+from bridge.cli.options.join_options import INSTALL, JOIN, PROCESS, join_settings
+from bridge.cli.options.option_declaration import PASSED, Option, given, with_options
+from bridge.clusters.connection import as_preflight_errors, connect
+from bridge.rbac.rbac_manifests import HomePermissions
+
+if TYPE_CHECKING:
+    from bridge.install.flattened_kubeconfig import SelfContainedKubeconfig
+    from bridge.install.installation import Installation
+
+#: Options of `INSTALL` about applying objects, which `bridge render` does not do.
+_APPLYING = ("dry-run", "wait", "timeout")
+
+
+def _shown(*options: Option) -> list[Any]:
+    """The parameters; those that an installed bridge cannot have are accepted, to say why not."""
+    return [it.typer_parameter(hidden=it.is_rejected_in_cluster) for it in options]
+
+
+@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
+def install(ctx: typer.Context, **values: Any) -> None:
+    """Install the bridge in the home cluster, and wait until its virtual node is Ready.
+
+    Installing again applies what differs. An option that is missing then returns to its default.
+    """
+    apply_request(request(ctx, values))
+
+
+@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
+def upgrade(ctx: typer.Context, **values: Any) -> None:
+    """Apply an installation again, with another image or other options.
+
+    As bridge install, but an error if the virtual node is not installed. An option that is missing
+    returns to its default: give all options of the installation.
+    """
+    apply_request(request(ctx, values), must_exist=True)
+
+
+@with_options(*_shown(*JOIN, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS))
+def render(ctx: typer.Context, **values: Any) -> None:
+    """Print what bridge install applies, as YAML for kubectl apply.
+
+    The Secret in it holds the remote's kubeconfig. Contacts neither cluster.
+    """
+    from bridge.cli.commands.rbac import print_objects
+    from bridge.install import installation_manifests
+
+    wanted, kubeconfig = _installation(
+        request(ctx, {"dry_run": True, "wait": False, "timeout": 0.0, **values})
+    )
+    print_objects(installation_manifests.render(wanted, kubeconfig.text))
+    _print_note(
+        f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class InstallRequest:
+    """The options of one installation."""
+
+    settings: JoinSettings
+    arguments: Sequence[str]
+    """The options that the installed bridge is started with."""
+    image: str | None
+    namespace: str
+    replicas: int
+    bind: Sequence[str]
+    all_namespaces: bool
+    offload_webhook: bool
+    relay_from: Sequence[str]
+    dry_run: bool
+    wait: bool
+    timeout: float
+
+
+def request(ctx: typer.Context, values: Mapping[str, Any]) -> InstallRequest:
+    """The request that the options make. Ends the command if the options are invalid."""
+    from bridge.cli.command_runner import fail
+
+    written = given(ctx, (*JOIN, *PROCESS))
+    for option in written:
+        if option.is_rejected_in_cluster:
+            raise fail(
+                f"{option.flag} cannot be used in the home cluster: {option.in_cluster}", code=2
+            )
+    try:
+        settings = join_settings(values)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    if values["bind"] and values["all_namespaces"]:
+        raise fail("--bind and --all-namespaces exclude each other", code=2)
+    if values["relay_from"] and settings.network not in ("relay", "auto"):
+        raise fail("--relay-from requires --network relay or auto", code=2)
+    if not settings.port:
+        raise fail("--port 0 cannot be used in the home cluster; omit it or name a port", code=2)
+    arguments = [
+        argument
+        for option in written
+        if option.in_cluster == PASSED
+        for argument in option.arguments(values[option.parameter])
+    ]
+    rest = {it.parameter: values[it.parameter] for it in INSTALL}
+    rest |= {name: tuple(rest[name] or ()) for name in ("bind", "relay_from")}
+    return InstallRequest(settings, arguments, **rest)
+
+
+def apply_request(wanted: InstallRequest, *, must_exist: bool = False) -> None:
+    """Applies the installation at home, and waits until the node is Ready. With ``must_exist`` an
+    installation of the node has to be there."""
+    from bridge.cli.command_runner import STOP_SECONDS, run
+
+    installation, kubeconfig = _installation(wanted)
+    run(
+        lambda _: _apply(wanted, installation, kubeconfig, must_exist=must_exist),
+        stops=False,
+        exit_within=STOP_SECONDS,
+    )
+
+
+async def _apply(
+    wanted: InstallRequest,
+    installation: Installation,
+    kubeconfig: SelfContainedKubeconfig,
+    *,
+    must_exist: bool,
+) -> None:
+    from bridge.base.command_error import PreflightError
+    from bridge.cli.command_runner import report_step, report_waiting
+    from bridge.install import installation_manifests, rollout, server_side_apply
+    from sync.kube.api_errors import NotFound
+    from sync.kube.resources import DEPLOYMENTS
+
+    node, where = installation.node, f"{installation.namespace}/{installation.name}"
+    async with connect(wanted.settings.home, side="home", notify=report_step) as home:
+        with as_preflight_errors("home"):
+            if must_exist:
+                try:
+                    await home.get(DEPLOYMENTS, installation.name, namespace=installation.namespace)
+                except NotFound:
+                    raise PreflightError(
+                        f"home: Deployment {where} does not exist; install node {node} "
+                        "first, with bridge install"
+                    ) from None
+            done = await server_side_apply.apply(
+                home,
+                installation_manifests.render(installation, kubeconfig.text),
+                node=node,
+                dry_run=wanted.dry_run,
+                notify=report_step,
+            )
+        changed = sum(change != "unchanged" for change, _ in done)
+        if wanted.dry_run:
+            report_step(f"home: {changed} objects of {where} would change; nothing was changed")
+            return
+        if not changed:
+            report_step(f"home: {where} is up to date")
+        if wanted.wait:
+            with as_preflight_errors("home"):
+                await rollout.wait_until_ready(
+                    home, installation, timeout=wanted.timeout, notify=report_waiting
+                )
+            report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+    if not (installation.bound_namespaces or installation.all_namespaces):
+        _print_note(
+            "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "
+            f"{installation.account} | kubectl apply -f -"
+        )
+
+
+def check_relay_from(client: str) -> str:
+    """A namespace, or a network. Raises SettingsError."""
+    from bridge.base.join_settings import check_network
+    from bridge.rbac.rbac_manifests import check_namespace
+
+    return check_network(client, "--relay-from") if "/" in client else check_namespace(client)
+
+
+def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKubeconfig]:
+    """The installation, and the remote's kubeconfig. Ends the command if either is invalid."""
+    from bridge.base.version import version
+    from bridge.cli.command_runner import fail
+    from bridge.install import flattened_kubeconfig
+    from bridge.install.installation import Installation
+    from bridge.rbac.rbac_manifests import check_namespace
+    from sync.kube.api_errors import ClientConfigError
+    from translators.names import dns_label
+
+    settings = wanted.settings
+    try:
+        for namespace in (wanted.namespace, *wanted.bind):
+            check_namespace(namespace)
+        relay_from = tuple(map(check_relay_from, wanted.relay_from))
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    try:
+        kubeconfig = flattened_kubeconfig.build(settings.remote)
+    except ClientConfigError as error:
+        raise fail(str(error)) from None
+    for note in kubeconfig.notes:
+        _print_note(note)
+    node = settings.name or dns_label(kubeconfig.context)
+    installation = Installation(
+        node=node,
+        image=wanted.image or f"cluster-bridge:{version()}",
+        permissions=HomePermissions(
+            nodes=[node],
+            service_accounts=settings.service_accounts,
+            serving=settings.serving,
+            network=settings.network,
+        ),
+        arguments=wanted.arguments,
+        namespace=wanted.namespace,
+        replicas=wanted.replicas,
+        bound_namespaces=wanted.bind,
+        all_namespaces=wanted.all_namespaces,
+        port=settings.port,
+        offload_webhook=wanted.offload_webhook,
+        relay_from=relay_from,
+    )
+    return installation, kubeconfig
+
+
+def _print_note(line: str) -> None:
+    print(escape_line(line), file=sys.stderr)

@@ -1,0 +1,47 @@
+"""`bridge join`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from bridge.base.join_settings import SettingsError
+from bridge.cli.commands import install
+from bridge.cli.options.common_options import check_traces
+from bridge.cli.options.join_options import INSTALL, INSTALLATION, JOIN, PROCESS, join_settings
+from bridge.cli.options.option_declaration import Option, given, with_options
+
+_IN_CLUSTER = Option(
+    "in-cluster",
+    "Install the bridge in the home cluster, as bridge install does.",
+    INSTALLATION,
+    kind=bool,
+    default=False,
+)
+
+
+# For one release: `bridge install` has taken the place of --in-cluster.
+@with_options(*JOIN, *(it.typer_parameter(hidden=True) for it in (_IN_CLUSTER, *INSTALL)), *PROCESS)
+def join(ctx: typer.Context, **values: Any) -> None:
+    """Make a remote cluster appear in the home cluster as one virtual node.
+
+    Runs in the foreground until Ctrl-C. Remote workloads keep running then, and the next join
+    adopts them. A second bridge of the same node stands by and takes over. bridge install runs the
+    bridge in the home cluster instead.
+    """
+    from bridge.cli.command_runner import fail
+    from bridge.cli.reexec import LogSettings, ServeRequest, start
+
+    if values["in_cluster"]:
+        install.apply_request(install.request(ctx, values))
+        return
+    try:
+        settings = join_settings(values)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    if unused := given(ctx, INSTALL):
+        flags = ", ".join(it.flag for it in unused)
+        raise fail(f"{flags}: use with bridge install only", code=2)
+    traces = check_traces(values["traces"])
+    start(ServeRequest(settings, LogSettings(values["verbose"], values["log_format"], traces)))

@@ -1,0 +1,131 @@
+"""`bridge leave` and `bridge uninstall`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bridge.base.join_settings import SettingsError, check_name
+from bridge.cli.options.common_options import (
+    HomeContext,
+    HomeKubeconfig,
+    RemoteContext,
+    RemoteKubeconfig,
+    Yes,
+    check_context,
+    duration_option,
+    node_argument,
+)
+from sync.kube.kubeconfig_ref import KubeconfigRef
+
+WORKLOADS = "Pods of the virtual node"
+
+#: Optional for the parser only: `--name` may name the node instead.
+RequiredNode = Annotated[str | None, node_argument()]
+
+
+def leave(
+    node: RequiredNode = None,
+    *,
+    # For one release: NODE has taken its place.
+    name: Annotated[str | None, typer.Option(hidden=True)] = None,
+    kubeconfig: RemoteKubeconfig = None,
+    context: RemoteContext = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+    drain: Annotated[
+        bool,
+        typer.Option(
+            "--drain",
+            help="Evict the pods first, within their PodDisruptionBudgets. Works best while the "
+            "bridge still serves the node.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = False,
+    keep_workloads: Annotated[
+        bool,
+        typer.Option(
+            "--keep-workloads",
+            help="Leave the remote pods and what they use running, unmanaged.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = False,
+    timeout: Annotated[
+        float,
+        duration_option(
+            "Maximum time to wait for evictions and for pods to terminate.", panel=WORKLOADS
+        ),
+    ] = 600.0,
+    cert_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of the node's serving certificate. Default: that of the last join."
+        ),
+    ] = None,
+    yes: Yes = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Leave even if a bridge serves the node (that bridge ends), or if the remote is "
+            "unreachable (only home is cleaned; the output lists what may remain there).",
+        ),
+    ] = False,
+) -> None:
+    """Remove a virtual node and the bridge's resources from both clusters.
+
+    Lists these resources and asks for confirmation. Deletes the pods on the node; their controllers
+    replace them elsewhere. Unmanaged resources are not touched. Run it again after a failure or an
+    interruption: it resumes.
+    """
+    from bridge.cli.command_runner import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.leave.leave_procedure import leave as leave_clusters
+    from bridge.leave.leave_summary import LeaveSettings
+
+    wanted = node if node is not None else name
+    if wanted is None:
+        raise fail("NODE is missing: name the virtual node; bridge status lists them", code=2)
+    if None not in (node, name):
+        raise fail("NODE and --name exclude each other", code=2)
+    try:
+        check_name(wanted, "NODE" if node is not None else "--name")
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    check_context(kubeconfig, context)
+    if drain and keep_workloads:
+        raise fail("--drain and --keep-workloads exclude each other", code=2)
+    if not yes and not sys.stdin.isatty():
+        raise fail(
+            "standard input is not a terminal; use --yes to remove without confirmation", code=2
+        )
+    settings = LeaveSettings(
+        name=wanted,
+        home=KubeconfigRef(home_kubeconfig, home_context),
+        remote=KubeconfigRef(kubeconfig, context) if kubeconfig else None,
+        force=force,
+        drain=drain,
+        keep_workloads=keep_workloads,
+        timeout=timeout,
+        cert_dir=cert_dir,
+    )
+
+    agree = functools.partial(confirm_removal, assume_yes=yes)
+    if not run(
+        lambda _: leave_clusters(settings, notify=report_step, agree=agree),
+        stops=False,
+        exit_within=STOP_SECONDS,
+    ):
+        raise fail("nothing was removed")
+
+
+@functools.wraps(leave, assigned=("__annotations__",))
+def uninstall(**options: Any) -> None:
+    """Remove an installed bridge and its virtual node from both clusters.
+
+    Same as bridge leave, which also removes the installation in the home cluster.
+    """
+    leave(**options)

@@ -1,0 +1,89 @@
+"""`bridge prune`."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.printable_text import escape_line
+from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
+from sync.kube.kubeconfig_ref import KubeconfigRef
+
+#: A home's identity as the table has it (`translators.identity.home_id_from_uid`).
+_HOME = re.compile(r"[0-9a-f]{16}")
+
+
+def prune(
+    *,
+    kubeconfig: Annotated[
+        Path,
+        typer.Option(
+            help="Kubeconfig of the remote cluster.", show_default=False, rich_help_panel=CLUSTERS
+        ),
+    ],
+    context: RemoteContext = None,
+    remove: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOME",
+            help="Remove the resources of this home cluster, after confirmation; HOME is an ID of "
+            "the list.",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="With --remove: only those of this virtual node of that home."),
+    ] = None,
+    timeout: Annotated[
+        float, duration_option("Maximum time to wait for pods to terminate.")
+    ] = 600.0,
+    yes: Yes = False,
+) -> None:
+    """List or remove resources of bridges in a remote cluster, without contacting a home cluster.
+
+    For home clusters that no longer exist, and for what bridge leave could not reach or was asked
+    to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge
+    still manages them.
+    """
+    from bridge.cli.command_runner import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.prune.remote_leftovers import PruneSettings, list_leftovers
+    from bridge.prune.remote_leftovers import remove_leftovers as remove_garbage
+
+    ref = KubeconfigRef(kubeconfig, context)
+    if remove is None:
+        if node is not None or yes:
+            raise fail("--node and --yes require --remove HOME", code=2)
+        listing = PruneSettings(ref)
+        lines = run(lambda _: list_leftovers(listing, notify=report_step), stops=False)
+        for line in lines or ["no bridge has resources in this cluster"]:
+            typer.echo(escape_line(line))
+        return
+    if not _HOME.fullmatch(remove):
+        raise fail(
+            f'--remove: "{remove}" is not the ID of a home cluster; use one of the list, 16 digits '
+            "of 0-9 and a-f",
+            code=2,
+        )
+    try:
+        only = check_name(node, "--node") if node is not None else ""
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    settings = PruneSettings(ref, remove, only, timeout)
+    if not yes and not sys.stdin.isatty():
+        raise fail(
+            "standard input is not a terminal; use --yes to remove without confirmation", code=2
+        )
+
+    agree = functools.partial(confirm_removal, assume_yes=yes)
+    if not run(
+        lambda _: remove_garbage(settings, notify=report_step, agree=agree),
+        stops=False,
+        exit_within=STOP_SECONDS,
+    ):
+        raise fail("nothing was removed")

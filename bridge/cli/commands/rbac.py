@@ -1,0 +1,173 @@
+"""`bridge rbac`: the permissions that a join needs, as YAML for `kubectl apply`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from bridge.base.join_settings import (
+    MetricsChoice,
+    NetworkChoice,
+    ServingCertificate,
+    SettingsError,
+    check_name,
+)
+from translators.objects import Object
+from translators.translation_options import ServiceAccounts
+
+#: The heading in --help of the options that are those of `bridge join`.
+AS_JOIN = "As in bridge join"
+
+_Account = Annotated[
+    str,
+    typer.Option("--account", help="ServiceAccount that gets the permissions, as NAMESPACE/NAME."),
+]
+_ACCOUNT = "cluster-bridge/cluster-bridge"
+
+
+def rbac_home(
+    *,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Namespace whose pods may run in the remote, by a RoleBinding; repeatable. Bind "
+            "more later with bridge rbac namespace.",
+            show_default=False,
+        ),
+    ] = None,
+    all_namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--all-namespaces",
+            help="Let pods of every namespace run in the remote. The bridge can then read all "
+            "Secrets of home and use every ServiceAccount.",
+        ),
+    ] = False,
+    account: _Account = _ACCOUNT,
+    leave: Annotated[
+        bool,
+        typer.Option("--leave", help="Include the permissions that bridge leave needs at home."),
+    ] = False,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of the virtual node, so that the bridge can change no other node; "
+            "repeatable. Default: any node.",
+            show_default=False,
+            rich_help_panel=AS_JOIN,
+        ),
+    ] = None,
+    service_accounts: Annotated[
+        ServiceAccounts, typer.Option(help="Identity of pods.", rich_help_panel=AS_JOIN)
+    ] = "home",
+    serving_certificate: Annotated[
+        ServingCertificate,
+        typer.Option(help="Signer of the kubelet API's certificate.", rich_help_panel=AS_JOIN),
+    ] = "self-signed",
+    network: Annotated[
+        NetworkChoice,
+        typer.Option(
+            help="How pods of the two clusters reach each other.", rich_help_panel=AS_JOIN
+        ),
+    ] = "flat",
+) -> None:
+    """Print the permissions at home, for the node, its pods, and what these use by namespace."""
+    from bridge.cli.command_runner import fail
+    from bridge.rbac import rbac_manifests as rights
+
+    bound = namespace or []
+    if bound and all_namespaces:
+        raise fail("--namespace and --all-namespaces exclude each other", code=2)
+    try:
+        scope = rights.HomePermissions(
+            nodes=[check_name(it) for it in name or ()],
+            service_accounts=service_accounts,
+            serving=serving_certificate,
+            network=network,
+            leave=leave,
+        )
+        objects = rights.home_objects(
+            scope,
+            rights.parse_account(account),
+            [rights.check_namespace(it) for it in bound],
+            all_namespaces=all_namespaces,
+        )
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    print_objects(objects)
+    if not (bound or all_namespaces):
+        typer.echo(
+            "no namespace is bound: pods stay Pending until `bridge rbac namespace NAME | kubectl "
+            "apply -f -` lets those of a namespace run in the remote",
+            err=True,
+        )
+
+
+def rbac_namespace(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME...", help="Namespaces of the home cluster.", show_default=False
+        ),
+    ],
+    *,
+    account: _Account = _ACCOUNT,
+) -> None:
+    """Print the permissions that let pods of more home namespaces run in the remote."""
+    from bridge.cli.command_runner import fail
+    from bridge.rbac import rbac_manifests as rights
+
+    try:
+        bound = [rights.check_namespace(it) for it in names]
+        objects = rights.namespace_bindings(rights.parse_account(account), bound)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    print_objects(objects)
+
+
+def rbac_remote(
+    *,
+    account: _Account = _ACCOUNT,
+    keep_namespaces: Annotated[
+        bool,
+        typer.Option(
+            "--keep-namespaces",
+            help="Omit the permission to list every kind, with which the bridge verifies that a "
+            "namespace contains no unmanaged resources before it deletes the namespace. Without "
+            "it, namespaces that the bridge created remain.",
+        ),
+    ] = False,
+    metrics: Annotated[
+        MetricsChoice,
+        typer.Option(
+            help="Source of resource metrics. kubelets needs get nodes/proxy; auto grants that "
+            "and the metrics API.",
+            rich_help_panel=AS_JOIN,
+        ),
+    ] = "api",
+) -> None:
+    """Print the permissions in the remote cluster."""
+    from bridge.cli.command_runner import fail
+    from bridge.rbac import rbac_manifests as rights
+
+    scope = rights.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
+    try:
+        objects = rights.remote_objects(scope, rights.parse_account(account))
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    print_objects(objects)
+
+
+def print_objects(objects: Iterable[Object]) -> None:
+    """Objects as YAML that kubectl takes."""
+    import yaml
+
+    # Without anchors: a reader sees each object whole.
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, _: object) -> bool:
+            return True
+
+    text = yaml.dump_all(objects, Dumper=Plain, sort_keys=False, default_flow_style=None, width=200)
+    typer.echo(text, nl=False)

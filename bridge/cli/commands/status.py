@@ -1,0 +1,95 @@
+"""`bridge status` and `bridge dashboard`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from bridge.base.command_output import ListOutputOption, Output, print_result
+from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, OptionalNode
+from sync.kube.kubeconfig_ref import KubeconfigRef
+
+
+def status(
+    node: OptionalNode = None,
+    *,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Print the status again when it changes.")
+    ] = False,
+    output: ListOutputOption = Output.TABLE,
+    # For one release: `bridge dashboard` has taken their place.
+    page: Annotated[bool, typer.Option("--page", hidden=True)] = False,
+    opens: Annotated[
+        bool, typer.Option("--open", envvar="CLUSTER_BRIDGE_STATUS_OPEN", hidden=True)
+    ] = False,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Show virtual nodes: conditions, capacity and usage, pods, lag, errors and versions.
+
+    Needs only home's kubeconfig, and get nodes/proxy at home for what the bridge itself reports.
+    Exit code 1 if a node is not Ready.
+    """
+    from bridge.cli.command_runner import fail, run
+
+    if page or opens:
+        if watch or output is not Output.TABLE:
+            raise fail("--page and --open exclude --watch and --output", code=2)
+        dashboard(node, opens=opens, home_kubeconfig=home_kubeconfig, home_context=home_context)
+        return
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(stop: asyncio.Event) -> bool:
+        from bridge.clusters.connection import as_preflight_errors, connect
+        from bridge.status import status_client, terminal_output
+
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
+                if watch:
+                    async with status_client.watch_statuses(client, node) as watched:
+                        return await terminal_output.follow(watched, stop, output)
+                found = await status_client.read_statuses(client, node)
+            print_result(
+                {"nodes": found},
+                output,
+                lambda: terminal_output.render(found),
+                names=lambda: terminal_output.node_names(found),
+                as_wide=lambda: terminal_output.render_table(found),
+                is_drawn=True,
+            )
+            return terminal_output.all_ready(found)
+
+    if not run(command, stops=watch):
+        raise SystemExit(1)
+
+
+def dashboard(
+    node: OptionalNode = None,
+    *,
+    opens: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser.")
+    ] = True,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
+) -> None:
+    """Serve the status page of a virtual node on this machine, and open it in the browser.
+
+    Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
+    """
+    from bridge.cli.command_runner import report_step, run
+
+    home = KubeconfigRef(home_kubeconfig, home_context)
+
+    async def command(stop: asyncio.Event) -> None:
+        from bridge.clusters.connection import as_preflight_errors, connect
+        from bridge.status import dashboard_server
+
+        async with connect(home, side="home", notify=lambda _: None) as client:
+            with as_preflight_errors("home"):
+                await dashboard_server.serve(
+                    client, node, stop=stop, open_browser=opens, announce=report_step
+                )
+
+    run(command)

@@ -1,0 +1,103 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bridge.base.join_settings import LogFormat
+from bridge.cli.commands.completion import complete_contexts, complete_home_contexts, complete_nodes
+from bridge.cli.options.value_parsing import Duration
+
+LogFormatOption = Annotated[
+    LogFormat,
+    typer.Option(help="Format of log lines: console for people, json for log collectors."),
+]
+#: The heading in --help of the options that name clusters.
+CLUSTERS = "Clusters"
+
+
+def node_argument(text: str = "The virtual node.") -> Any:
+    """The argument NODE of a command, with this help, completed from home's virtual nodes."""
+    return typer.Argument(
+        metavar="NODE", help=text, show_default=False, autocompletion=complete_nodes
+    )
+
+
+#: The virtual node that a command is about.
+Node = Annotated[str, node_argument()]
+OptionalNode = Annotated[str | None, node_argument("The virtual node. Default: all virtual nodes.")]
+HomeKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Kubeconfig of the home cluster. Default: as for kubectl.",
+        rich_help_panel=CLUSTERS,
+    ),
+]
+HomeContext = Annotated[
+    str | None,
+    typer.Option(
+        help="Context of the home kubeconfig. Default: its current context.",
+        rich_help_panel=CLUSTERS,
+        autocompletion=complete_home_contexts,
+    ),
+]
+#: For commands about a node that exists: home records where its remote is.
+RemoteKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Kubeconfig of the remote cluster. Default: that of the last join.",
+        rich_help_panel=CLUSTERS,
+    ),
+]
+RemoteContext = Annotated[
+    str | None,
+    typer.Option(
+        help="Context of --kubeconfig. Default: its current context.",
+        rich_help_panel=CLUSTERS,
+        autocompletion=complete_contexts,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
+]
+
+
+def duration_option(text: str, *names: str, minimum: float = 1.0, panel: str | None = None) -> Any:
+    """An option that takes a duration of at least ``minimum`` seconds."""
+    return typer.Option(
+        *names,
+        help=text,
+        metavar="DURATION",
+        parser=Duration(minimum),
+        rich_help_panel=panel,
+    )
+
+
+def check_context(kubeconfig: Path | None, context: str | None) -> None:
+    """Ends the command if ``--context`` is given without the kubeconfig that has the context."""
+    from bridge.cli.command_runner import fail
+
+    if context and not kubeconfig:
+        raise fail("--context requires --kubeconfig, the file that has the context", code=2)
+
+
+def check_traces(endpoint: str | None) -> str:
+    """The URL of ``--traces``; "" if there is none. Ends the command if it cannot be used."""
+    from urllib.parse import urlsplit
+
+    from bridge.cli.command_runner import fail
+    from bridge.observability.trace_exporter import INSTALL_COMMAND, is_installed
+
+    if endpoint is None:
+        return ""
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Not the value: it can hold a password.
+        raise fail("--traces: write a URL such as http://collector:4318", code=2)
+    if not is_installed():
+        raise fail(f"--traces needs packages that are not installed: {INSTALL_COMMAND}", code=2)
+    return endpoint

@@ -1,0 +1,569 @@
+"""The options of `bridge join`, declared once: the table `JOIN`, and `INSTALL` and `PROCESS`.
+
+`bridge join`, `bridge install`, `bridge upgrade` and `bridge render` take their flags and
+environment variables from these tables, `bridge run` its keys and JSON Schema, and
+docs/reference/cli.md its rows. To add an option:
+
+1. Add a field with a default to `JoinSettings` (bridge/base/join_settings.py).
+2. Add an `Option` to `JOIN`: ``name``, ``help``, ``group``; ``kind`` unless it is a text; ``parse``
+   if the text has to be checked; ``field`` if the field is called otherwise; ``in_cluster`` if an
+   installed bridge cannot have it or the installation's objects depend on it.
+3. Run `python -m e2e.docs write`.
+
+Rules that concern several options are in `join_settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bridge.base.join_settings import (
+    DEFAULT_TAINTS,
+    DEFAULT_TEMPLATE,
+    KUBELET_PORT,
+    NAMESPACE_LINGER,
+    JoinSettings,
+    LogFormat,
+    MetricsChoice,
+    NetworkChoice,
+    RelaySettings,
+    ServingCertificate,
+    SettingsError,
+    check_address,
+    check_claim,
+    check_home_name,
+    check_name,
+    check_relay_address,
+    check_relay_cidr,
+    parse_home_api,
+    parse_namespaces,
+    parse_ports,
+)
+from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
+from bridge.cli.options.option_declaration import CONSUMED, Option
+from bridge.cli.options.value_parsing import Duration, format_duration
+from bridge.node.node_option_parsing import (
+    parse_annotations,
+    parse_labels,
+    parse_limits,
+    parse_node_selector,
+    parse_taints,
+)
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.translation_options import DaemonSets, ServiceAccounts
+
+_RELAY_DEFAULTS = RelaySettings()
+_POD_ADDRESS = "the bridge's address is that of its pod"
+_LOCAL_FILE = "the pod cannot read a file of this machine"
+
+CLUSTERS = "Clusters"
+NODE = "Virtual node"
+CAPACITY = "Capacity"
+WORKLOADS = "Workloads"
+RELAY = "Connections between the clusters (--network relay)"
+KUBELET_API = "Kubelet API"
+INSTALLATION = "Installation in the home cluster"
+OUTPUT = "Logs and traces"
+
+#: Each is a key of one remote in the configuration of `bridge run`, and sets a field of
+#: `JoinSettings`.
+JOIN: tuple[Option, ...] = (
+    Option(
+        "kubeconfig",
+        "Kubeconfig of the remote cluster.",
+        CLUSTERS,
+        kind=Path,
+        required=True,
+        field="remote.path",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "context",
+        "Context of that kubeconfig. Default: its current context.",
+        CLUSTERS,
+        autocompletion=complete_contexts,
+        field="remote.context",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "home-kubeconfig",
+        "Kubeconfig of the home cluster. Default: as for kubectl.",
+        CLUSTERS,
+        kind=Path,
+        field="home.path",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "home-context",
+        "Context of the home kubeconfig. Default: its current context.",
+        CLUSTERS,
+        autocompletion=complete_home_contexts,
+        field="home.context",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "name",
+        "Name of the virtual node. Default: from the remote's context.",
+        NODE,
+        parse=check_name,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "take-over-claim",
+        "Take the virtual node over from the bridge of another home cluster with the same identity "
+        "(restored from a backup, or cloned). ID is in the error of the join that was refused. The "
+        "bridge then deletes remote pods that this home does not have. No effect afterwards.",
+        NODE,
+        metavar="ID",
+        parse=check_claim,
+    ),
+    Option(
+        "labels",
+        "Labels of the virtual node, KEY=VALUE[,KEY=VALUE], beside those that all remote nodes "
+        "share. Labels of an earlier join that are missing here are removed.",
+        NODE,
+        form="map",
+        parse=parse_labels,
+    ),
+    Option(
+        "annotations",
+        "Annotations of the virtual node, KEY=VALUE[,KEY=VALUE], as for labels.",
+        NODE,
+        form="map",
+        parse=parse_annotations,
+    ),
+    Option(
+        "taints",
+        "Taints of the virtual node, KEY=VALUE:EFFECT[,...], or none. A taint that a user removes "
+        "stays removed until this option changes.",
+        NODE,
+        default=DEFAULT_TAINTS,
+        form="list",
+        parse=parse_taints,
+    ),
+    Option(
+        "node-selector",
+        "Labels of remote nodes, KEY=VALUE[,KEY=VALUE]: only these nodes count as capacity, and "
+        "pods run on them. Default: all remote nodes.",
+        CAPACITY,
+        form="map",
+        parse=parse_node_selector,
+    ),
+    Option(
+        "reserve",
+        "Resources that the remote keeps for itself, such as cpu=2,memory=4Gi.",
+        CAPACITY,
+        form="map",
+        field="limits.reserve",
+    ),
+    Option(
+        "share",
+        "Share of the remaining resources that the virtual node offers, above 0 and at most 1.",
+        CAPACITY,
+        default="1",
+        field="limits.share",
+    ),
+    Option(
+        "cpu",
+        "Maximum CPU that the virtual node offers, such as 16 or 500m.",
+        CAPACITY,
+        field="limits.cpu",
+    ),
+    Option(
+        "memory",
+        "Maximum memory that the virtual node offers, such as 64Gi.",
+        CAPACITY,
+        field="limits.memory",
+    ),
+    Option(
+        "pods",
+        "Maximum number of pods on the virtual node.",
+        CAPACITY,
+        kind=int,
+        minimum=0,
+        field="limits.pods",
+    ),
+    Option(
+        "home-name",
+        "Value of {home} in the names of remote namespaces. Default: from the home cluster's "
+        "identity. Keep it the same in every join.",
+        WORKLOADS,
+        parse=check_home_name,
+    ),
+    Option(
+        "namespace-template",
+        "Names of remote namespaces. '{namespace}' alone keeps home's names; pods then run only in "
+        "namespaces that the bridge created or that were handed over to it.",
+        WORKLOADS,
+        default=DEFAULT_TEMPLATE,
+        field="template",
+    ),
+    Option(
+        "accept-namespaces",
+        "Remote namespaces to use once their administrators hand them over, NAME[,NAME], where * "
+        "matches any characters. Default: only namespaces that the bridge created.",
+        WORKLOADS,
+        metavar="NAMES",
+        form="list",
+        parse=parse_namespaces,
+    ),
+    Option(
+        "namespace-linger",
+        "Time that a remote namespace of the bridge and the copies in it remain after the last pod "
+        "that needs them.",
+        WORKLOADS,
+        kind=Duration(),
+        default=format_duration(NAMESPACE_LINGER),
+    ),
+    Option(
+        "network",
+        "flat: pods of both clusters reach each other by IP, and Services have endpoints of both. "
+        "relay: they do not, and the bridge forwards connections from home's Services to remote "
+        "pods. none: neither. auto: flat if remote pods accept connections from this machine, else "
+        "relay.",
+        WORKLOADS,
+        kind=NetworkChoice,
+        default="flat",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "relay-address",
+        "IP address at which home's nodes and pods reach the bridge, and on which it listens for "
+        "them. Default: as --address.",
+        RELAY,
+        parse=check_relay_address,
+        field="relay.address",
+        in_cluster=_POD_ADDRESS,
+    ),
+    Option(
+        "relay-ports",
+        "Ports to listen on, FIRST-LAST, for firewalls. Default: any free port. Each port of a "
+        "Service takes one per ready pod, up to 16.",
+        RELAY,
+        parse=parse_ports,
+        field="relay.ports",
+    ),
+    Option(
+        "relay-cidr",
+        "IP range at home, such as 10.77.0.0/24, for pods of headless Services. Each such pod has "
+        "an IP on this machine, to which home's nodes have to route the range. Requires "
+        "CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
+        RELAY,
+        metavar="CIDR",
+        parse=check_relay_cidr,
+        field="relay.cidr",
+        in_cluster="home's nodes cannot route an IP range to a pod; run the bridge on a machine, "
+        "or in pods of your own with hostNetwork",
+    ),
+    Option(
+        "relay-connections",
+        "Maximum number of open connections.",
+        RELAY,
+        kind=int,
+        minimum=1,
+        default=_RELAY_DEFAULTS.connections,
+        field="relay.connections",
+    ),
+    Option(
+        "relay-service-connections",
+        "Maximum number of open connections of one Service.",
+        RELAY,
+        kind=int,
+        minimum=1,
+        default=_RELAY_DEFAULTS.per_service,
+        field="relay.per_service",
+    ),
+    Option(
+        "relay-rate",
+        "Maximum number of new connections per second. Connections above it wait for some seconds, "
+        "Services in turn, and are then refused.",
+        RELAY,
+        kind=float,
+        minimum=1,
+        default=_RELAY_DEFAULTS.rate,
+        field="relay.rate",
+    ),
+    Option(
+        "relay-service-rate",
+        "Maximum number of new connections of one Service per second.",
+        RELAY,
+        kind=float,
+        minimum=1,
+        default=_RELAY_DEFAULTS.service_rate,
+        field="relay.service_rate",
+    ),
+    Option(
+        "relay-idle-timeout",
+        "Time without traffic after which a connection is closed.",
+        RELAY,
+        kind=Duration(1),
+        default=format_duration(_RELAY_DEFAULTS.idle),
+        field="relay.idle",
+    ),
+    Option(
+        "relay-image",
+        "Image of the bridge for relay agents, pods in the remote through which remote pods reach "
+        "home's Services. The bridge must reach home's pods by IP, as it does in the home cluster. "
+        "Default: no relay agents; nothing of the bridge runs in the remote.",
+        RELAY,
+        field="relay.image",
+    ),
+    Option(
+        "daemonsets",
+        "Pods of DaemonSets that are bound to the virtual node. skip: they do not run, and count "
+        "as available. run: they run like other pods.",
+        WORKLOADS,
+        kind=DaemonSets,
+        default="skip",
+    ),
+    Option(
+        "service-accounts",
+        "Identity of pods at an API server. home: tokens of home's ServiceAccounts, bound to the "
+        "pod. remote: the remote's ServiceAccount of the same name. none: no token.",
+        WORKLOADS,
+        kind=ServiceAccounts,
+        default="home",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "home-api-address",
+        "HOST[:PORT] at which remote pods reach home's API server. Default: the server of the home "
+        "kubeconfig, or an endpoint of home's Service kubernetes if pods cannot use that server "
+        "(loopback, a path, plain http, a proxy, tls-server-name).",
+        WORKLOADS,
+        parse=parse_home_api,
+        field="home_api",
+    ),
+    Option(
+        "unschedulable-timeout",
+        "Time after which a pod that the remote's scheduler cannot place becomes Failed at home, "
+        "so that its controller replaces it. Default: never.",
+        WORKLOADS,
+        kind=Duration(1),
+    ),
+    Option(
+        "address",
+        "IP address at which home's API server reaches the bridge. Default: the address that this "
+        "machine uses towards home's API server.",
+        KUBELET_API,
+        parse=check_address,
+        in_cluster=_POD_ADDRESS,
+    ),
+    Option(
+        "port",
+        "Port of the kubelet API (logs, exec, port-forward); 0 selects a free port.",
+        KUBELET_API,
+        kind=int,
+        minimum=0,
+        maximum=65535,
+        default=KUBELET_PORT,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "serving-certificate",
+        "Signer of the kubelet API's certificate. self-signed: the bridge. csr: home, once a "
+        "CertificateSigningRequest is approved (self-signed until then). API servers with "
+        "--kubelet-certificate-authority require csr or --tls-cert-file.",
+        KUBELET_API,
+        kind=ServingCertificate,
+        default="self-signed",
+        field="serving",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "cert-dir",
+        "Directory in which the bridge stores the certificate of csr and its key; one per virtual "
+        "node. Default: in ~/.local/state/cluster-bridge.",
+        KUBELET_API,
+        kind=Path,
+        in_cluster="each pod stores its own certificate",
+    ),
+    Option(
+        "tls-cert-file",
+        "Certificate of the kubelet API (PEM), reloaded when it changes. Default: by "
+        "--serving-certificate.",
+        KUBELET_API,
+        kind=Path,
+        field="certificate",
+        in_cluster=_LOCAL_FILE,
+    ),
+    Option(
+        "tls-private-key-file",
+        "Private key of --tls-cert-file (PEM).",
+        KUBELET_API,
+        kind=Path,
+        field="key",
+        in_cluster=_LOCAL_FILE,
+    ),
+    Option(
+        "anonymous-auth",
+        "Authenticate callers of the kubelet API without a credential as system:anonymous; home's "
+        "authorization decides what they may do. Default: reject them.",
+        KUBELET_API,
+        kind=bool,
+        default=False,
+    ),
+    Option(
+        "metrics",
+        "Source of resource metrics for kubectl top and autoscalers. kubelets: the remote's "
+        "kubelets (needs get nodes/proxy). api: its metrics API (needs list pods.metrics.k8s.io). "
+        "none: no metrics. auto: the first of these that the credential permits.",
+        KUBELET_API,
+        kind=MetricsChoice,
+        default="auto",
+    ),
+    Option(
+        "health-port",
+        "Port of /livez and /readyz over plain HTTP for probes, on --address or else on all "
+        "addresses. With it, a bridge that starts while a cluster is unreachable waits for the "
+        "cluster. Default: no port.",
+        KUBELET_API,
+        kind=int,
+        minimum=1,
+        maximum=65535,
+        in_cluster="the installation sets one",
+    ),
+)
+
+#: For a bridge in the home cluster only.
+INSTALL: tuple[Option, ...] = (
+    Option(
+        "dry-run",
+        "Show what would change, as home's API server reports it, and change nothing.",
+        INSTALLATION,
+        kind=bool,
+        default=False,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "image",
+        "Image of the bridge. Default: cluster-bridge of this version.",
+        INSTALLATION,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "namespace",
+        "Namespace of the installation; created if missing.",
+        INSTALLATION,
+        default="cluster-bridge",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "replicas",
+        "Number of bridges: one serves the node, the others stand by.",
+        INSTALLATION,
+        kind=int,
+        minimum=1,
+        default=2,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "bind",
+        "Namespace whose pods may run in the remote; repeatable. Bind more later with bridge rbac "
+        "namespace.",
+        INSTALLATION,
+        kind=list[str],
+        metavar="NAMESPACE",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "all-namespaces",
+        "Let pods of every namespace run in the remote. The bridge can then read all Secrets of "
+        "home and use every ServiceAccount.",
+        INSTALLATION,
+        kind=bool,
+        default=False,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "offload-webhook",
+        "Also install the webhook of bridge offload, with as many replicas, for API servers "
+        "without MutatingAdmissionPolicy.",
+        INSTALLATION,
+        kind=bool,
+        default=False,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "relay-from",
+        "Clients of the relay's ports, by a NetworkPolicy: pods of this namespace, or a network "
+        "such as 10.0.0.0/16; repeatable. Default: pods of all namespaces.",
+        INSTALLATION,
+        kind=list[str],
+        metavar="NAMESPACE|NETWORK",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "wait",
+        "Wait until the node is Ready.",
+        INSTALLATION,
+        kind=bool,
+        default=True,
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "timeout",
+        "Maximum time to wait for the node to be Ready.",
+        INSTALLATION,
+        kind=Duration(1),
+        default="3m",
+        in_cluster=CONSUMED,
+    ),
+)
+
+#: Of the whole process; keys at the top of the configuration of `bridge run`.
+PROCESS: tuple[Option, ...] = (
+    Option("verbose", "Show all log lines.", OUTPUT, kind=bool, default=False, short="-v"),
+    Option(
+        "log-format",
+        "Format of log lines: console for people, json for log collectors.",
+        OUTPUT,
+        kind=LogFormat,
+        default="console",
+    ),
+    Option(
+        "traces",
+        "URL of an OpenTelemetry collector (OTLP over HTTP) that receives traces. Default: "
+        "OTEL_EXPORTER_OTLP_ENDPOINT, or else no traces.",
+        OUTPUT,
+        form="text",
+    ),
+)
+
+
+def join_settings(values: Mapping[str, Any]) -> JoinSettings:
+    """The settings from a value for each option of `JOIN`, by parameter name; None is the default.
+
+    Raises SettingsError if a value, or a combination of options, is invalid.
+    """
+    _check_combinations(values)
+    parts: dict[str, dict[str, Any]] = {it: {} for it in ("", "remote", "home", "relay", "limits")}
+    for option in JOIN:
+        value = values[option.parameter]
+        if value is not None:
+            part, _, field = (option.field or option.parameter).rpartition(".")
+            parts[part][field] = option.parse(value) if option.parse else value
+    limits: dict[str, Any] = dict.fromkeys(("reserve", "cpu", "memory", "pods")) | parts["limits"]
+    return JoinSettings(
+        remote=KubeconfigRef(**parts["remote"]),
+        home=KubeconfigRef(**parts["home"]),
+        relay=RelaySettings(**parts["relay"]),
+        limits=parse_limits(**limits),
+        **parts[""],
+    )
+
+
+def _check_combinations(values: Mapping[str, Any]) -> None:
+    certificate, serving = values["tls_cert_file"], values["serving_certificate"]
+    if (certificate is None) != (values["tls_private_key_file"] is None):
+        raise SettingsError("--tls-cert-file and --tls-private-key-file require each other")
+    if certificate is not None and serving != "self-signed":
+        raise SettingsError("--tls-cert-file and --serving-certificate exclude each other")
+    if values["cert_dir"] is not None and serving != "csr":
+        raise SettingsError("--cert-dir requires --serving-certificate csr")
+    for option in ("relay_image", "relay_cidr"):
+        if values[option] and values["network"] not in ("relay", "auto"):
+            flag = f"--{option.replace('_', '-')}"
+            raise SettingsError(f"{flag} requires --network relay or auto, not {values['network']}")

@@ -1,0 +1,141 @@
+"""Dials pods of the remote from this machine, to find out whether the pod networks are
+connected."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bridge.base.join_settings import NetworkChoice
+from bridge.rbac import permissions
+from sync.kube.client import KubeClient
+from sync.kube.resources import PODS
+from translators.objects import Object, is_ready, name_of, namespace_of
+from translators.translation_options import Network
+
+#: Timeout of a connection in seconds.
+CONNECT_SECONDS = 3.0
+#: How many pods are dialed, and of how many they are chosen.
+MAX_DIALED, PAGE_LIMIT = 3, "100"
+
+
+@dataclass(frozen=True, slots=True)
+class DialResults:
+    """Pods of the remote, by the result of one connection attempt each."""
+
+    accepted: Sequence[Object]
+    refused: Sequence[Object]
+    timed_out: Sequence[Object]
+    """Pods whose address did not respond."""
+
+    @property
+    def count(self) -> int:
+        """The number of pods dialed."""
+        return len(self.accepted) + len(self.refused) + len(self.timed_out)
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedNetwork:
+    """A network mode, and why ``auto`` selected it ("" where the mode was configured)."""
+
+    mode: Network
+    reason: str = ""
+
+
+async def select_network(
+    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient
+) -> SelectedNetwork:
+    """The configured network mode; for ``auto`` ``flat`` where all dialed pods accept a connection
+    and no pod of home has one of their addresses, else ``relay``. Raises KubeError."""
+    if choice != "auto":
+        return SelectedNetwork(choice)
+    dialed = await dial_pods(remote)
+    if dialed.timed_out:
+        return SelectedNetwork("relay", f"no response from {_describe(dialed.timed_out)}")
+    if dialed.refused:
+        reason = f"{_describe(dialed.refused)} refused a connection, which is inconclusive"
+        return SelectedNetwork("relay", reason)
+    if not dialed.accepted:
+        return SelectedNetwork("relay", "no pod of the remote is ready to be dialed")
+    at_home = [pod for pod in dialed.accepted if await _is_at_home(home, pod_ip(pod))]
+    if at_home:
+        reason = f"home has pods with the addresses of {_describe(at_home)}"
+        return SelectedNetwork("relay", reason)
+    return SelectedNetwork("flat", f"{dialed.count} pod(s) of the remote accept a connection")
+
+
+async def dial_pods(remote: KubeClient) -> DialResults:
+    """Dials a few ready pods of the remote, preferably on different nodes. Raises KubeError."""
+    page, _ = await remote.list_page(
+        PODS, query={"limit": PAGE_LIMIT, "fieldSelector": "status.phase=Running"}
+    )
+    pods = [pod for pod in page.items if _has_address(pod)]
+    # Pods that declare a port come first.
+    pods.sort(key=lambda pod: not list(_ports(pod)))
+    chosen = _spread(pods)[:MAX_DIALED]
+    answers = await asyncio.gather(*(_dial(pod) for pod in chosen))
+
+    def with_result(expected: bool | None) -> list[Object]:
+        return [pod for pod, answer in zip(chosen, answers, strict=True) if answer is expected]
+
+    return DialResults(
+        accepted=with_result(True), refused=with_result(False), timed_out=with_result(None)
+    )
+
+
+def pod_ip(pod: Object) -> str:
+    """The IP of the pod; "" for none."""
+    return str((pod.get("status") or {}).get("podIP") or "")
+
+
+async def _is_at_home(home: KubeClient, address: str) -> bool:
+    query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
+    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
+    return bool(found.get("items"))
+
+
+def describe_pod(pod: Object) -> str:
+    """``NAMESPACE/NAME at IP``."""
+    return f"{namespace_of(pod)}/{name_of(pod)} at {pod_ip(pod)}"
+
+
+def _describe(pods: Iterable[Object]) -> str:
+    return ", ".join(map(describe_pod, pods))
+
+
+def _has_address(pod: Object) -> bool:
+    return bool(is_ready(pod) and pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+
+
+def _ports(pod: Object) -> Iterable[int]:
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("protocol", "TCP") == "TCP" and port.get("containerPort"):
+                yield int(port["containerPort"])
+
+
+def _spread(pods: list[Object]) -> list[Object]:
+    """The pods, beginning with one of each node."""
+    first: dict[str, Object] = {}
+    for pod in pods:
+        first.setdefault(str((pod.get("spec") or {}).get("nodeName")), pod)
+    chosen = list(first.values())
+    return chosen + [pod for pod in pods if all(pod is not it for it in chosen)]
+
+
+async def _dial(pod: Object) -> bool | None:
+    """Whether the pod accepts a connection; None where its address does not respond."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))
+    except ConnectionRefusedError:
+        return False
+    except (OSError, TimeoutError):
+        return None
+    writer.close()
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await writer.wait_closed()
+    return True

@@ -1,0 +1,107 @@
+"""Validates the range of `--relay-cidr`: usable on this machine, and unused at home.
+
+Only what the credential may list anyway is compared. The range of home's Services is known where
+home has ServiceCIDRs (Kubernetes 1.33 and newer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Iterable
+
+from bridge.rbac import permissions
+from bridge.rbac.permissions import Permission
+from bridge.relay.forward import local_route
+from sync.kube.api_errors import NotFound
+from sync.kube.client import KubeClient
+from sync.kube.resources import PODS
+from translators.objects import Object, name_of, namespace_of
+from translators.relay.ipam import IpNetwork
+
+#: How many of home's pods and nodes are compared.
+PAGE_LIMIT = "200"
+_NODES, _SERVICE_CIDRS = permissions.HOME_RANGES
+
+
+async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
+    """Why the range cannot be used and what to do, in one sentence; "" where it can. ``address`` is
+    the one at which home's nodes reach this bridge. Raises KubeError."""
+    requested = ipaddress.ip_network(cidr)
+    if ipaddress.ip_address(address) in requested:
+        return (
+            f"--relay-cidr {cidr} contains the bridge's own address, {address}; choose an unused "
+            "range"
+        )
+    if home.config.in_cluster and (pod := await _pod_at(home, address)):
+        return (
+            f"--relay-cidr needs the network of a node, but this bridge runs in pod {pod} with its "
+            "own network namespace, to which home's nodes cannot route a range; set hostNetwork: "
+            "true on the pod, or run the bridge on a machine"
+        )
+    try:
+        await asyncio.to_thread(local_route.check_available, cidr)
+    except local_route.LocalRouteError as error:
+        return str(error)
+    pods = await home.request(
+        "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS
+    )
+    pod_ranges = _pod_ranges(pods.get("items") or ())
+    for taken, owner in (*pod_ranges, *await _node_ranges(home), *await _service_ranges(home)):
+        if taken.version == requested.version and taken.overlaps(requested):
+            return f"--relay-cidr {cidr} overlaps with {taken} of {owner}; choose an unused range"
+    return ""
+
+
+async def _pod_at(home: KubeClient, address: str) -> str:
+    """The pod with this address and its own network namespace; "" for none."""
+    query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
+    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
+    for pod in found.get("items") or ():
+        if not (pod.get("spec") or {}).get("hostNetwork"):
+            return f"{namespace_of(pod)}/{name_of(pod)}"
+    return ""
+
+
+def _pod_ranges(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    for pod in pods:
+        status = pod.get("status") or {}
+        for entry in status.get("podIPs") or ():
+            if entry.get("ip"):
+                owner = f"pod {namespace_of(pod)}/{name_of(pod)}"
+                yield ipaddress.ip_network(str(entry["ip"])), owner
+
+
+async def _node_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
+    """Addresses and pod CIDRs of nodes; empty where the credential may not list nodes."""
+    return [
+        found for node in await _list_if_granted(home, _NODES) for found in _ranges_of_node(node)
+    ]
+
+
+async def _service_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
+    return [
+        (ipaddress.ip_network(text), "home's Services")
+        for known in await _list_if_granted(home, _SERVICE_CIDRS)
+        for text in (known.get("spec") or {}).get("cidrs") or ()
+    ]
+
+
+async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Object]:
+    """Lists objects that the credential need not see; empty where it may not, or where home does
+    not know the resource."""
+    if not await permissions.are_granted(home, [permission]):
+        return []
+    path, query = permission.resource.path(), {"limit": PAGE_LIMIT}
+    try:
+        found = await home.request("GET", path, query=query, timeout=permissions.REQUEST_SECONDS)
+    except NotFound:
+        return []
+    return list(found.get("items") or ())
+
+
+def _ranges_of_node(node: Object) -> Iterable[tuple[IpNetwork, str]]:
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
+    for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
+        yield ipaddress.ip_network(text), f"node {name_of(node)}"

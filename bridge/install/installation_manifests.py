@@ -1,0 +1,151 @@
+"""Renders the objects of an installation, in the order in which they are applied. Pure."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+
+from bridge.base.recommended_labels import APP, NAME_LABEL
+from bridge.install import pod_template, webhook_manifests
+from bridge.install.installation import (
+    ANNOTATION_HASH,
+    ANNOTATION_NODE,
+    KUBECONFIG_KEY,
+    Installation,
+    labels,
+    object_metadata,
+)
+from bridge.rbac import rbac_manifests
+from translators.objects import Object
+
+#: The container's folder with the remote's kubeconfig.
+KUBECONFIG_FOLDER = "/etc/cluster-bridge"
+#: The container's folder for a certificate that home signed; a memory volume.
+CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # in the container
+HEALTH_PORT = 8081
+
+
+def render(installation: Installation, kubeconfig: str) -> list[Object]:
+    """All objects, including the Secret with the remote's kubeconfig."""
+    rbac = rbac_manifests.home_objects(
+        installation.permissions,
+        installation.account,
+        installation.bound_namespaces,
+        all_namespaces=installation.all_namespaces,
+    )
+    objects = [
+        *(_labelled(installation, it) for it in rbac),
+        _secret(installation, kubeconfig),
+        pod_template.disruption_budget(object_metadata(installation), labels(installation.node)),
+        *(
+            [_network_policy(installation)]
+            if installation.permissions.network in ("relay", "auto")
+            else []
+        ),
+        _deployment(installation, kubeconfig),
+    ]
+    return (
+        objects + webhook_manifests.render_webhook(installation)
+        if installation.offload_webhook
+        else objects
+    )
+
+
+def _labelled(installation: Installation, obj: Object) -> Object:
+    """The object with the installation's labels. The namespace, which may be shared, only gets the
+    label that marks it as created by a bridge."""
+    labelled = copy.deepcopy(obj)
+    is_namespace = labelled["kind"] == "Namespace"
+    labelled["metadata"]["labels"] = (
+        {NAME_LABEL: APP} if is_namespace else labels(installation.node)
+    )
+    return labelled
+
+
+def _secret(installation: Installation, kubeconfig: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": object_metadata(installation),
+        "type": "Opaque",
+        "data": {KUBECONFIG_KEY: base64.b64encode(kubeconfig.encode()).decode()},
+    }
+
+
+def _network_policy(installation: Installation) -> Object:
+    """Everyone may connect to the kubelet API and the health port: home's API server and kubelets
+    connect from node addresses. The relay's listeners only accept ``relay_from``."""
+    open_ports = [{"protocol": "TCP", "port": port} for port in (installation.port, HEALTH_PORT)]
+    peers = [_peer(it) for it in installation.relay_from] or [{"namespaceSelector": {}}]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": object_metadata(installation),
+        "spec": {
+            "podSelector": {"matchLabels": labels(installation.node)},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"ports": open_ports}, {"from": peers}],
+        },
+    }
+
+
+def _peer(source: str) -> Object:
+    if "/" in source:
+        return {"ipBlock": {"cidr": source}}
+    return {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": source}}}
+
+
+def _deployment(installation: Installation, kubeconfig: str) -> Object:
+    pod_labels = labels(installation.node)
+    secret = {"secretName": installation.name, "defaultMode": 0o440}
+    spec = pod_template.pod_spec(
+        installation.name,
+        _container(installation),
+        pods=pod_labels,
+        volumes=[{"name": "kubeconfig", "secret": secret}],
+    )
+    annotations = {ANNOTATION_HASH: kubeconfig_digest(kubeconfig)}
+    return pod_template.deployment(
+        object_metadata(installation, annotations={ANNOTATION_NODE: installation.node}),
+        replicas=installation.replicas,
+        template={"metadata": {"labels": pod_labels, "annotations": annotations}, "spec": spec},
+        pods=pod_labels,
+    )
+
+
+def kubeconfig_digest(kubeconfig: str) -> str:
+    """A digest that distinguishes credentials and reveals none."""
+    return hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
+
+
+def container_arguments(installation: Installation) -> list[str]:
+    """The arguments of the bridge's container."""
+    permissions = installation.permissions
+    arguments = [
+        f"--kubeconfig={KUBECONFIG_FOLDER}/{KUBECONFIG_KEY}",
+        f"--name={installation.node}",
+        f"--address={pod_template.POD_IP}",
+        f"--port={installation.port}",
+        f"--health-port={HEALTH_PORT}",
+    ]
+    if permissions.network != "flat":
+        arguments.append(f"--network={permissions.network}")
+    if permissions.service_accounts != "home":
+        arguments.append(f"--service-accounts={permissions.service_accounts}")
+    if permissions.serving == "csr":
+        arguments += [f"--serving-certificate={permissions.serving}", f"--cert-dir={CERT_DIR}"]
+    # The kubelet expands $(NAME); $$ escapes it.
+    return ["join", *arguments, *(it.replace("$(", "$$(") for it in installation.arguments)]
+
+
+def _container(installation: Installation) -> Object:
+    return pod_template.container(
+        "bridge",
+        installation.image,
+        container_arguments(installation),
+        ports={"kubelet": installation.port, "health": HEALTH_PORT},
+        probed={"port": "health"},
+        resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        mounts=[{"name": "kubeconfig", "mountPath": KUBECONFIG_FOLDER, "readOnly": True}],
+    )

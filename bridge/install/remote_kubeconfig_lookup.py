@@ -1,0 +1,68 @@
+"""Chooses the kubeconfig of a virtual node's remote for commands without ``--kubeconfig``.
+
+In this order: the one from the options; the one of the last join, which the Node records, if its
+file is on this machine; the one in the Secret of an installation in home's cluster, if the
+credential may read it. The last one is untrusted input: see `bridge.install.installation_lookup`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+from bridge.install import installation_lookup
+from bridge.node import node_object
+from sync.kube.client import KubeClient
+from sync.kube.credentials import KubeconfigRef
+from translators.objects import Object, metadata, name_of
+
+
+class RemoteKubeconfig(NamedTuple):
+    """A kubeconfig, and its description for messages."""
+
+    ref: KubeconfigRef
+    description: str
+
+
+async def resolve_remote_kubeconfig(
+    stack: AsyncExitStack,
+    home: KubeClient,
+    node: Object,
+    option: KubeconfigRef | None,
+    *,
+    warn: Callable[[str], None],
+) -> RemoteKubeconfig | None:
+    """The kubeconfig of the Node's remote, valid until ``stack`` is closed; None if there is none.
+
+    ``warn`` receives a line for each ignored Secret. Raises KubeError.
+    """
+    if ref := option or _recorded_kubeconfig(node):
+        return RemoteKubeconfig(ref, str(ref))
+    stored = await installation_lookup.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
+    if stored is None:
+        return None
+    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored.content)))
+    return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
+
+
+def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
+    annotations = metadata(node).get("annotations") or {}
+    files = str(annotations.get(node_object.ANNOTATION_KUBECONFIG) or "")
+    if not any(Path(file).is_file() for file in files.split(os.pathsep) if file):
+        return None
+    return KubeconfigRef(Path(files), annotations.get(node_object.ANNOTATION_CONTEXT))
+
+
+@contextlib.contextmanager
+def temporary_kubeconfig(content: bytes) -> Iterator[Path]:
+    """A file with this content that only this user can read, deleted when the block ends."""
+    with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
+        path = Path(folder) / "kubeconfig"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        yield path

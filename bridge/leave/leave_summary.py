@@ -1,0 +1,212 @@
+"""The state that `bridge leave` works on, and the text that describes it to the user. Pure.
+
+`removal_lines` lists what will be removed, `warning_lines` what stays and the consequences,
+`leftover_lines` what could not be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bridge.certificates.cert_dir import CertDir
+from bridge.install.installation_lookup import ExistingInstallation
+from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.remote_claim.claim_record import Claim
+from sync.cleanup.remote_inventory import Inventory
+from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.names import label_value
+from translators.objects import Object, name_of, namespace_of
+
+#: Objects of a kind that are listed before the rest is only counted.
+MAX_LISTED = 20
+#: Default of the longest wait for pods, in seconds: an uninstallation must not hang, and most grace
+#: periods are shorter.
+DEFAULT_TIMEOUT = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveSettings:
+    """Options of `bridge leave`."""
+
+    name: str
+    home: KubeconfigRef
+    remote: KubeconfigRef | None
+    """None for the kubeconfig that the Node records."""
+    force: bool
+    """Continue although a bridge serves the node, or the remote cannot be reached."""
+    drain: bool = False
+    """Evict the pods first, within their PodDisruptionBudgets."""
+    keep_workloads: bool = False
+    """Change nothing in the remote."""
+    timeout: float = DEFAULT_TIMEOUT
+    """Longest wait for pods, in seconds."""
+    cert_dir: Path | None = None
+    """Folder of the serving certificate; None for the one that the Node records."""
+
+
+@dataclass(slots=True)
+class HomeState:
+    """Everything of the node in the home cluster and on this machine."""
+
+    home_id: str
+    node: Object | None
+    lease: Object | None
+    pods: list[Object]
+    certificate_requests: list[Object]
+    """CertificateSigningRequests."""
+    sibling_nodes: set[str] | None
+    """Label values of the home's other virtual nodes for the same remote; None if unknown."""
+    certificate_store: CertDir | None
+    """None if this machine stores no certificate of the node."""
+    relay_slices: list[Object] = field(default_factory=list)
+    """EndpointSlices that route home's Services to the bridge."""
+    relay_cidr: str = ""
+    """The range of a local route that a killed bridge left on this machine; "" for none."""
+    installation: ExistingInstallation | None = None
+    """What `bridge install` installed."""
+    warnings: list[str] = field(default_factory=list)
+    """Secrets with an installation's labels that were ignored, and why."""
+    offloaded_namespaces: list[str] = field(default_factory=list)
+    """Namespaces whose pods the installation's webhook mutates."""
+
+
+@dataclass(slots=True)
+class RemoteState:
+    """Everything of the node in the remote cluster."""
+
+    client: KubeClient | None = None
+    """None if the remote cannot be reached."""
+    failure: str = ""
+    """Why something was not removed; "" if nothing failed."""
+    inventory: Inventory = field(default_factory=Inventory)
+    claim: Claim | None = None
+    """The claim of this home's bridges on the remote, if there is one."""
+
+
+def removal_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """The objects that will be removed, one object or group per line."""
+    lines = []
+    if home_state.node is not None:
+        lines.append(f"home:   Node {settings.name} and its Lease")
+    elif home_state.lease is not None:
+        lines.append(f"home:   Lease {LEASE_NAMESPACE}/{settings.name}")
+    requests = home_state.certificate_requests
+    lines += [f"home:   CertificateSigningRequest {name_of(it)}" for it in requests]
+    lines += _object_lines("home:   Pod", home_state.pods)
+    lines += _object_lines("home:   EndpointSlice", home_state.relay_slices)
+    if home_state.installation is not None:
+        lines += home_state.installation.lines()
+    if home_state.certificate_store is not None:
+        lines.append(f"here:   the node's certificate and key in {home_state.certificate_store}")
+    if home_state.relay_cidr:
+        lines.append(f"here:   the local route for {home_state.relay_cidr}")
+    return lines if settings.keep_workloads else lines + remote_lines(remote_state.inventory)
+
+
+def warning_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """The objects that stay, and other consequences to know before confirming."""
+    lines = []
+    if home_state.offloaded_namespaces:
+        lines.append(_WITHOUT_WEBHOOK.format(", ".join(home_state.offloaded_namespaces)))
+    if remote_state.client is None:
+        return [
+            *lines,
+            f"remote: cannot be reached, so nothing is removed there: {remote_state.failure}",
+        ]
+    if settings.keep_workloads:
+        return lines + _keep_workloads_lines(settings, remote_state.inventory)
+    return lines + shared_lines(remote_state.inventory)
+
+
+_WITHOUT_WEBHOOK = (
+    "home: namespace(s) {} are offloaded, and the webhook that is removed no longer mutates their "
+    "pods; `bridge offload` lists what does, `bridge unoffload` stops offloading"
+)
+
+
+def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list[str]:
+    pods, copies = len(inventory.pods), len(inventory.copies)
+    stays = (
+        f"remote: {pods} pod(s) and {copies} object(s) for them stay as they are, with their "
+        "labels. No bridge manages them from now on: failed or deleted pods are not replaced; "
+        "ConfigMaps, Secrets and endpoints are not updated; tokens of home's service accounts "
+        "expire; and a pod with restartPolicy Never that has not started never starts"
+    )
+    runs_twice = (
+        "home: controllers create replacements elsewhere, so their workload runs twice from now "
+        f"on; joining again as {settings.name} would remove what stays"
+    )
+    return [stays, runs_twice]
+
+
+def leftover_lines(
+    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
+) -> list[str]:
+    """The objects that could not be removed, and the command that removes them later."""
+    node = label_value(settings.name)
+    if remote_state.client is not None:
+        lines = remote_lines(remote_state.inventory)
+    else:
+        lines = _object_lines("remote: the remote pod of home's Pod", home_state.pods)
+        lines.append("remote: the objects that were copied for these pods, and their namespaces")
+    later = (
+        "remote: when it is reachable again, `bridge prune --kubeconfig REMOTE --remove "
+        f"{home_state.home_id} --node {node}` removes the rest"
+    )
+    return [
+        f"remote: not everything was removed: {remote_state.failure}",
+        *(f"{line}: may be left" for line in lines),
+        later,
+    ]
+
+
+def shared_lines(inventory: Inventory) -> list[str]:
+    """The copies that stay because other virtual nodes use them."""
+    lines = [
+        f"remote: {it.resource.kind} {namespace_of(it.copy)}/{name_of(it.copy)} stays: pods of "
+        f"virtual node {it.user} use it"
+        for it in inventory.shared[:MAX_LISTED]
+    ]
+    if (more := len(inventory.shared) - MAX_LISTED) > 0:
+        lines.append(f"remote: {more} more object(s) stay for the same reason")
+    return lines
+
+
+def format_counts(inventory: Inventory) -> str:
+    """The number of objects of an inventory by kind, as part of a sentence."""
+    counts = {
+        "Pod": len(inventory.pods),
+        "copy": len(inventory.copies),
+        "Namespace": len(inventory.namespaces),
+    }
+    return ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
+
+
+def remote_lines(inventory: Inventory) -> list[str]:
+    """The objects of an inventory of the remote, one per line."""
+    lines = _object_lines("remote: Pod", inventory.pods)
+    for resource in dict.fromkeys(resource for resource, _ in inventory.copies):
+        copies = [copy for kind, copy in inventory.copies if kind is resource]
+        lines += _object_lines(f"remote: {resource.kind}", copies)
+    lines += [
+        f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
+        for namespace in inventory.namespaces[:MAX_LISTED]
+    ]
+    if (more := len(inventory.namespaces) - MAX_LISTED) > 0:
+        lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
+    return lines
+
+
+def _object_lines(prefix: str, objects: Iterable[Object]) -> list[str]:
+    all_objects = list(objects)
+    lines = [f"{prefix} {namespace_of(obj)}/{name_of(obj)}" for obj in all_objects[:MAX_LISTED]]
+    if len(all_objects) > MAX_LISTED:
+        lines.append(f"{prefix}: {len(all_objects) - MAX_LISTED} more")
+    return lines

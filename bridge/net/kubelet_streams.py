@@ -1,0 +1,92 @@
+"""The open streams of the kubelet API: counted by kind, bounded in all and per namespace of home
+(`bridge.net.open_file_budget`), and ended together when the server stops."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from bridge.net.error_responses import HttpError
+from bridge.net.open_file_budget import MAX_STREAMS, ExceededLimit, NamespaceLimit
+from bridge.net.splice import Direction
+
+#: Seconds after which a rejected caller may retry.
+_RETRY_AFTER = "5"
+
+
+def current_task_canceller() -> Callable[[], object]:
+    """Ends a stream that has no end of its own (yet): cancels the calling task."""
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a stream is opened outside of a task")
+    return task.cancel
+
+
+class Stream:
+    """One open stream. ``end`` starts its end and returns at once; ``count_bytes`` counts bytes,
+    *in* from the caller and *out* to the caller."""
+
+    def __init__(
+        self, end: Callable[[], object], count_bytes: Callable[[Direction, int], None]
+    ) -> None:
+        self.end = end
+        self.count_bytes = count_bytes
+
+
+class ActiveStreams:
+    """All streams of one server: logs, exec, attach, port-forward and run."""
+
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self.counts: Counter[str] = Counter()
+        """Open streams by kind: logs, exec, attach, portforward, run."""
+        self.bytes: Counter[tuple[str, Direction]] = Counter()
+        """Bytes so far, by kind and direction."""
+        self.limit = limit
+        """The maximum of open streams, over all kinds and namespaces."""
+        self.namespace_limit = NamespaceLimit(limit)
+        """Open streams by namespace of home."""
+        self.rejected: Counter[ExceededLimit] = Counter({"limit": 0, "namespace-limit": 0})
+        """Rejected streams so far, by the limit they exceeded."""
+        self._open: set[Stream] = set()
+
+    @contextmanager
+    def track(self, kind: str, namespace: str, end: Callable[[], object]) -> Iterator[Stream]:
+        """Counts one stream of a namespace of home while it lasts. Raises HttpError (429) when
+        the limit, of all namespaces or of this one, is reached."""
+        if limit := self.namespace_limit.exceeded(namespace):
+            self.rejected[limit] += 1
+            raise HttpError(
+                429,
+                f"{self._limit_message(limit, namespace)}; end some of them (logs -f, exec, "
+                "attach, port-forward) and try again",
+                headers={"Retry-After": _RETRY_AFTER},
+            )
+        self.namespace_limit.acquire(namespace)
+        stream = Stream(end, functools.partial(self._count_bytes, kind))
+        self._open.add(stream)
+        self.counts[kind] += 1
+        try:
+            yield stream
+        finally:
+            self.counts[kind] -= 1
+            self._open.discard(stream)
+            self.namespace_limit.release(namespace)
+
+    def _limit_message(self, limit: ExceededLimit, namespace: str) -> str:
+        if limit == "limit":
+            return f"the bridge has {self.limit} streams open, which is its limit"
+        return (
+            f"namespace {namespace} has {self.namespace_limit.used_by(namespace)} streams open, "
+            f"which is its share: a namespace leaves as many of the {self.limit} free as it has"
+        )
+
+    def _count_bytes(self, kind: str, direction: Direction, count: int) -> None:
+        self.bytes[kind, direction] += count
+
+    def end_all(self) -> None:
+        """Starts the end of every open stream."""
+        for stream in list(self._open):
+            stream.end()

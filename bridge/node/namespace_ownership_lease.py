@@ -1,0 +1,107 @@
+"""The record of the remote namespaces that this home created, kept in a Lease at home.
+
+All virtual nodes of home share the Lease and have one annotation each, so that a merge patch of one
+does not affect the others. The Lease is never held or renewed: it is a Lease because the bridge may
+write Leases in this namespace anyway, and hardly anybody else does.
+`sync.namespaces.namespace_ownership` uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_errors import AlreadyExists, NotFound
+from sync.kube.client import KubeClient
+from sync.kube.resources import LEASES
+from sync.namespaces.namespace_ownership import OwnershipEntries
+from translators.identity import DOMAIN
+from translators.names import label_value
+from translators.objects import Object, metadata, uid_of
+
+#: Differs from all other Leases there: a node's Lease has the node's name, an election's begins
+#: with ``cluster-bridge-``.
+NAME = f"namespaces.{DOMAIN}"
+_PREFIX = f"namespaces.{DOMAIN}/"
+
+
+class NamespaceRecord:
+    """The record of one virtual node. ``home`` is a fenced client."""
+
+    def __init__(self, home: KubeClient, node: str) -> None:
+        self._home = home
+        self._key = _key(node)
+        self.fresh = False
+        """Whether home had no such node when the bridge started."""
+
+    async def read(self) -> OwnershipEntries:
+        """This node's and the other nodes' namespaces. Raises KubeError."""
+        lease = await _get(self._home)
+        entries = _entries(lease)
+        own = entries.pop(self._key, None)
+        others = frozenset(it for several in entries.values() for it in several)
+        return OwnershipEntries(own, others, fresh=self.fresh)
+
+    async def write(self, entries: Collection[str]) -> None:
+        """Replaces this node's namespaces; creates the Lease where there is none. Raises
+        KubeError."""
+        meta: Object = {"annotations": {self._key: ",".join(entries)}}
+        try:
+            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
+        except NotFound:
+            await self._make(meta)
+
+    async def _make(self, meta: Object) -> None:
+        lease: Object = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {**meta, "name": NAME, "namespace": LEASE_NAMESPACE},
+        }
+        try:
+            await self._home.create(LEASES, lease, namespace=LEASE_NAMESPACE)
+        except AlreadyExists:  # By another node's bridge.
+            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
+
+
+async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
+    """The namespaces that the virtual node recorded. Raises KubeError."""
+    return _entries(await _get(home)).get(_key(node), frozenset())
+
+
+async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
+    """Removes a virtual node's namespaces except ``staying``, and the Lease with its last entry.
+    Raises KubeError."""
+    lease = await _get(home)
+    entries = _entries(lease)
+    if lease is None or _key(node) not in entries:
+        return
+    if staying or len(entries) > 1:
+        text = ",".join(staying) or None
+        patch = {"metadata": {"uid": uid_of(lease), "annotations": {_key(node): text}}}
+        await home.patch(LEASES, NAME, patch, namespace=LEASE_NAMESPACE)
+    else:
+        version = str(metadata(lease).get("resourceVersion") or "")
+        await home.delete(
+            LEASES, NAME, namespace=LEASE_NAMESPACE, uid=uid_of(lease), resource_version=version
+        )
+
+
+async def _get(home: KubeClient) -> Object | None:
+    try:
+        return await home.get(LEASES, NAME, namespace=LEASE_NAMESPACE)
+    except NotFound:
+        return None
+
+
+def _entries(lease: Object | None) -> dict[str, frozenset[str]]:
+    """The recorded namespaces, by annotation."""
+    annotations = metadata(lease or {}).get("annotations") or {}
+    return {
+        key: frozenset(filter(None, str(text).split(",")))
+        for key, text in annotations.items()
+        if key.startswith(_PREFIX)
+    }
+
+
+def _key(node: str) -> str:
+    return _PREFIX + label_value(node)

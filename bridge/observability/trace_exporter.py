@@ -1,0 +1,167 @@
+"""Exports OpenTelemetry traces: a span for each reconcile, with a child span for each API request.
+
+Disabled unless `--traces`, ``OTEL_EXPORTER_OTLP_ENDPOINT`` or
+``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`` names a collector of OTLP over HTTP; the SDK's other
+variables (headers, sampler, resource) apply. The packages are the extra ``traces`` and are imported
+only when enabled. A collector that does not answer costs spans and a log line, and blocks nothing.
+Spans name a failure by its type, because messages can quote request bodies.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
+
+from bridge.base.version import version
+from sync.base import tracing
+from sync.kube.api_errors import ApiError
+from sync.runtime.log_fields import NODE
+
+if TYPE_CHECKING:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+log = logging.getLogger(__name__)
+
+#: The command that installs the packages.
+INSTALL_COMMAND = "pip install 'cluster-bridge[traces]'"
+#: Environment variables that enable traces.
+ENDPOINT_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+#: Path of spans below a collector's address (OTLP over HTTP).
+TRACES_PATH = "/v1/traces"
+#: Seconds for exporting the last spans at the end.
+FLUSH_SECONDS = 2.0
+
+
+def is_installed() -> bool:
+    """Whether the OpenTelemetry packages are installed."""
+    modules = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http")
+    try:
+        return all(importlib.util.find_spec(name) is not None for name in modules)
+    except ModuleNotFoundError:
+        return False
+
+
+@contextmanager
+def export_traces(endpoint: str) -> Iterator[None]:
+    """Exports spans of the block to ``endpoint``, or to the endpoint of the environment; without
+    either there are none. At the end, exports the last spans within `FLUSH_SECONDS`."""
+    configured = endpoint or next(
+        (os.environ[it] for it in ENDPOINT_VARIABLES if os.environ.get(it)), ""
+    )
+    if not configured or (not endpoint and os.environ.get("OTEL_TRACES_EXPORTER") == "none"):
+        yield
+        return
+    if not is_installed():
+        log.warning(
+            "traces are disabled: their packages are not installed; run %s", INSTALL_COMMAND
+        )
+        yield
+        return
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    # The SDK logs every failed attempt to reach a collector.
+    logging.getLogger("opentelemetry").setLevel(logging.ERROR)
+    with spans_to(OTLPSpanExporter(endpoint=_spans_url(endpoint) if endpoint else None)):
+        yield
+
+
+@contextmanager
+def spans_to(exporter: SpanExporter) -> Iterator[None]:
+    """Exports spans of the block to this exporter."""
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    attributes = {"service.version": version()}
+    if not os.environ.get("OTEL_SERVICE_NAME"):
+        attributes["service.name"] = "cluster-bridge"
+    provider = TracerProvider(resource=Resource.create(attributes), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    tracing.set_tracer(_OpenTelemetryTracer(provider.get_tracer("cluster-bridge", version())))
+    try:
+        yield
+    finally:
+        tracing.set_tracer(None)
+        _flush(provider, exporter)
+
+
+def _flush(provider: TracerProvider, exporter: SpanExporter) -> None:
+    """Exports the remaining spans; gives up on a collector that does not answer in time."""
+    ending = threading.Thread(target=provider.shutdown, name="traces-end", daemon=True)
+    ending.start()
+    ending.join(FLUSH_SECONDS)
+    if ending.is_alive():
+        exporter.shutdown()  # or it would retry for another half minute
+
+
+def _spans_url(endpoint: str) -> str:
+    """The endpoint with the path of spans, as the SDK derives it from its variable."""
+    trimmed = endpoint.rstrip("/")
+    return trimmed if trimmed.endswith(TRACES_PATH) else f"{trimmed}{TRACES_PATH}"
+
+
+class _OpenTelemetryTracer:
+    """Implements `sync.base.tracing.Tracer` with OpenTelemetry."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        from opentelemetry import trace
+
+        self._tracer = tracer
+        self._current = trace.get_current_span
+        self._client = trace.SpanKind.CLIENT
+        self._error = trace.StatusCode.ERROR
+        self._span = trace.use_span
+
+    def reconcile(self, controller: str, key: object, kind: str) -> AbstractContextManager[object]:
+        kind = str(getattr(getattr(key, "resource", None), "kind", kind))
+        attributes = {
+            "bridge.controller": controller,
+            "bridge.node": NODE.get(),
+            "k8s.object.kind": kind,
+            "k8s.object.name": str(getattr(key, "name", key)),
+            "k8s.namespace.name": str(getattr(key, "namespace", "")),
+        }
+        return self._open(
+            self._tracer.start_span(f"reconcile {controller}", attributes=_non_empty(attributes))
+        )
+
+    def request(
+        self, side: str, server: str, method: str, path: str
+    ) -> AbstractContextManager[object]:
+        if not self._current().is_recording():
+            return nullcontext()
+        attributes = {
+            "bridge.cluster": side,
+            "http.request.method": method,
+            "server.address": server,
+            "url.path": path,
+        }
+        span = self._tracer.start_span(
+            f"{method} {side}", kind=self._client, attributes=_non_empty(attributes)
+        )
+        return self._open(span)
+
+    @contextmanager
+    def _open(self, span: trace.Span) -> Iterator[None]:
+        with self._span(
+            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
+        ):
+            try:
+                yield
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(self._error)
+                if isinstance(error, ApiError):
+                    span.set_attribute("http.response.status_code", error.code)
+                raise
+
+
+def _non_empty(attributes: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in attributes.items() if value}

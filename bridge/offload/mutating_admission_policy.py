@@ -1,0 +1,180 @@
+"""The MutatingAdmissionPolicy that mutates new pods of offloaded namespaces in home. Pure.
+
+With this policy the API server itself mutates the pods, in CEL. Where it does not serve the API, a
+webhook does (`bridge.offload.webhook_configuration`); only one of them is installed at a time. Both
+are equivalent to `translators.offload_admission_patch.admission_patch`, and match only the creation
+of pods in namespaces with the offload label. Neither can block a cluster: on failure the pod is
+created unmodified.
+"""
+
+from __future__ import annotations
+
+from sync.kube.resources import Resource
+from translators.identity import DOMAIN, LABEL_VIRTUAL
+from translators.objects import Object
+from translators.offload_admission_patch import (
+    ANNOTATION_NODE_SELECTOR,
+    LABEL_OFFLOAD,
+    POLICIES,
+    PREFERENCE_WEIGHT,
+)
+
+GROUP = "admissionregistration.k8s.io"
+#: The name of all objects.
+NAME = "cluster-bridge-offload"
+#: Marks the objects as created by a bridge.
+LABEL_PART = f"{DOMAIN}/part-of"
+#: Versions of the policy API, the preferred first.
+VERSIONS = ("v1", "v1beta1", "v1alpha1")
+
+
+def policy_resource(version: str) -> Resource:
+    """The resource of the policy in a version of the API."""
+    plural = "mutatingadmissionpolicies"
+    return Resource(GROUP, version, plural, "MutatingAdmissionPolicy", namespaced=False)
+
+
+def binding_resource(version: str) -> Resource:
+    """The resource of the policy's binding in a version of the API."""
+    plural = "mutatingadmissionpolicybindings"
+    return Resource(GROUP, version, plural, "MutatingAdmissionPolicyBinding", namespaced=False)
+
+
+NAMESPACE_SELECTOR: Object = {
+    "matchExpressions": [{"key": LABEL_OFFLOAD, "operator": "In", "values": list(POLICIES)}]
+}
+POD_CREATION: Object = {
+    "apiGroups": [""],
+    "apiVersions": ["v1"],
+    "operations": ["CREATE"],
+    "resources": ["pods"],
+    "scope": "Namespaced",
+}
+MATCH_CONDITIONS: list[Object] = [
+    {
+        "name": "not-of-a-daemonset",
+        "expression": "!object.metadata.?ownerReferences.orValue([]).exists(o, "
+        "o.kind == 'DaemonSet' && has(o.controller) && o.controller)",
+    },
+    {
+        "name": "names-no-node",
+        "expression": "object.spec.?nodeName.orValue('') == ''",
+    },
+]
+
+
+def object_metadata() -> Object:
+    return {"name": NAME, "labels": {LABEL_PART: "offload"}}
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_LOCAL = f"{{'key': dyn('{LABEL_VIRTUAL}'), 'operator': dyn('DoesNotExist')}}"
+_REMOTE = f"{{'key': dyn('{LABEL_VIRTUAL}'), 'operator': dyn('Exists')}}"
+_NODES = "object.spec.?affinity.?nodeAffinity"
+
+
+def _extend_terms(more: str, *, drop_virtual: bool) -> str:
+    """CEL: all node selector terms with ``more`` expressions added, and if ``drop_virtual`` without
+    their own expressions about virtual nodes."""
+    expressions = "t.?matchExpressions.orValue([])"
+    if drop_virtual:
+        expressions += f".filter(e, e.key != '{LABEL_VIRTUAL}')"
+    return (
+        f"variables.terms.map(t, {{'matchExpressions': dyn({expressions} + {more}), "
+        "'matchFields': dyn(t.?matchFields.orValue([]))})"
+    )
+
+
+def _add_operation(path: str, value: str) -> str:
+    return f"JSONPatch{{op: 'add', path: '{path}', value: {value}}}"
+
+
+_VARIABLES = {
+    "mode": f"namespaceObject.metadata.labels['{LABEL_OFFLOAD}']",
+    "selector": "namespaceObject.metadata.?annotations"
+    f"[?'{ANNOTATION_NODE_SELECTOR}'].orValue('').split(',').filter(p, p.contains('='))",
+    "chosen": "variables.selector.map(p, {'key': dyn(p.split('=')[0]), 'operator': dyn('In'), "
+    "'values': dyn([p.split('=')[1]])})",
+    "tolerations": "object.spec.?tolerations.orValue([])",
+    "virtualTolerations": "variables.tolerations.filter(t, t.?key.orValue('') == "
+    f"'{LABEL_VIRTUAL}')",
+    "originalTerms": f"{_NODES}.?{_REQUIRED}.?nodeSelectorTerms.orValue([])",
+    "terms": "size(variables.originalTerms) == 0 ? [dyn({})] : variables.originalTerms",
+    "required": "variables.mode == 'remote-only' ? "
+    + _extend_terms(f"[{_REMOTE}] + variables.chosen", drop_virtual=True)
+    + " : variables.mode == 'local-only' ? "
+    + _extend_terms(f"[{_LOCAL}]", drop_virtual=True)
+    + " : size(variables.chosen) == 0 ? [] : "
+    + _extend_terms(f"[{_LOCAL}]", drop_virtual=False)
+    + " + "
+    + _extend_terms("variables.chosen", drop_virtual=False),
+    "preferred": f"variables.mode != 'burst' ? [] : {_NODES}.?{_PREFERRED}.orValue([]) + "
+    f"[{{'weight': dyn({PREFERENCE_WEIGHT}), 'preference': dyn({{'matchExpressions': "
+    f"[{_LOCAL}]}})}}]",
+}
+#: CEL: lists of JSON patch operations, which are concatenated.
+_MUTATION = (
+    (
+        f"(variables.mode == 'local-only' && '{LABEL_VIRTUAL}' in "
+        "object.spec.?nodeSelector.orValue({}) ? [JSONPatch{op: 'remove', "
+        f"path: '/spec/nodeSelector/' + jsonpatch.escapeKey('{LABEL_VIRTUAL}')}}] : [])"
+    ),
+    "(variables.mode == 'local-only' && size(variables.virtualTolerations) > 0 ? ["
+    + _add_operation(
+        "/spec/tolerations",
+        f"dyn(variables.tolerations.filter(t, t.?key.orValue('') != '{LABEL_VIRTUAL}'))",
+    )
+    + "] : [])",
+    "(variables.mode != 'local-only' && "
+    "!variables.virtualTolerations.exists(t, t.?operator.orValue('') == "
+    "'Exists' && t.?effect.orValue('') == '') ? ["
+    + _add_operation("/spec/tolerations", f"dyn(variables.tolerations + [{_REMOTE}])")
+    + "] : [])",
+    "(!has(object.spec.affinity) ? ["
+    + _add_operation("/spec/affinity", "dyn({'nodeAffinity': dyn({})})")
+    + "] : !has(object.spec.affinity.nodeAffinity) ? ["
+    + _add_operation("/spec/affinity/nodeAffinity", "dyn({})")
+    + "] : [])",
+    "(size(variables.preferred) > 0 ? ["
+    + _add_operation(f"/spec/affinity/nodeAffinity/{_PREFERRED}", "dyn(variables.preferred)")
+    + "] : [])",
+    "(size(variables.required) > 0 ? ["
+    + _add_operation(
+        f"/spec/affinity/nodeAffinity/{_REQUIRED}",
+        "dyn({'nodeSelectorTerms': dyn(variables.required)})",
+    )
+    + "] : [])",
+)
+
+
+def mutating_policy(version: str) -> Object:
+    """The MutatingAdmissionPolicy."""
+    return {
+        "apiVersion": f"{GROUP}/{version}",
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": object_metadata(),
+        "spec": {
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "Never",
+            "matchConstraints": {
+                "namespaceSelector": NAMESPACE_SELECTOR,
+                "resourceRules": [POD_CREATION],
+            },
+            "matchConditions": MATCH_CONDITIONS,
+            "variables": [{"name": k, "expression": v} for k, v in _VARIABLES.items()],
+            "mutations": [
+                {"patchType": "JSONPatch", "jsonPatch": {"expression": " + ".join(_MUTATION)}}
+            ],
+        },
+    }
+
+
+def policy_binding(version: str) -> Object:
+    """The MutatingAdmissionPolicyBinding, which puts the policy into force."""
+    return {
+        "apiVersion": f"{GROUP}/{version}",
+        "kind": "MutatingAdmissionPolicyBinding",
+        "metadata": object_metadata(),
+        "spec": {"policyName": NAME},
+    }

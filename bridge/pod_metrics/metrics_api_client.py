@@ -1,0 +1,235 @@
+"""Pod usage from the remote's metrics API (``metrics.k8s.io``), for remotes that do not let the
+bridge query their kubelets.
+
+`MetricsApiSource` sends one request for all pods of this home; concurrent callers, and callers
+for another path a moment later, share it. The answer is parsed in a thread.
+
+The API reports the CPU that a container used per second over a window that ended at a timestamp;
+`RateIntegrator` makes a counter of it by adding up rate times the time since the previous sample.
+The closer the samples, the more exact the counter. It starts with the bridge's first request, which
+is reported as the container's start time, so that readers who compare two samples see a counter
+reset: metrics-server then waits for the next sample instead of computing a negative rate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from bridge.kubelet.pod_lookup import PodDirectory
+from bridge.net.single_flight_cache import SingleFlightCache
+from bridge.pod_metrics.kubelet_scraper import TOTAL_TIMEOUT
+from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS, PodUsage
+from bridge.pod_metrics.stats_summary import cpu_stats, memory_stats, timestamp
+from sync.kube.api_errors import KubeError
+from sync.kube.client import KubeClient
+from sync.kube.resources import POD_METRICS
+from translators import quantity
+from translators.identity import Identity, Origin
+from translators.objects import Object, name_of, namespace_of
+from translators.pod_metrics.exposition import Families, RemotePodName, format_sample, new_family
+from translators.timestamps import parse_time
+
+log = logging.getLogger(__name__)
+
+#: Seconds for which an answer serves all paths.
+CACHE_SECONDS = 1.0
+#: The families of a kubelet that metrics-server and people use
+#: (pkg/kubelet/metrics/collectors/resource_metrics.go).
+_FAMILIES = (
+    ("container_cpu_usage_seconds_total", "counter", "CPU time, added up from rates"),
+    ("container_memory_working_set_bytes", "gauge", "Working set"),
+    ("container_start_time_seconds", "gauge", "Since when CPU time is added up"),
+    ("pod_cpu_usage_seconds_total", "counter", "CPU time, added up from rates"),
+    ("pod_memory_working_set_bytes", "gauge", "Working set"),
+)
+#: The key of a whole pod, in the place of a container's name.
+_WHOLE_POD = ""
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|µs|ns|m|s)")
+
+
+class MetricsApiSource:
+    """Queries the remote's metrics API. RoutedRequest `close` at the end."""
+
+    def __init__(self, remote: KubeClient, directory: PodDirectory, identity: Identity) -> None:
+        self._remote = remote
+        self._directory = directory
+        self._identity = identity
+        self._integrator = RateIntegrator()
+        self._cache: SingleFlightCache[str, list[PodCounters] | None] = SingleFlightCache(
+            lambda _: CACHE_SECONDS
+        )
+
+    async def close(self) -> None:
+        """Cancels the request in flight."""
+        await self._cache.close()
+
+    async def fetch(self) -> list[PodCounters] | None:
+        """The usage of this node's pods; None if the API does not answer in time."""
+        return await self._cache.get("", self._fetch)
+
+    async def _fetch(self) -> list[PodCounters] | None:
+        query = {"labelSelector": self._identity.home_selector}
+        try:
+            async with asyncio.timeout(TOTAL_TIMEOUT):
+                answer = await self._remote.request("GET", POD_METRICS.path(), query=query)
+        except (KubeError, TimeoutError) as error:
+            log.debug("remote: the metrics API does not answer: %s", error)
+            return None
+        items = answer.get("items") or []
+        pods = {
+            RemotePodName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
+        }
+        return await asyncio.to_thread(self._integrator.add, items, pods)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCounters:
+    """The usage of one container."""
+
+    name: str
+    cpu_seconds: float
+    cores: float
+    """CPU seconds per second, over the last window."""
+    memory_bytes: float
+    since: int
+    """When the counter started, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounters:
+    """The usage of one pod, per container."""
+
+    home: Origin
+    milliseconds: int
+    """The time of the sample, since 1970."""
+    cpu_seconds: float
+    """Includes containers that no longer exist."""
+    containers: list[ContainerCounters]
+
+    def usage(self) -> PodUsage:
+        """The sum over the containers."""
+        memory = sum(it.memory_bytes for it in self.containers)
+        return PodUsage(self.home.uid, self.cpu_seconds, self.milliseconds, memory)
+
+
+@dataclass(slots=True)
+class _Counter:
+    seconds: float
+    at: int
+    since: int
+
+
+class RateIntegrator:
+    """Adds up the rates of consecutive answers of the metrics API."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str], _Counter] = {}
+        self._started = False
+
+    def add(
+        self, items: Iterable[Object], pods: Mapping[RemotePodName, Origin]
+    ) -> list[PodCounters]:
+        """Adds one answer, a list of PodMetrics, and returns the counters of those in ``pods``.
+        ``pods`` are all pods that exist; other counters are dropped."""
+        found = []
+        for item in items:
+            home = pods.get(RemotePodName(namespace_of(item), name_of(item)))
+            if home is None:
+                continue
+            try:
+                found.append(self._add_pod(item, home))
+            except (KeyError, ValueError):
+                continue  # not a PodMetrics of the known form
+        self._started = True
+        present = {home.uid for home in pods.values()}
+        for key in [key for key in self._counters if key[0] not in present]:
+            del self._counters[key]
+        return found
+
+    def _add_pod(self, item: Object, home: Origin) -> PodCounters:
+        at = round(parse_time(str(item["timestamp"])).timestamp() * 1000)
+        window = duration(str(item["window"]))
+        containers = []
+        for container in item["containers"]:
+            used = container["usage"]
+            name = str(container["name"])
+            cores = float(quantity.parse_quantity(used["cpu"]))
+            memory = max(float(quantity.parse_quantity(used["memory"])), MIN_BYTES)
+            counter = self._counter((home.uid, name), cores=cores, at=at, window=window)
+            containers.append(
+                ContainerCounters(name, counter.seconds, cores, memory, counter.since)
+            )
+        cores = sum(it.cores for it in containers)
+        whole = self._counter((home.uid, _WHOLE_POD), cores=cores, at=at, window=window)
+        return PodCounters(home, at, whole.seconds, containers)
+
+    def _counter(self, key: tuple[str, str], *, cores: float, at: int, window: float) -> _Counter:
+        counter = self._counters.get(key)
+        if counter is None:
+            # A previous bridge may have reported the usage of pods that existed at the start.
+            back = window if self._started else 0.0
+            start = MIN_SECONDS + cores * back
+            counter = _Counter(start, at, since=at - round(back * 1000))
+            self._counters[key] = counter
+        elif at > counter.at:
+            counter.seconds += cores * (at - counter.at) / 1000
+            counter.at = at
+        return counter
+
+
+def families(pods: Iterable[PodCounters]) -> Families:
+    """``/metrics/resource`` of these pods."""
+    found = {name: new_family(name, kind, help_text) for name, kind, help_text in _FAMILIES}
+
+    def add(name: str, labels: Mapping[str, str], value: float, at: int | None) -> None:
+        found[name].samples.append(format_sample(name, labels, value, at))
+
+    for pod in pods:
+        whole, at = {"namespace": str(pod.home.namespace), "pod": pod.home.name}, pod.milliseconds
+        for each in pod.containers:
+            labels = {"container": each.name, **whole}
+            add("container_cpu_usage_seconds_total", labels, each.cpu_seconds, at)
+            add("container_memory_working_set_bytes", labels, each.memory_bytes, at)
+            add("container_start_time_seconds", labels, each.since / 1000, None)
+        used = pod.usage()
+        add("pod_cpu_usage_seconds_total", whole, used.cpu_seconds, at)
+        add("pod_memory_working_set_bytes", whole, used.memory_bytes, at)
+    return found
+
+
+def pod_stats(pods: Iterable[PodCounters]) -> list[Object]:
+    """The PodStats of ``/stats/summary``."""
+    return [_pod_stats(pod) for pod in pods]
+
+
+def _pod_stats(pod: PodCounters) -> Object:
+    home, at, whole = pod.home, pod.milliseconds, pod.usage()
+    cores = sum(it.cores for it in pod.containers)
+    return {
+        "podRef": {"name": home.name, "namespace": home.namespace, "uid": home.uid},
+        "startTime": timestamp(min((it.since for it in pod.containers), default=at)),
+        "containers": [
+            {
+                "name": it.name,
+                "startTime": timestamp(it.since),
+                "cpu": cpu_stats(at, it.cpu_seconds, cores=it.cores),
+                "memory": memory_stats(at, it.memory_bytes),
+            }
+            for it in pod.containers
+        ],
+        "cpu": cpu_stats(at, whole.cpu_seconds, cores=cores),
+        "memory": memory_stats(at, whole.memory_bytes),
+    }
+
+
+def duration(text: str) -> float:
+    """Parses a duration of Go, such as ``1m0.5s``, into seconds. Raises ValueError."""
+    parts = list(_DURATION_PART.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is no duration")
+    return sum(float(part[1]) * _UNITS[part[2]] for part in parts)

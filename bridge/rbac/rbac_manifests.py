@@ -1,0 +1,275 @@
+"""RBAC objects that grant the permissions of `bridge.rbac.permissions` to a ServiceAccount. Pure.
+
+`home_objects` and `remote_objects` return, in the order that `kubectl apply` needs: the account
+with its namespace, roles, and bindings. `namespace_bindings` returns the bindings of home
+namespaces alone, to admit one more. Every permission is limited to a namespace or to named objects
+where RBAC can do that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bridge.base.join_settings import (
+    MetricsChoice,
+    NetworkChoice,
+    ServingCertificate,
+    SettingsError,
+    invalid_option,
+)
+from bridge.rbac import permissions
+from bridge.rbac.permissions import Permission
+from translators.objects import Object
+from translators.translation_options import ServiceAccounts
+
+_GROUP = "rbac.authorization.k8s.io"
+_VERSION = f"{_GROUP}/v1"
+_LABELS = {"app.kubernetes.io/name": "cluster-bridge"}
+_DESCRIPTION = "kubernetes.io/description"
+_PART = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_ACCOUNT = re.compile(rf"({_PART})/({_PART}(\.{_PART})*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The ServiceAccount that the permissions are granted to."""
+
+    namespace: str = "cluster-bridge"
+    name: str = "cluster-bridge"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def role(self, what: str) -> str:
+        """The name of its role for this purpose. Two accounts of one cluster share no role."""
+        own = self.name if self.name == self.namespace else f"{self.namespace}:{self.name}"
+        return f"{own}:{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class HomePermissions:
+    """The options of `bridge join` that decide home's permissions."""
+
+    nodes: Sequence[str] = ()
+    """Names of the virtual nodes; empty for any name."""
+    service_accounts: ServiceAccounts = "home"
+    serving: ServingCertificate = "self-signed"
+    network: NetworkChoice = "flat"
+    leave: bool = False
+    """Whether the account may run `bridge leave` too."""
+
+    @property
+    def cluster_level(self) -> tuple[Permission, ...]:
+        """All permissions except those granted per namespace."""
+        tokens = permissions.HOME_API if self.service_accounts == "home" else ()
+        certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
+        leave = permissions.HOME_LEAVE if self.leave else ()
+        granted = (
+            *permissions.HOME,
+            *tokens,
+            *certificates,
+            *permissions.HOME_CLIENT_CA,
+            *permissions.for_network(self.network),
+            *leave,
+        )
+        return tuple(permission.for_nodes(self.nodes) for permission in granted)
+
+    @property
+    def per_namespace(self) -> tuple[Permission, ...]:
+        """The permissions granted namespace by namespace."""
+        return permissions.for_home_namespaces(
+            network=self.network, service_accounts=self.service_accounts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePermissions:
+    """The options that decide the remote's permissions."""
+
+    metrics: MetricsChoice = "api"
+    """``auto`` grants every source."""
+    keep_namespaces: bool = False
+    """Whether empty namespaces that the bridge created may stay."""
+
+    @property
+    def cluster_level(self) -> tuple[Permission, ...]:
+        """All permissions except `namespace_contents`."""
+        sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
+        metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
+        return (
+            *permissions.REMOTE,
+            *permissions.REMOTE_LEAVE,
+            *(permission for source in metrics for permission in source),
+        )
+
+    @property
+    def namespace_contents(self) -> tuple[Permission, ...]:
+        """The permissions that show whether a namespace contains unmanaged resources."""
+        return () if self.keep_namespaces else permissions.REMOTE_NAMESPACE_CONTENTS
+
+
+def parse_account(text: str) -> Account:
+    """Parses ``NAMESPACE/NAME``. Raises SettingsError."""
+    found = _ACCOUNT.fullmatch(text)
+    if found is None:
+        raise invalid_option(
+            "--account", text, "a ServiceAccount", f"NAMESPACE/NAME, such as {Account()}"
+        )
+    return Account(*text.split("/"))
+
+
+def check_namespace(name: str) -> str:
+    """Returns a valid namespace name (RFC 1123). Raises SettingsError."""
+    if len(name) > 63 or not re.fullmatch(_PART, name):
+        raise SettingsError(
+            f"\"{name}\" is not a namespace name; use lower-case letters, digits and '-'"
+        )
+    return name
+
+
+def home_objects(
+    options: HomePermissions,
+    account: Account,
+    bound: Iterable[str] = (),
+    *,
+    all_namespaces: bool = False,
+) -> list[Object]:
+    """The RBAC objects for home; ``bound`` are the namespaces whose pods may run in the remote,
+    ``all_namespaces`` admits all."""
+    description = "Permissions of Cluster Bridge for its virtual node and the pods on it"
+    made = _account(account) + _granted(
+        account.role("home"), account, options.cluster_level, description
+    )
+    per_namespace = account.role("home-namespace")
+    description = (
+        "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
+    )
+    made.append(_role(per_namespace, options.per_namespace, description))
+    if all_namespaces:
+        made.append(_binding(per_namespace, account))
+    return made + namespace_bindings(account, bound)
+
+
+def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
+    """The RoleBindings that admit pods of these home namespaces. `home_objects` has their role."""
+    role = account.role("home-namespace")
+    return [_binding(role, account, namespace) for namespace in dict.fromkeys(bound)]
+
+
+def webhook_objects(account: Account) -> list[Object]:
+    """The account of a webhook in home's cluster, and its roles. Everything of the webhook has the
+    account's name; its namespace exists."""
+    description = (
+        "Permissions of Cluster Bridge's webhook: offloaded namespaces and its certificate"
+    )
+    granted = permissions.for_webhook(account.namespace, account.name)
+    return [
+        _service_account(account),
+        *_granted(account.role("webhook"), account, granted, description),
+    ]
+
+
+def remote_objects(options: RemotePermissions, account: Account) -> list[Object]:
+    """The RBAC objects for the remote."""
+    description = "Permissions of Cluster Bridge to run pods in this cluster"
+    made = _account(account) + _granted(
+        account.role("remote"), account, options.cluster_level, description
+    )
+    if options.namespace_contents:
+        description = (
+            "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
+        )
+        made += _cluster_wide(
+            account.role("remote-contents"), account, options.namespace_contents, description
+        )
+    return made
+
+
+# -- objects -------------------------------------------------------------------------------
+
+
+def _account(account: Account) -> list[Object]:
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account.namespace}},
+        _service_account(account),
+    ]
+
+
+def _service_account(account: Account) -> Object:
+    meta = {"name": account.name, "namespace": account.namespace, "labels": _LABELS}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+
+
+def _granted(
+    name: str, account: Account, granted: Sequence[Permission], description: str
+) -> list[Object]:
+    """Roles of this name with these permissions, one for each namespace that they are limited to,
+    and their bindings."""
+    made = _cluster_wide(name, account, [it for it in granted if not it.namespace], description)
+    for namespace in sorted(
+        {permission.namespace for permission in granted if permission.namespace}
+    ):
+        own = [it for it in granted if it.namespace == namespace]
+        made += [
+            _role(name, own, description, namespace),
+            _binding(name, account, namespace, kind="Role"),
+        ]
+    return made
+
+
+def _cluster_wide(
+    name: str, account: Account, granted: Iterable[Permission], description: str
+) -> list[Object]:
+    return [_role(name, granted, description), _binding(name, account)]
+
+
+def _role(
+    name: str, granted: Iterable[Permission], description: str, namespace: str = ""
+) -> Object:
+    meta: Object = {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: description}}
+    if namespace:
+        meta["namespace"] = namespace
+    kind = "Role" if namespace else "ClusterRole"
+    return {"apiVersion": _VERSION, "kind": kind, "metadata": meta, "rules": _rules(granted)}
+
+
+def _binding(
+    name: str, account: Account, namespace: str = "", *, kind: str = "ClusterRole"
+) -> Object:
+    """Binds the role of this name to the account, in one namespace or in all."""
+    meta: Object = {"name": name, "labels": _LABELS}
+    if namespace:
+        meta["namespace"] = namespace
+    return {
+        "apiVersion": _VERSION,
+        "kind": "RoleBinding" if namespace else "ClusterRoleBinding",
+        "metadata": meta,
+        "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": name},
+        "subjects": [
+            {"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}
+        ],
+    }
+
+
+def _rules(granted: Iterable[Permission]) -> list[Object]:
+    """One rule for all resources of a group that have the same verbs and names."""
+    found: dict[tuple[object, ...], Object] = {}
+    for permission in granted:
+        key = (permission.resource.group, permission.verbs, permission.names)
+        rule = found.setdefault(
+            key,
+            {
+                "apiGroups": [permission.resource.group],
+                "resources": [],
+                "verbs": list(permission.verbs),
+            },
+        )
+        plural = permission.resource.plural
+        rule["resources"].append(
+            f"{plural}/{permission.subresource}" if permission.subresource else plural
+        )
+        if permission.names:
+            rule["resourceNames"] = list(permission.names)
+    return list(found.values())

@@ -1,0 +1,64 @@
+"""Removes EndpointSlices of a previous relay at home, for a bridge that runs without a relay.
+
+A bridge that stops deletes its EndpointSlices or marks their endpoints as not ready. A killed
+bridge leaves them; if the node is then joined with another ``--network``, they would direct clients
+to closed ports, beside the endpoints that home's own controllers publish from then on. The Node
+records the options of its last join, so this costs no request if the network is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bridge.node import join_record_annotation
+from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.client import KubeClient
+from sync.kube.resources import ENDPOINT_SLICES, NODES
+from sync.runtime.log_fields import name_fields
+from translators.identity import Identity
+from translators.objects import Object, name_of, namespace_of, uid_of
+from translators.relay import forward_plan
+
+changes = logging.getLogger("cluster-bridge.changes")
+
+
+async def list_slices(home: KubeClient, identity: Identity) -> list[Object]:
+    """The EndpointSlices of a node's relay. Raises KubeError."""
+    return (await home.list(ENDPOINT_SLICES, labels=forward_plan.slice_selector(identity))).items
+
+
+async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
+    """Deletes the slices of the node's previous relay, if its last join had one. Logs a warning if
+    the credential may not delete them. Raises KubeError for all other failures."""
+    try:
+        node = await home.get(NODES, identity.node)
+    except NotFound:
+        return
+    if join_record_annotation.network_mode(node) != "relay":
+        return
+    try:
+        stale = await list_slices(home, identity)
+        for slice_ in stale:
+            await home.delete(
+                ENDPOINT_SLICES,
+                name_of(slice_),
+                namespace=namespace_of(slice_),
+                uid=uid_of(slice_),
+            )
+    except Forbidden as error:
+        changes.warning(
+            "cannot delete EndpointSlices of a previous relay, which direct clients to "
+            "closed ports: %s; delete them with `kubectl delete endpointslices -A -l %s`",
+            error,
+            forward_plan.slice_selector(identity),
+            extra=name_fields("Node", identity.node, cluster="home"),
+        )
+        return
+    for slice_ in stale:
+        namespace, name = namespace_of(slice_), name_of(slice_)
+        changes.info(
+            "home: deleted EndpointSlice %s/%s of a previous relay",
+            namespace,
+            name,
+            extra=name_fields("EndpointSlice", name, namespace=namespace, cluster="home"),
+        )

@@ -1,0 +1,180 @@
+"""Shows statuses on a terminal or in a file, once or whenever they change.
+
+On a terminal the tree is drawn, and redrawn in place. Anywhere else the output is plain text, and
+`follow` writes one line per change. Text from the clusters is never interpreted as markup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from bridge.base.command_output import Output, format_document, format_table
+from bridge.status import status_tree
+from bridge.status.status_client import StatusWatch
+from bridge.status.status_tree import Branch, Tone
+from translators.objects import Object
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
+
+#: Seconds between two reads: the maximum, since a bridge's own state is not watched, and the
+#: minimum in a burst of changes.
+MAX_INTERVAL, MIN_INTERVAL = 2.0, 0.5
+
+_STYLES: dict[Tone, str] = {"": "", "good": "green", "warn": "yellow", "bad": "red", "dim": "dim"}
+NO_NODES = "home has no virtual nodes; `bridge join` creates one"
+
+
+def render(statuses: Sequence[Object]) -> str:
+    """The trees of all nodes, drawn if standard output is a terminal."""
+    if not statuses:
+        return NO_NODES
+    roots = [status_tree.build_tree(it) for it in statuses]
+    if not sys.stdout.isatty():
+        return "\n".join(status_tree.plain_text(it) for it in roots)
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    with console.capture() as captured:
+        for root in roots:
+            console.print(_drawn(root))
+    return captured.get()
+
+
+def node_names(statuses: Sequence[Object]) -> list[str]:
+    """``node/NAME`` of each, as kubectl prints names."""
+    return [f"node/{it['name']}" for it in statuses]
+
+
+def render_table(statuses: Sequence[Object]) -> str:
+    """One line for each node, for ``-o wide``."""
+    return format_table(_WIDE_HEADERS, map(_wide_row, statuses)) if statuses else NO_NODES
+
+
+_WIDE_HEADERS = ("name", "status", "pods", "cpu", "memory", "bridge", "kubelet", "remote")
+
+
+def _wide_row(status: Object) -> list[str]:
+    versions, bridge = status.get("versions") or {}, status.get("bridge") or {}
+    requested = [
+        f"{its['requested']}/{its['allocatable']}" if its else ""
+        for its in (status.get("resources", {}).get(it) for it in ("cpu", "memory"))
+    ]
+    return [
+        status["name"],
+        status_tree.format_readiness(status)[0],
+        str((status.get("pods") or {}).get("total", "?")),
+        *requested,
+        versions.get("bridge") or "?",
+        versions.get("kubelet") or "?",
+        ((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?",
+    ]
+
+
+def all_ready(statuses: Sequence[Object]) -> bool:
+    """Whether all nodes are Ready."""
+    return all(it["ready"] is True for it in statuses)
+
+
+async def follow(watched: StatusWatch, stop: asyncio.Event, output: Output) -> bool:
+    """Shows the nodes whenever they change until ``stop``. Returns whether all are Ready then."""
+    last: list[Object] = []
+    with _open_display(output) as show:
+        while not stop.is_set():
+            watched.changed.clear()
+            last = await watched.read()
+            show(last)
+            await _wait_any(stop, seconds=MIN_INTERVAL)
+            await _wait_any(stop, watched.changed, seconds=MAX_INTERVAL - MIN_INTERVAL)
+    return all_ready(last)
+
+
+async def _wait_any(*events: asyncio.Event, seconds: float) -> None:
+    """Waits for any of the events, at most ``seconds``."""
+    tasks = [asyncio.create_task(it.wait()) for it in events]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextmanager
+def _open_display(output: Output) -> Iterator[Callable[[list[Object]], None]]:
+    if output is Output.TABLE and sys.stdout.isatty():
+        with _live() as show:
+            yield show
+    else:
+        yield _Changes(output).show
+
+
+@contextmanager
+def _live() -> Iterator[Callable[[list[Object]], None]]:
+    from rich.console import Console, Group
+    from rich.live import Live
+
+    with Live(console=Console(file=sys.stdout), auto_refresh=False) as live:
+
+        def show(statuses: list[Object]) -> None:
+            drawn = [_drawn(status_tree.build_tree(it)) for it in statuses] or [
+                _text(Branch(NO_NODES))
+            ]
+            live.update(Group(*drawn), refresh=True)
+
+        yield show
+        # The final output is not cropped to the screen.
+        live.vertical_overflow = "visible"
+
+
+class _Changes:
+    """Writes the changes since the last call, ignoring ages."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._lines: list[str] | None = None
+
+    def show(self, statuses: list[Object]) -> None:
+        lines = [status_tree.one_line(it) for it in statuses]
+        if lines == self._lines:
+            return
+        before, self._lines = self._lines or [], lines
+        if self._output is Output.NAME:
+            text = "\n".join(node_names(statuses))
+        elif not self._output.is_for_people:
+            text = format_document({"nodes": statuses}, self._output)
+        else:
+            text = "\n".join([it for it in lines if it not in before] or [NO_NODES] * (not lines))
+        if text:
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
+
+
+def _drawn(root: Branch) -> RenderableType:
+    from rich.tree import Tree
+
+    def grow(into: Tree, branch: Branch) -> None:
+        for below in branch.children:
+            grow(into.add(_text(below)), below)
+
+    drawn = Tree(_text(root), guide_style="dim")
+    grow(drawn, root)
+    return drawn
+
+
+def _text(branch: Branch) -> Text:
+    """A branch as rich Text, which interprets no markup."""
+    from rich.text import Text
+
+    text = Text(status_tree.printable(branch.label), style="bold" if branch.children else "")
+    if branch.text:
+        text.append(": ", style="not bold")
+        text.append(
+            status_tree.printable(branch.text), style=f"not bold {_STYLES[branch.tone]}".strip()
+        )
+    return text

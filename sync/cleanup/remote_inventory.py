@@ -1,0 +1,398 @@
+"""Lists what bridges have in the remote, and deletes it when a virtual node leaves.
+
+`take_inventory` and `list_node_inventories` only read. The ``delete_…`` functions delete what they
+are given, each object by its UID, pods first and with their own grace period, so that what pods use
+outlives them; each can be repeated after a failure. A namespace is deleted only if it contains no
+unmanaged object: every resource that the remote serves in any version is listed
+(`sync.kube.discovery`). A resource that cannot be listed, and a group version whose discovery
+fails, count as contents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sync.kube import discovery
+from sync.kube.api_errors import ApiError, Conflict, KubeError, NotFound, UidMismatch, Unreachable
+from sync.kube.client import KubeClient
+from sync.kube.discovery import ListableResources
+from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
+from sync.mirror.copy_rules import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    LABEL_HOME,
+    LABEL_NODE,
+    Identity,
+    home_namespace_of,
+    is_owned_by_node,
+    namespace_users,
+    origin_of,
+    used_by_annotation,
+)
+from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.pods import service_accounts
+from translators.relay import reverse_plan
+
+#: Resources whose objects the cluster derives from other objects of a namespace, as (group,
+#: plural): a resource of the same name in another group can hold user data.
+_DERIVED = frozenset(
+    {
+        ("", "endpoints"),
+        ("", "events"),
+        ("discovery.k8s.io", "endpointslices"),
+        ("events.k8s.io", "events"),
+    }
+)
+#: Groups that store nothing: their lists are computed from the existing pods.
+_COMPUTED = frozenset({"metrics.k8s.io"})
+#: Objects that the cluster creates in every namespace: (group, plural, name).
+_AUTOMATIC = frozenset({("", "configmaps", "kube-root-ca.crt"), ("", "serviceaccounts", "default")})
+#: Seconds between reads of terminating pods.
+POLL = 0.5
+#: Lists of one namespace's contents, and deletions, sent at once.
+AT_ONCE = 16
+#: Attempts to delete a namespace that changes meanwhile.
+ATTEMPTS = 3
+#: The bridge's manager in ``metadata.managedFields``, which API servers derive from the user agent.
+_MANAGER = "cluster-bridge"
+
+
+@dataclass(slots=True)
+class Inventory:
+    """The objects of one virtual node in the remote."""
+
+    pods: list[Object] = field(default_factory=list)
+    copies: list[tuple[Resource, Object]] = field(default_factory=list)
+    namespaces: list[Object] = field(default_factory=list)
+    shared: list[SharedCopy] = field(default_factory=list)
+    """Copies that this virtual node created and another one uses, so that they stay."""
+
+    def __bool__(self) -> bool:
+        return bool(self.pods or self.copies or self.namespaces)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCopy:
+    """A copy that pods of another virtual node of the same home use."""
+
+    resource: Resource
+    copy: Object
+    user: str
+    """The other virtual node, as a label value."""
+
+
+class CopyUsers:
+    """The copies that pods of a home's other virtual nodes use, according to the remote."""
+
+    def __init__(self, pods: Iterable[Object]) -> None:
+        self._of_copies: dict[CopyKey, str] = {}
+        self._of_namespaces: dict[str, str] = {}
+        for pod in pods:
+            origin = origin_of(pod)
+            if origin is not None:
+                self._of_namespaces[origin.namespace] = _node_label(pod)
+                for key in reference_keys(pod, origin.namespace):
+                    self._of_copies[key] = _node_label(pod)
+
+    def of(self, resource: Resource, copy: Object) -> str:
+        """The virtual node whose pods use the copy (of a Service: have pods in its namespace); ""
+        if there is none."""
+        origin = origin_of(copy)
+        if origin is None:
+            return ""
+        if resource is SERVICES:
+            return self._of_namespaces.get(origin.namespace, "")
+        return self._of_copies.get(CopyKey(resource, origin.namespace, origin.name), "")
+
+
+async def take_inventory(
+    remote: KubeClient, identity: Identity, *, others: Collection[str] | None = ()
+) -> Inventory:
+    """Lists the objects with this home's and this node's labels. Raises KubeError.
+
+    ``others`` are the labels of the home's other virtual nodes for this remote; None if unknown:
+    then every node label with objects counts as one.
+
+    A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
+    Services of the pod's namespace. The objects of a node that no longer exists, neither as a Node
+    nor by its pods, belong to this node: they were left because this node used them. A namespace
+    belongs to every virtual node that created it or uses it.
+    """
+    found = Inventory()
+    of_other_nodes: list[Object] = []
+    for pod in (await remote.list(PODS, labels=identity.home_selector)).items:
+        (found.pods if is_owned_by_node(pod, identity) else of_other_nodes).append(pod)
+    alive = {*(others or ()), *map(_node_label, of_other_nodes)}
+
+    def is_left(obj: Object) -> bool:
+        node = _node_label(obj)
+        return node == identity.node_label or (others is not None and node not in alive)
+
+    users = CopyUsers(of_other_nodes)
+    for resource in COPIED_RESOURCES:
+        labels = copies_selector(resource, identity.home_selector)
+        for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
+            if user := users.of(resource, copy):
+                found.shared.append(SharedCopy(resource, copy, user))
+            else:
+                found.copies.append((resource, copy))
+    namespaces = (await remote.list(NAMESPACES, labels=identity.home_selector)).items
+    found.namespaces = [
+        it for it in namespaces if is_left(it) or identity.node_label in namespace_users(it)
+    ]
+    return found
+
+
+@dataclass(slots=True)
+class NodeInventory(Inventory):
+    """The objects of one virtual node of one home, according to the remote."""
+
+    home: str = ""
+    """The home's identity."""
+    node: str = ""
+    """The virtual node's name, as a label value."""
+    last_written: str = ""
+    """The last write of a bridge to one of these objects, in RFC 3339."""
+
+    def _record_write(self, obj: Object) -> None:
+        self.last_written = max(self.last_written, _last_written(obj))
+
+
+async def list_node_inventories(
+    remote: KubeClient, home: str = "", node: str = ""
+) -> list[NodeInventory]:
+    """Lists what bridges have in the remote: of every home and node, or of the given ones.
+
+    An object counts only with a bridge's annotations beside the labels, because users and
+    controllers copy labels. With ``node``, copies that pods of the home's other virtual nodes use
+    are `Inventory.shared`. Raises KubeError.
+    """
+    whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
+    labels = f"{whole},{LABEL_NODE}={node}" if node else whole
+    users = CopyUsers(await _pods_of_others(remote, whole, node) if node else ())
+    found: dict[tuple[str, str], NodeInventory] = {}
+
+    def of(obj: Object) -> NodeInventory:
+        home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
+        whose = home_label, node or _node_label(obj)
+        owner = found.setdefault(whose, NodeInventory(home=whose[0], node=whose[1]))
+        owner._record_write(obj)
+        return owner
+
+    for pod in (await remote.list(PODS, labels=labels)).items:
+        if origin_of(pod) is not None or reverse_plan.relay_home_namespace(pod) is not None:
+            of(pod).pods.append(pod)
+    for resource in COPIED_RESOURCES:
+        for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
+            if not _has_bridge_annotations(copy):
+                continue
+            if user := users.of(resource, copy):
+                of(copy).shared.append(SharedCopy(resource, copy, user))
+            else:
+                of(copy).copies.append((resource, copy))
+    for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
+        is_its = not node or _node_label(namespace) == node or node in namespace_users(namespace)
+        if is_its and home_namespace_of(namespace) is not None:
+            of(namespace).namespaces.append(namespace)
+    return [found[whose] for whose in sorted(found)]
+
+
+async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Object]:
+    of_others = f"{labels},{LABEL_NODE}!={node}"
+    return (await remote.list(PODS, labels=of_others)).items
+
+
+def _has_bridge_annotations(copy: Object) -> bool:
+    """Whether the copy has the annotations of a bridge."""
+    known = (
+        origin_of(copy),
+        service_accounts.pod_of_token_secret(copy),
+        reverse_plan.relay_home_namespace(copy),
+    )
+    return any(it is not None for it in known)
+
+
+def _node_label(obj: Object) -> str:
+    return str((metadata(obj).get("labels") or {}).get(LABEL_NODE) or "")
+
+
+def _last_written(obj: Object) -> str:
+    """The last write of a bridge to the object, by its managedFields."""
+    meta = metadata(obj)
+    entries = meta.get("managedFields") or ()
+    times = [str(it.get("time") or "") for it in entries if it.get("manager") == _MANAGER]
+    return max([str(meta.get("creationTimestamp") or ""), *times])
+
+
+async def delete_pods(
+    remote: KubeClient, pods: list[Object], *, waiting: Callable[[int], None]
+) -> None:
+    """Deletes the pods and waits until they no longer exist. ``waiting`` is called with the number
+    of remaining pods each time it changes. Raises KubeError."""
+    await _delete(remote, ((PODS, pod) for pod in pods))
+    left, reported = pods, len(pods) + 1
+    while left:
+        if len(left) != reported:
+            reported = len(left)
+            waiting(reported)
+        still = [pod for pod in left if await _is_there(remote, pod)]
+        if still:
+            await asyncio.sleep(POLL)
+        left = still
+
+
+async def delete_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
+    """Deletes ConfigMaps, Secrets, Services and EndpointSlices. Raises KubeError."""
+    await _delete(remote, copies)
+
+
+async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy]) -> None:
+    """Relabels shared copies to the virtual node whose pods use them, which updates and deletes
+    them from then on. Raises KubeError."""
+    for it in shared:
+        labels = {LABEL_NODE: it.user}
+        patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
+        with suppress(NotFound, UidMismatch):  # Deleted or replaced meanwhile.
+            await remote.patch(
+                it.resource, name_of(it.copy), patch, namespace=namespace_of(it.copy)
+            )
+
+
+async def delete_namespaces(
+    remote: KubeClient,
+    namespaces: list[Object],
+    *,
+    has_ended: Callable[[str], bool] = lambda _: False,
+) -> list[tuple[str, str]]:
+    """Deletes the namespaces that are empty and have no users but virtual nodes that ``has_ended``
+    (by label value). Returns (name, reason) of the namespaces that were kept."""
+    served = await _served(remote) if namespaces else ListableResources((), "")
+    kept = [
+        (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
+    ]
+    return [(name, why) for name, why in kept if why]
+
+
+async def _remove_namespace(
+    remote: KubeClient,
+    namespace: Object,
+    served: ListableResources,
+    has_ended: Callable[[str], bool],
+) -> str:
+    """Returns why the namespace was kept, or "". The deletion requires the resourceVersion at which
+    the namespace was empty and had no user (`sync.namespaces.namespace_mapping`)."""
+    now: Object | None = namespace
+    for _ in range(ATTEMPTS):
+        try:
+            now = await _remove_ended_users(
+                remote, now or await _current(remote, namespace), has_ended
+            )
+            if why := await _reason_to_keep(remote, now, served):
+                return why
+            if not is_deleting(now):
+                await remote.delete_unchanged(NAMESPACES, now)
+        except NotFound:
+            return ""
+        except Conflict as error:  # Changed meanwhile, or rejected by admission: read it again.
+            now, why = None, error.message
+        else:
+            return ""
+    return f"it could not be deleted: {why}"
+
+
+async def _reason_to_keep(remote: KubeClient, namespace: Object, served: ListableResources) -> str:
+    if is_deleting(namespace):
+        return ""
+    if ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
+        return "it was handed over"
+    if users := namespace_users(namespace):
+        return f"virtual node(s) {', '.join(sorted(users))} use it"
+    return await _first_object(remote, name_of(namespace), served)
+
+
+async def _current(remote: KubeClient, namespace: Object) -> Object:
+    """Reads the namespace. Raises NotFound also if another namespace has its name."""
+    now = await remote.get(NAMESPACES, name_of(namespace))
+    if uid_of(now) == uid_of(namespace):
+        return now
+    raise NotFound("it was replaced by another namespace", side=remote.side, code=404)
+
+
+async def _remove_ended_users(
+    remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
+) -> Object:
+    """Removes virtual nodes that have left as users; returns the namespace after that."""
+    ended = [it for it in namespace_users(namespace) if has_ended(it)]
+    if not ended:
+        return namespace
+    annotations = dict.fromkeys(map(used_by_annotation, ended))
+    patch: Object = {"metadata": {"uid": uid_of(namespace), "annotations": annotations}}
+    return await remote.patch(NAMESPACES, name_of(namespace), patch)
+
+
+async def unmanaged_contents(remote: KubeClient, namespace: str) -> str:
+    """The first object of the namespace that the cluster did not create itself, or why that is
+    unknown, as half a sentence; "" for nothing. Lists every resource that the remote serves."""
+    return await _first_object(remote, namespace, await _served(remote))
+
+
+async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
+    """Deletes the objects in parallel. Raises the first failure after all were tried, so that a
+    webhook which rejects one deletion does not block others; stops if the remote is unreachable."""
+    gate = asyncio.Semaphore(AT_ONCE)
+    failed: list[KubeError] = []
+
+    async def delete(resource: Resource, obj: Object) -> None:
+        async with gate:
+            if any(isinstance(error, Unreachable) for error in failed):
+                return
+            try:
+                await remote.delete(
+                    resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj)
+                )
+            except KubeError as error:
+                failed.append(error)
+
+    await asyncio.gather(*(delete(resource, obj) for resource, obj in objects))
+    if failed:
+        raise failed[0]
+
+
+async def _is_there(remote: KubeClient, pod: Object) -> bool:
+    try:
+        now = await remote.get(PODS, name_of(pod), namespace=namespace_of(pod))
+    except NotFound:
+        return False
+    return uid_of(now) == uid_of(pod)
+
+
+async def _served(remote: KubeClient) -> ListableResources:
+    return await discovery.list_namespaced_resources(remote, without=_COMPUTED)
+
+
+async def _first_object(remote: KubeClient, namespace: str, served: ListableResources) -> str:
+    """The first object of a namespace among the served resources, as a clause; "" if empty."""
+    if served.incomplete_reason:
+        return served.incomplete_reason
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def look(resource: Resource) -> str:
+        async with gate:
+            try:
+                # At most two objects of a resource are automatic, so three are enough to decide.
+                page, _ = await remote.list_page(
+                    resource, namespace=namespace, query={"limit": "3"}
+                )
+            except ApiError as error:
+                return "" if isinstance(error, NotFound) else f"{resource} cannot be listed"
+        for item in page.items:
+            if (resource.group, resource.plural, name_of(item)) not in _AUTOMATIC:
+                return f"it holds {resource.kind} {name_of(item)}"
+        return ""
+
+    user_resources = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
+    answers = await asyncio.gather(*map(look, user_resources))
+    return next((answer for answer in answers if answer), "")

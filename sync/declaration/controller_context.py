@@ -1,0 +1,53 @@
+"""The context that controllers are built from: clients, shared informers, and namespaces.
+
+After the ControllerContext of kube-controller-manager. The engine creates one and runs its
+informers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from sync.cache.informer import Informer
+from sync.kube.client import KubeClient
+from sync.kube.resources import Resource
+from sync.namespaces.namespace_mapping import NamespaceMapping
+from sync.namespaces.namespace_watches import NamespaceWatches
+from sync.runtime.event_recorder import EventRecorder
+from translators.identity import Identity
+from translators.translation_options import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """A controller takes from it what it needs, and names the informers that it reads in its
+    `Declaration`. An informer that only one controller reads is made by that controller."""
+
+    home: KubeClient
+    remote: KubeClient
+    policy: Policy
+    home_pods: Informer
+    """Pods bound to the virtual node. Indexes: ``namespace``, ``reference`` (the ConfigMaps and
+    Secrets that a pod refers to); both only of pods that are to run in the remote."""
+    remote_pods: Informer
+    """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
+    and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
+    remote_nodes: Informer
+    """The remote nodes that the virtual node stands for."""
+    remote_namespaces: Informer
+    """All namespaces of the remote; of each only what `sync.capacity.aggregator.slim_namespace`
+    keeps."""
+    copies: Mapping[Resource, Informer]
+    """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
+    ``origin`` (home namespace) and ``relay``."""
+    namespaces: NamespaceMapping
+    watches: NamespaceWatches
+    events: EventRecorder
+    now: Callable[[], str]
+    """The current time in RFC 3339."""
+
+    @property
+    def identity(self) -> Identity:
+        """Of this home and its virtual node."""
+        return self.policy.identity

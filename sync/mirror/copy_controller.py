@@ -1,0 +1,408 @@
+"""Keeps copies of home's ConfigMaps, Secrets, Services and EndpointSlices in the remote.
+
+A copy exists while it is *needed*: of a ConfigMap or Secret while a pod on the node refers to it,
+of a Service while its namespace has pods on the node, of an EndpointSlice (where pod networks are
+routed) while its Service has a copy of this home and the slice has endpoints that the remote does
+not discover itself. Nothing else of a namespace is copied. One key names one home object
+(`CopyKey`).
+
+- A copy follows its original. Where the API forbids the change (an immutable object, a Secret's
+  type), the copy is deleted and re-created.
+- A copy is deleted after its original, or ``linger`` seconds after it was last needed, so that Jobs
+  and rollouts every few seconds do not re-create it each time. A copy that is needed again is
+  updated before its pod is created. A copy that a remote pod of this home still uses stays until
+  that pod is deleted: a ConfigMap or Secret that it refers to, and the Services of its namespace.
+- In a namespace that was handed over, a ConfigMap or Secret outlives its original while a pod uses
+  it: an unmanaged object could take its name, and the pod would read that object.
+- An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`: a pod must
+  not run with another owner's configuration. It may run beside another owner's Service, whose
+  endpoints stay as they are.
+- Nothing is deleted based on an incomplete cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+
+from sync.base import exception_summary
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
+from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.mirror.copy_rules import (
+    COPIED_RESOURCES,
+    COPY_RULES,
+    REFERENCED_RESOURCES,
+    CopyKey,
+    patch_copy,
+    reference_keys,
+)
+from sync.mirror.missing_references import UnresolvedReferences
+from sync.runtime.controller import Controller, ReconcileBlocked
+from sync.runtime.log_fields import name_fields
+from translators.identity import (
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    origin_of,
+)
+from translators.mirror import endpointslice, service
+from translators.objects import (
+    HomeNamespace,
+    Object,
+    RemoteNamespace,
+    is_deleting,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.pods import service_accounts
+from translators.pods.references import Reference, references
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: Copies written at once.
+WORKERS = 16
+
+
+class CopyController:
+    """One key, a `CopyKey`, for a home object and its copy."""
+
+    def __init__(self, context: ControllerContext, *, linger: float) -> None:
+        self._client = context.remote
+        self._identity = context.identity
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._copies = context.copies
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._events = context.events
+        self._linger = linger
+        # Whether home's pod addresses mean something in the remote.
+        self._endpoints = context.policy.network == "flat"
+        self._unresolved = UnresolvedReferences(
+            context.remote, identity=context.identity, namespaces=context.namespaces
+        )
+        # Copies that are not needed, and since when (the loop's time).
+        self._unneeded_since: dict[CopyKey, float] = {}
+        self._conflicts: set[CopyKey] = set()
+        self._populated: set[HomeNamespace] = set()
+        self.controller: Controller[CopyKey] = Controller(
+            "mirror", self._reconcile, workers=WORKERS
+        )
+
+    def declare(self) -> Declaration:
+        """Returns the declaration for the engine."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                *(
+                    Watch(informer, functools.partial(self.copy_changed, resource))
+                    for resource, informer in self._copies.items()
+                ),
+            ],
+            home_watches=[
+                HomeWatch(resource, functools.partial(self.original_changed, resource))
+                for resource in self._copies
+                if resource is not ENDPOINT_SLICES or self._endpoints
+            ],
+            requeue_namespace=self.requeue_namespace,
+        )
+
+    # -- for the pod controller -------------------------------------------------------------------
+
+    async def ensure(self, pod: Object) -> frozenset[Reference]:
+        """Copies all that the home pod needs and home has. Returns the optional references that
+        must be dropped from the pod (`sync.mirror.missing_references`).
+
+        Raises KubeError, and ReconcileBlocked where an unmanaged object has the name of a
+        ConfigMap or Secret, or would be read in place of one that home lacks, and where home's
+        objects cannot be watched at the moment. A Service that conflicts or is rejected does not
+        block the pod.
+        """
+        namespace = HomeNamespace(namespace_of(pod))
+        keys = list(reference_keys(pod, namespace))
+        kinds = {key.resource for key in keys}
+        self._watches.require(namespace, kinds)
+        missing = [key for key in keys if not self._is_current(key)]
+        for key in missing:
+            self.controller.queue.add(key)  # so that all are created in parallel
+        for key in missing:
+            if not self._is_current(key):
+                await self.controller.reconcile_now(key)
+        # A kubelet puts the Services of the namespace into the environment of a new pod.
+        for key in self._originals(SERVICES, namespace):
+            if self._original(key) and self._copy(key) is None and key not in self._conflicts:
+                try:
+                    await self.controller.reconcile_now(key)
+                except (ReconcileBlocked, Forbidden, Invalid) as error:
+                    log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
+        # If home forbids a list meanwhile, optional references would be dropped silently.
+        self._watches.require(namespace, kinds)
+        unresolved = [
+            ref
+            for ref in references(pod)
+            if self._original(CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)) is None
+        ]
+        return await self._unresolved.omitted(pod, unresolved)
+
+    # -- from changes to keys ----------------------------------------------------------------------
+
+    def original_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """Queues a home object, and the EndpointSlices of a Service that starts or stops being
+        copied."""
+        obj = new or old
+        if obj is not None:
+            namespace = HomeNamespace(namespace_of(obj))
+            self.controller.queue.add(CopyKey(resource, namespace, name_of(obj)))
+            if resource is SERVICES and _is_copied(old) != _is_copied(new):
+                self._add_slices(namespace, name_of(obj))
+
+    def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """Queues the home object of a copy, also of a copy that another client changed."""
+        for state in (new, old):
+            origin = origin_of(state or {})
+            if origin is not None:
+                self.controller.queue.add(CopyKey(resource, origin.namespace, origin.name))
+                if resource is SERVICES and (old is None or new is None):
+                    self._add_slices(origin.namespace, origin.name)
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues what a pod begins or ceases to refer to, and the Services of a namespace with its
+        first or last pod."""
+        if old is None or new is None or old.get("spec") != new.get("spec"):
+            needs = [
+                set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) if pod else set()
+                for pod in (old, new)
+            ]
+            for key in needs[0] ^ needs[1]:
+                # Another pod that refers to the same object changes nothing.
+                if not self._is_used(key) or key in self._unneeded_since or self._copy(key) is None:
+                    self.controller.queue.add(key)
+        namespace = HomeNamespace(namespace_of(new or old or {}))
+        if self._has_pods(namespace) != (namespace in self._populated):
+            self._populated ^= {namespace}
+            self._add_namespace(namespace)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the copies that a deleted remote pod was the last to use."""
+        origin = origin_of(old) if old is not None and new is None else None
+        if origin is not None and old is not None:
+            for key in reference_keys(old, origin.namespace):
+                if not self._is_used_in_remote(key):
+                    self.controller.queue.add(key)
+            if not self._remote_pods.store.has("namespace", origin.namespace):
+                self._add_namespace(origin.namespace)
+
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
+        """Queues all originals and all copies of a namespace: while it was not watched, originals
+        may have been deleted or created."""
+        for pod in self._home_pods.store.by_index("namespace", namespace):
+            with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
+                self.home_pod_changed(None, pod)
+        for key in self._copies_of(namespace, COPIED_RESOURCES):
+            self.controller.queue.add(key)
+        self._add_namespace(namespace)
+
+    def _add_namespace(self, namespace: HomeNamespace) -> None:
+        """Queues what is needed exactly while the namespace has pods."""
+        for resource in (SERVICES, ENDPOINT_SLICES):
+            for key in self._originals(resource, namespace):
+                self.controller.queue.add(key)
+        for key in self._copies_of(namespace, (SERVICES, ENDPOINT_SLICES)):
+            self.controller.queue.add(key)
+
+    def _add_slices(self, namespace: HomeNamespace, service_name: str) -> None:
+        """Queues the EndpointSlices of a Service."""
+        watch = self._watches.get(namespace)
+        if watch is not None and ENDPOINT_SLICES in watch.informers:
+            for slice_ in watch.informers[ENDPOINT_SLICES].store.by_index("service", service_name):
+                self.controller.queue.add(CopyKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: CopyKey) -> None:
+        watch = self._watches.get(key.namespace)
+        if watch is None and self._has_pods(key.namespace):
+            return  # The namespace is being listed; `requeue_namespace` queues the key again.
+        home = self._original(key)
+        copy = self._copy(key)
+        if home is not None and self._is_used(key):
+            self._unneeded_since.pop(key, None)
+            await self._write(key, home, copy)
+        elif copy is None or is_deleting(copy):
+            self._unneeded_since.pop(key, None)
+            self._conflicts.discard(key)  # The copy is not needed, or has no original.
+        elif is_owned_by_node(copy, self._identity):
+            # Without a watch the original is unknown, but no pod of the node needs the copy.
+            is_used = self._is_used_in_remote(key) and (
+                home is not None or watch is None or self._may_be_impersonated(key)
+            )
+            if not is_used and not (home is not None and self._lingers(key)):
+                await self._delete(key, copy)
+
+    def _may_be_impersonated(self, key: CopyKey) -> bool:
+        """Whether an unmanaged object could take the copy's name and be read by pods."""
+        return key.resource in (CONFIG_MAPS, SECRETS) and not self._namespaces.is_owned(
+            key.namespace
+        )
+
+    def _lingers(self, key: CopyKey) -> bool:
+        """Whether a copy that is not needed stays for now; the key is queued again then."""
+        now = asyncio.get_running_loop().time()
+        left = self._unneeded_since.setdefault(key, now) + self._linger - now
+        if left > 0:
+            self.controller.queue.add_after(key, left)
+        return left > 0
+
+    async def _write(self, key: CopyKey, home: Object, copy: Object | None) -> None:
+        # Also for an existing copy: namespace and copy may be forged by another client.
+        namespace = await self._namespaces.ensure(key.namespace)
+        if copy is None:
+            await self._create(key, home, namespace)
+            return
+        patch = patch_copy(key.resource, home, copy, self._identity)
+        if not patch or is_deleting(copy):
+            return  # The end of the deletion queues the key again.
+        name = name_of(copy)
+        if key.resource is SERVICES and service.is_headless(home) != service.is_headless(copy):
+            await self._delete(key, copy)
+            return
+        patch.setdefault("metadata", {})["uid"] = uid_of(copy)
+        try:
+            changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
+        except Invalid:
+            # Immutable, or of another type: the copy has to be re-created.
+            await self._delete(key, copy)
+            return
+        self._copies[key.resource].observe_write(changed)
+        changes.info("%s: updated in the remote", key, extra=_log_fields(key))
+
+    async def _create(self, key: CopyKey, home: Object, namespace: RemoteNamespace) -> None:
+        desired = COPY_RULES[key.resource].to_remote(home, self._identity)
+        try:
+            created = await self._client.create(key.resource, desired, namespace=namespace)
+        except AlreadyExists:
+            created = await self._client.get(key.resource, name_of(desired), namespace=namespace)
+            if not self._is_of(created, key):
+                raise self._conflict(key, home, namespace) from None
+            # The cache lagged: the next reconcile compares the copy.
+            self.controller.queue.add(key)
+        else:
+            changes.info("%s: copied to %s", key, namespace, extra=_log_fields(key))
+        self._conflicts.discard(key)
+        self._copies[key.resource].observe_write(created)
+
+    def _conflict(self, key: CopyKey, home: Object, namespace: str) -> ReconcileBlocked:
+        kind = key.resource.kind
+        blocked = ReconcileBlocked(
+            "RemoteClash",
+            f"remote: {kind} {namespace}/{key.name} exists and is not managed by this bridge; "
+            "rename the home object or delete that one",
+        )
+        if key not in self._conflicts:
+            self._conflicts.add(key)
+            self._events.warn(home, blocked.reason, blocked.message)
+            changes.info("%s: %s", key, blocked, extra=_log_fields(key))
+        return blocked
+
+    async def _delete(self, key: CopyKey, copy: Object) -> None:
+        await self._client.delete(
+            key.resource, name_of(copy), namespace=namespace_of(copy), uid=uid_of(copy)
+        )
+        changes.info("%s: deleted in the remote", key, extra=_log_fields(key))
+
+    # -- lookups ---------------------------------------------------------------------
+
+    def _original(self, key: CopyKey) -> Object | None:
+        """The home object, if it exists and may be copied."""
+        watch = self._watches.get(key.namespace)
+        if watch is None or key.resource not in watch.informers:
+            return None
+        home = watch.informers[key.resource].store.get(Key(key.namespace, key.name))
+        if home is None or not COPY_RULES[key.resource].is_copied(home, self._identity):
+            return None
+        if key.resource is ENDPOINT_SLICES and not (
+            self._endpoints and self._has_service_copy(key.namespace, home)
+        ):
+            return None
+        return home
+
+    def _has_service_copy(self, namespace: HomeNamespace, slice_: Object) -> bool:
+        """Whether the slice's Service has a copy: an unmanaged Service gets no endpoints."""
+        key = CopyKey(SERVICES, namespace, endpointslice.service_name(slice_))
+        return self._original(key) is not None and self._copy(key) is not None
+
+    def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
+        """The home objects of a resource in a watched namespace."""
+        watch = self._watches.get(namespace)
+        if watch is not None and resource in watch.informers:
+            for home in watch.informers[resource].store:
+                yield CopyKey(resource, namespace, name_of(home))
+
+    def _copies_of(
+        self, namespace: HomeNamespace, resources: Iterable[Resource]
+    ) -> Iterator[CopyKey]:
+        for resource in resources:
+            for copy in self._copies[resource].store.by_index("origin", namespace):
+                origin = origin_of(copy)
+                if origin is not None:
+                    yield CopyKey(resource, namespace, origin.name)
+
+    def _has_pods(self, namespace: HomeNamespace) -> bool:
+        return self._home_pods.store.has("namespace", namespace)
+
+    def _copy(self, key: CopyKey) -> Object | None:
+        namespace = self._identity.remote_namespace(key.namespace)
+        name = COPY_RULES[key.resource].remote_name(key.name, self._identity)
+        copy = self._copies[key.resource].store.get(Key(namespace, name))
+        if copy is None or not self._is_of(copy, key):
+            return None
+        # A Secret with the tokens of a pod is no copy, even if home has a Secret of that name.
+        return None if service_accounts.pod_of_token_secret(copy) else copy
+
+    def _is_of(self, copy: Object, key: CopyKey) -> bool:
+        """Whether this home owns the copy and it belongs to the key's namespace: another home
+        namespace, or another --namespace-template, can map to the same remote namespace."""
+        owned = is_owned(copy, self._identity)
+        return owned and matches_home_namespace(copy, key.namespace)
+
+    def _is_current(self, key: CopyKey) -> bool:
+        """Whether the copy is up to date, so that a pod need not wait for a reconcile."""
+        home, copy = self._original(key), self._copy(key)
+        if home is None:
+            return copy is None
+        return (
+            copy is not None
+            and not is_deleting(copy)
+            and not patch_copy(key.resource, home, copy, self._identity)
+        )
+
+    def _is_used(self, key: CopyKey) -> bool:
+        """Whether a pod on this node refers to the home object, or may use the Service."""
+        if key.resource in (CONFIG_MAPS, SECRETS):
+            return self._home_pods.store.has("reference", key)
+        return self._has_pods(key.namespace)
+
+    def _is_used_in_remote(self, key: CopyKey) -> bool:
+        """Whether a remote pod of this home, on any of its virtual nodes, still uses the copy."""
+        if key.resource in (CONFIG_MAPS, SECRETS):
+            return self._remote_pods.store.has("reference", key)
+        return self._remote_pods.store.has("namespace", key.namespace)
+
+
+def _is_copied(home_service: Object | None) -> bool:
+    return home_service is not None and service.is_copied(home_service)
+
+
+def _log_fields(key: CopyKey) -> Mapping[str, Mapping[str, str]]:
+    """Log fields of the home object whose copy was written."""
+    return name_fields(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")

@@ -1,0 +1,94 @@
+"""The resources that are copied to the remote, and the rule for each: one entry of `COPY_RULES`.
+
+`sync.mirror.copy_controller` keeps the copies up to date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from translators.identity import LABEL_NODE, Identity, may_be_set_by_remote
+from translators.merge_patch import merge_patch
+from translators.mirror import configmap_secret, endpointslice, service
+from translators.objects import HomeNamespace, Object, metadata
+from translators.pods.references import Kind as ReferenceKind
+from translators.pods.references import references
+
+#: Maps that must be equal on both sides, so that removed keys are removed from the copy.
+_EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
+
+
+class CopyKey(NamedTuple):
+    """A home object that has, or should have, a copy."""
+
+    resource: Resource
+    namespace: HomeNamespace
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.resource.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRule:
+    """How objects of one resource are copied."""
+
+    to_remote: Callable[[Object, Identity], Object]
+    is_copied: Callable[[Object, Identity], bool]
+    """Whether this home object may be copied at all."""
+    remote_name: Callable[[str, Identity], str] = lambda name, _: name
+    selector: str = ""
+    """Label selector that excludes other objects with the bridge's labels."""
+
+
+COPY_RULES: dict[Resource, CopyRule] = {
+    CONFIG_MAPS: CopyRule(configmap_secret.translate_data, lambda *_: True),
+    SECRETS: CopyRule(
+        configmap_secret.translate_data, lambda home, _: configmap_secret.is_copied_secret(home)
+    ),
+    SERVICES: CopyRule(service.translate_service, lambda home, _: service.is_copied(home)),
+    ENDPOINT_SLICES: CopyRule(
+        endpointslice.translate_endpoint_slice,
+        endpointslice.has_endpoints,
+        remote_name=endpointslice.remote_name,
+        selector=endpointslice.SELECTOR,
+    ),
+}
+COPIED_RESOURCES = tuple(COPY_RULES)
+#: The resources to which pods refer by name.
+REFERENCED_RESOURCES: dict[ReferenceKind, Resource] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
+
+
+def copies_selector(resource: Resource, labels: str) -> str:
+    """The label selector of the copies of a resource that also match ``labels``."""
+    return ",".join(part for part in (labels, COPY_RULES[resource].selector) if part)
+
+
+def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
+    """The ConfigMaps and Secrets to which a pod of either cluster refers; ``namespace`` is its home
+    namespace."""
+    for ref in references(pod):
+        yield CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)
+
+
+def patch_copy(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
+    """The merge patch from the copy to the state that home's object demands; {} if it is up to
+    date.
+
+    Several virtual nodes of one home can share a copy. The node label stays that of the node that
+    created the copy; otherwise the nodes would overwrite each other's label for ever.
+    """
+    desired = COPY_RULES[resource].to_remote(home, identity)
+    if resource is SERVICES:
+        desired["spec"] = {**dict.fromkeys(service.REMOVABLE_FIELDS), **desired["spec"]}
+    labels = desired["metadata"]["labels"]
+    labels[LABEL_NODE] = (metadata(copy).get("labels") or {}).get(LABEL_NODE, labels[LABEL_NODE])
+    for field in ("labels", "annotations"):
+        present = metadata(copy).get(field) or {}
+        set_by_remote = {k: v for k, v in present.items() if may_be_set_by_remote(k)}
+        desired["metadata"][field] = {**set_by_remote, **desired["metadata"][field]}
+    found: Object = merge_patch(copy, desired, exact=_EXACT)
+    return found

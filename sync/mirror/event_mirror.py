@@ -1,0 +1,275 @@
+"""Mirrors the Events of the node's remote pods to home: one Event at home for each.
+
+- Only remote namespaces with pods on the node are watched (`EventMirror.follow`), and only Events
+  whose ``involvedObject.uid`` is a remote pod of this node, or was one while this process ran: the
+  last Events of a pod arrive after its deletion.
+- The name of home's Event follows from the UID of the remote one, so that it is never written
+  twice. Home's Events are listed once, before the first write: after a restart only new ones are
+  written. The latest state is written, with one create or one patch of what changed.
+- Of a written Event only that fact is kept in memory: there may be several for each pod.
+- Nothing waits for Events. Few workers share the loop with those of the pods, and in a burst of
+  pods each of these workers waits, for a second at most, and less if so many Events are queued that
+  they would be late (`LATE`): the API servers run pods first.
+- A failed write is retried. A write that home rejects (the namespace is terminating, the Event
+  violates a rule) is dropped until the remote Event changes.
+- Events expire in each cluster; the bridge deletes none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable
+
+import orjson
+
+from sync.base.fair_cache import FairCache
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.resources import EVENTS
+from sync.runtime.controller import Controller
+from translators.identity import (
+    Origin,
+    is_in_mapped_namespace,
+    is_owned_by_node,
+    origin_of,
+)
+from translators.merge_patch import merge_patch
+from translators.mirror import event
+from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+
+log = logging.getLogger(__name__)
+
+#: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the
+#: pods have nearly all of the loop.
+WORKERS = 4
+#: Seconds between checks whether the burst is over, and the longest wait of a worker: Events add at
+#: least four writes a second to a burst.
+BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0
+#: Seconds in which two of three queued Events are written, also in an endless burst.
+LATE = 15.0
+#: Deleted pods whose last Events are still mirrored.
+DELETED_PODS_MAX = 10_000
+
+#: Names computed before other tasks run: about 2 ms of work.
+BATCH = 200
+
+#: Responses to an Event that the API server will never accept.
+_REJECTED = (BadRequest, Forbidden, Invalid, NotFound)
+
+
+class _Namespace:
+    """One followed namespace."""
+
+    def __init__(self, events: Informer) -> None:
+        self.events = events
+        self.written: dict[str, str] | None = None
+        """The progress of home's Events, as JSON, by the UID of the remote Event; None until home's
+        Events are listed."""
+
+
+class EventMirror:
+    """One key, home's namespace and the name of the remote Event, for each Event; a key without a
+    name stands for the list of home's Events."""
+
+    def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
+        self._in_burst = in_burst
+        self._home = context.home
+        self._remote = context.remote
+        self._identity = context.identity
+        self._remote_pods = context.remote_pods
+        self._namespaces: dict[HomeNamespace, _Namespace] = {}
+        # By the remote pod's UID.
+        self._pods: dict[str, Origin] = {}
+        self._deleted_pods: FairCache[str, Origin] = FairCache(DELETED_PODS_MAX)
+        self.controller: Controller[Key] = Controller(
+            "events", self._reconcile, workers=WORKERS, kind="Event"
+        )
+
+    def declare(self) -> Declaration:
+        """Returns the declaration for the engine."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[Watch(self._remote_pods, self.remote_pod_changed)],
+            requeue_namespace=self.requeue_namespace,
+            run_in_namespace=self.follow,
+            own_informers=lambda: [it.events for it in self._namespaces.values()],
+            start=self._requeue_all,
+        )
+
+    # -- from changes to keys ----------------------------------------------------------------------
+
+    async def follow(self, namespace: HomeNamespace) -> None:
+        """Watches the Events in the remote namespace of ``namespace``, until cancelled."""
+        events = Informer(
+            self._remote,
+            EVENTS,
+            namespace=self._identity.remote_namespace(namespace),
+            fields="involvedObject.kind=Pod",
+            indexers={"pod": _unwritten_pod},
+            indexed=("rest",),
+            slim=_packed,
+        )
+        events.on_change(functools.partial(self._changed, namespace))
+        followed = self._namespaces[namespace] = _Namespace(events)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(events.run(), name=f"watch-events-{namespace}")
+                await events.synced.wait()
+                self.controller.queue.add(Key(namespace, ""))
+        finally:
+            if self._namespaces.get(namespace) is followed:
+                del self._namespaces[namespace]
+
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
+        """Queues the list of home's Events if it is missing: home may have forbidden it."""
+        followed = self._namespaces.get(namespace)
+        if followed is not None and followed.written is None and followed.events.synced.is_set():
+            self.controller.queue.add(Key(namespace, ""))
+
+    def _requeue_all(self) -> None:
+        """Queues the namespaces that the standby followed."""
+        for namespace in self._namespaces:
+            self.requeue_namespace(namespace)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the Events that arrived before their pod."""
+        pod = new or old or {}
+        origin = origin_of(pod)
+        if origin is None or not is_owned_by_node(pod, self._identity):
+            return
+        if not is_in_mapped_namespace(pod, self._identity):
+            return
+        uid = uid_of(pod)
+        if new is None:
+            self._pods.pop(uid, None)
+            self._deleted_pods.put(namespace_of(pod), uid, origin)
+        elif uid not in self._pods:
+            # The watch of Events may have been faster.
+            self._pods[uid] = origin
+            followed = self._namespaces.get(origin.namespace)
+            for waiting in followed.events.store.by_index("pod", uid) if followed else ():
+                self.controller.queue.add(Key(origin.namespace, name_of(waiting)))
+
+    def _changed(self, namespace: HomeNamespace, old: Object | None, new: Object | None) -> None:
+        if new is not None and self._origin(new):
+            self.controller.queue.add(Key(namespace, name_of(new)))
+        elif old is not None and new is None:
+            followed = self._namespaces.get(namespace)
+            if followed is not None and followed.written is not None:
+                followed.written.pop(uid_of(old), None)
+
+    def _origin(self, packed: Object) -> Origin | None:
+        uid = packed["pod"]
+        return self._pods.get(uid) or self._deleted_pods.get(uid)
+
+    # -- reconcile -------------------------------------------------------------------------
+
+    async def _reconcile(self, key: Key) -> None:
+        namespace = HomeNamespace(key.namespace)
+        followed = self._namespaces.get(namespace)
+        if followed is None:
+            return
+        if not key.name:
+            await self._list_home_events(namespace, followed)
+        elif followed.written is not None:
+            place = Key(self._identity.remote_namespace(namespace), key.name)
+            await self._wait_for_burst()
+            packed = followed.events.store.get(place)
+            origin = self._origin(packed) if packed and "rest" in packed else None
+            if packed is not None and origin is not None:
+                wanted = event.translate_event(_unpacked(packed), origin, self._identity)
+                await self._write(uid_of(packed), wanted, followed.written)
+                followed.events.compact(packed, _written_form(packed))
+
+    async def _wait_for_burst(self) -> None:
+        waited = 0.0
+        while self._in_burst():
+            left = min(BURST_WAIT_MAX, LATE * WORKERS / (len(self.controller.queue) + 1)) - waited
+            if left <= 0:
+                return
+            waited += BURST_POLL
+            await asyncio.sleep(min(BURST_POLL, left))
+
+    async def _list_home_events(self, namespace: HomeNamespace, followed: _Namespace) -> None:
+        selector = event.mirrored_events_selector(self._identity)
+        page = await self._home.list(EVENTS, namespace=namespace, labels=selector, slim=_progress)
+        known = {name_of(it): it["progress"] for it in page.items}
+        written = {}
+        for count, packed in enumerate(followed.events.store, start=1):
+            progress = known.get(event.home_event_name(_unpacked(packed))) if known else None
+            if progress is not None:
+                written[uid_of(packed)] = progress
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
+        followed.written = written
+        for packed in followed.events.store:
+            self._changed(namespace, None, packed)
+
+    async def _write(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
+        """Creates or patches home's Event if it differs, and records its progress."""
+        progress = event.progress_fields(wanted)
+        try:
+            known = orjson.loads(written[uid]) if uid in written else await self._create(wanted)
+            if patch := merge_patch(known, progress):
+                await self._patch(wanted, patch)
+        except _REJECTED as error:
+            log.debug("event %s/%s: rejected: %s", namespace_of(wanted), name_of(wanted), error)
+        written[uid] = _text(progress)
+
+    async def _create(self, wanted: Object) -> Object:
+        """Creates home's Event; returns the progress of the created or existing one."""
+        namespace = namespace_of(wanted)
+        try:
+            made = await self._home.create(EVENTS, wanted, namespace=namespace)
+        except AlreadyExists:
+            made = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
+        return event.progress_fields(made)
+
+    async def _patch(self, wanted: Object, patch: Object) -> None:
+        namespace = namespace_of(wanted)
+        try:
+            await self._home.patch(EVENTS, name_of(wanted), patch, namespace=namespace)
+        except NotFound:
+            # The Event has expired or was deleted at home.
+            await self._create(wanted)
+
+
+# -- the stored form of an Event ------------------------------------
+
+
+def _packed(remote: Object) -> Object:
+    """The form of an Event that is not written yet: metadata, the pod's UID, the rest as JSON."""
+    slim = event.compact(remote)
+    meta = slim.pop("metadata")
+    return {"metadata": meta, "pod": event.involved_uid(remote), "rest": _text(slim)}
+
+
+def _unpacked(packed: Object) -> Object:
+    rest: Object = orjson.loads(packed["rest"]) if "rest" in packed else {}
+    return {**rest, "metadata": metadata(packed)}
+
+
+def _written_form(packed: Object) -> Object:
+    """The form of a written Event, until it changes."""
+    return {"metadata": metadata(packed), "pod": packed["pod"]}
+
+
+def _unwritten_pod(packed: Object) -> tuple[str, ...]:
+    """Index: the pod of an Event that is not written yet."""
+    return (packed["pod"],) if "rest" in packed else ()
+
+
+def _progress(home: Object) -> Object:
+    """Reduces home's Event to its name and progress."""
+    return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress_fields(home))}
+
+
+def _text(part: Object) -> str:
+    """JSON text. Decoded, because the bytes of orjson keep a buffer of several kB alive."""
+    return orjson.dumps(part).decode()

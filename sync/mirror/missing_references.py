@@ -1,0 +1,84 @@
+"""References of a home pod to ConfigMaps and Secrets that home does not have.
+
+The remote resolves a reference by its name, so that an unmanaged object of the remote would be read
+by a pod whose owner has no access to it. `UnresolvedReferences.omitted` decides, before the pod is
+created:
+
+- In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
+  name makes the pod wait with `RemoteClash`; an optional reference to it is dropped instead.
+- In a namespace that was handed over, the remote's tenants may create the object at any later time:
+  the pod waits with `ReferenceMissing` until home has the object, and optional references are
+  dropped without a look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from sync.kube.api_errors import NotFound
+from sync.kube.client import KubeClient
+from sync.mirror.copy_rules import REFERENCED_RESOURCES
+from sync.namespaces.namespace_mapping import NamespaceMapping
+from sync.runtime.controller import ReconcileBlocked
+from translators.identity import Identity, is_owned
+from translators.objects import HomeNamespace, Object, namespace_of
+from translators.pods import unresolved_references
+from translators.pods.references import Reference
+
+
+class UnresolvedReferences:
+    """Checks references for which home has no original."""
+
+    def __init__(
+        self, client: KubeClient, *, identity: Identity, namespaces: NamespaceMapping
+    ) -> None:
+        self._client = client
+        self._identity = identity
+        self._namespaces = namespaces
+
+    async def omitted(self, pod: Object, missing: Collection[Reference]) -> frozenset[Reference]:
+        """Returns the optional references among ``missing`` (those that home lacks) that must be
+        dropped from the pod. Raises ReconcileBlocked if a required one blocks it, and KubeError."""
+        if not missing:
+            return frozenset()
+        namespace = HomeNamespace(namespace_of(pod))
+        required = unresolved_references.required_references(pod)
+        found = set()
+        for ref in sorted(missing):
+            if self._namespaces.is_owned(namespace):
+                if not await self._is_unmanaged(namespace, ref):
+                    continue
+                if ref in required:
+                    raise self._conflict(namespace, ref)
+            elif ref in required:
+                raise self._missing(namespace, ref)
+            found.add(ref)
+        return frozenset(found)
+
+    async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
+        """Whether the remote has an object of that name that is not a copy of this home."""
+        remote = self._identity.remote_namespace(namespace)
+        try:
+            existing = await self._client.get(
+                REFERENCED_RESOURCES[ref.kind], ref.name, namespace=remote
+            )
+        except NotFound:
+            return False
+        return not is_owned(existing, self._identity)
+
+    def _conflict(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
+        remote = self._identity.remote_namespace(namespace)
+        return ReconcileBlocked(
+            "RemoteClash",
+            f"home has no {ref.kind} {namespace}/{ref.name}, and {ref.kind} {remote}/{ref.name} of "
+            "the remote cluster is not managed by this bridge, so the pod must not read it; create "
+            f"the {ref.kind} at home under another name, or delete that one",
+        )
+
+    def _missing(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
+        remote = self._identity.remote_namespace(namespace)
+        return ReconcileBlocked(
+            "ReferenceMissing",
+            f"home has no {ref.kind} {namespace}/{ref.name}; namespace {remote} of the remote "
+            "cluster is shared with other tenants, so the pod is created only when home has it",
+        )

@@ -1,0 +1,255 @@
+"""Records at home which remote namespaces this home created.
+
+Labels and annotations of a remote namespace prove nothing: every client that may create namespaces
+there can write them. So home keeps a digest of the name and UID of each namespace that a bridge
+created.
+
+- Before a namespace is created, an *intent* is recorded: a digest of its name and a random nonce,
+  which the new namespace carries. Afterwards an entry with the UID replaces the intent. A bridge
+  that was killed in between recognizes its namespace by the nonce.
+- Entries of other virtual nodes of this home count too, and are recorded for this node when it uses
+  the namespace: several nodes of one home can share a namespace.
+- A node that was served before and has no record had a bridge of an earlier version, or the record
+  was deleted. Then the namespaces with this home's labels are adopted once, with a log line.
+- The record is written when a namespace is created or first used, and never by an idle bridge.
+  Concurrent changes share one write. A record that is deleted while the bridge runs is restored
+  from memory by the next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import cachetools
+
+from sync.cache.informer import Informer
+from sync.kube.api_errors import KubeError, NotLeaderError
+from translators.identity import ANNOTATION_NONCE, Identity, is_owned
+from translators.objects import Object, is_deleting, metadata, name_of, uid_of
+
+log = logging.getLogger(__name__)
+
+#: Hex digits of a digest: 64 bits, of which the remote chooses the UID and the bridge the nonce.
+DIGITS = 16
+#: Bytes of a nonce.
+_NONCE = 16
+#: Prefix of an intent.
+_INTENT = "+"
+#: Seconds after which an entry whose namespace was never seen is left out of the next write: the
+#: cache can lag, and a request of the previous bridge can be in flight.
+STALE_SECONDS = 600.0
+#: Seconds between attempts to read or write the record, and between reads of other nodes' records.
+RETRY_SECONDS, LOOK_SECONDS = 1.0, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipEntries:
+    """The entries of a record."""
+
+    own: frozenset[str] | None
+    """Those of this virtual node; None if it has no record."""
+    others: frozenset[str] = frozenset()
+    """Those of other virtual nodes of this home."""
+    fresh: bool = False
+    """The node is new: an earlier bridge cannot have created namespaces."""
+
+
+class OwnershipRecord(Protocol):
+    """Stores the entries at home."""
+
+    async def read(self) -> OwnershipEntries:
+        """Raises KubeError."""
+        ...
+
+    async def write(self, entries: Collection[str]) -> None:
+        """Replaces the entries of this virtual node. Raises KubeError."""
+        ...
+
+
+class NamespaceOwnership:
+    """``namespaces`` is the informer of all remote namespaces."""
+
+    def __init__(self, record: OwnershipRecord, namespaces: Informer, identity: Identity) -> None:
+        self._record = record
+        self._namespaces = namespaces
+        self._identity = identity
+        self._own: set[str] = set()
+        self._others: frozenset[str] = frozenset()
+        # Entries that were read and whose namespace was never seen, and since when.
+        self._unseen: frozenset[str] = frozenset()
+        self._unseen_since = 0.0
+        # By the name of a namespace that is being created.
+        self._nonces: dict[str, str] = {}
+        # UIDs of namespaces for which other nodes' records were read within LOOK_SECONDS.
+        self._looked: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, LOOK_SECONDS)
+        # Whether the adoption was logged.
+        self._adopts = False
+        self._writing = asyncio.Lock()
+        # The number of changes, and how many of them are written.
+        self._changes = self._written = 0
+        self.on_recognized: Callable[[Object], None] | None = None
+        """Called with a namespace that is found in the record of another virtual node."""
+        namespaces.on_change(self._changed)
+
+    def owns(self, remote: Object) -> bool:
+        """Whether this home created the namespace, by UID or by the nonce of an intent. The labels
+        are required too: an administrator may have removed them on purpose."""
+        if not is_owned(remote, self._identity):
+            return False
+        return not self._entries_of(remote).isdisjoint(self._own | self._others)
+
+    # -- at start --------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Reads the record, with retries until it succeeds. The informer must be synced."""
+        while True:
+            try:
+                recorded = await self._record.read()
+                break
+            except KubeError as error:
+                log.warning("cannot read the record of remote namespaces: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+        self._others = recorded.others
+        labelled = [it for it in self._namespaces.store if is_owned(it, self._identity)]
+        if recorded.own is None:
+            self._own = set() if recorded.fresh else self._adopted(labelled)
+            self._changes += 1
+            return
+        known = [it for it in labelled if not self._entries_of(it).isdisjoint(recorded.own)]
+        seen = frozenset().union(*map(self._entries_of, known))
+        intents = {it for it in recorded.own & seen if it.startswith(_INTENT)}
+        self._own = set(recorded.own - intents).union(map(_by_uid, known))
+        self._unseen = recorded.own - seen
+        self._unseen_since = asyncio.get_running_loop().time()
+        if intents:
+            self._changes += 1  # The entry with the UID replaces the intent.
+
+    def _adopted(self, labelled: list[Object]) -> set[str]:
+        if labelled and not self._adopts:
+            self._adopts = True
+            log.warning(
+                "remote: home has no record of the namespaces that it created; those with its "
+                "labels are taken for its own: %s",
+                ", ".join(sorted(map(name_of, labelled))),
+            )
+        return {_by_uid(it) for it in labelled}
+
+    async def run(self) -> None:
+        """Writes the changes found by `load`, with retries until that succeeds."""
+        while self._written < self._changes:
+            try:
+                await self._save()
+            except NotLeaderError as error:
+                log.debug(
+                    "not the leader, the record of remote namespaces is not written: %s", error
+                )
+            except KubeError as error:
+                log.warning("cannot write the record of remote namespaces: %s", error)
+            if self._written < self._changes:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    # -- create -----------------------------------------------------------------
+
+    async def record_intent(self, name: str) -> str:
+        """Records the intent to create the namespace, and returns the nonce to put on it. Raises
+        KubeError."""
+        nonce = self._nonces.get(name)
+        if nonce is None:
+            nonce = secrets.token_hex(_NONCE)
+            self._add(_by_nonce(name, nonce))
+            try:
+                await self._save()
+            except KubeError:
+                self._own.discard(_by_nonce(name, nonce))
+                raise
+            self._nonces[name] = nonce
+        return nonce
+
+    async def record_created(self, remote: Object) -> None:
+        """Records the UID of a namespace that was created with a nonce. If that fails, the intent
+        identifies the namespace until the next write."""
+        name = name_of(remote)
+        nonce = self._nonces.pop(name, None)
+        if nonce is not None:
+            self._own.discard(_by_nonce(name, nonce))
+        self._add(_by_uid(remote))
+        try:
+            await self._save()
+        except KubeError as error:
+            log.info("namespace %s: recorded by its intent until the next write: %s", name, error)
+
+    async def verify(self, remote: Object) -> bool:
+        """As `owns`, with a fresh read of the entries of other virtual nodes. An owned namespace is
+        recorded for this node. Raises KubeError."""
+        if not is_owned(remote, self._identity):
+            return False
+        if not self.owns(remote) and uid_of(remote) not in self._looked:
+            self._looked[uid_of(remote)] = True
+            self._others = (await self._record.read()).others
+        if not self.owns(remote):
+            return False
+        if _by_uid(remote) not in self._own:
+            self._add(_by_uid(remote))
+            if self.on_recognized is not None:
+                self.on_recognized(remote)
+            await self._save()
+        return True
+
+    # -- the record ------------------------------------------------------------------------
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        if old is not None and (new is None or uid_of(new) != uid_of(old)):
+            self._own.discard(_by_uid(old))  # Dropped by the next write.
+
+    def _entries_of(self, remote: Object) -> set[str]:
+        nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
+        found = {_by_uid(remote)}
+        return found | {_by_nonce(name_of(remote), str(nonce))} if nonce else found
+
+    def _add(self, entry: str) -> None:
+        self._own.add(entry)
+        self._changes += 1
+
+    async def _save(self) -> None:
+        """Writes the record. Callers that wait for a running write share the next one."""
+        wanted = self._changes
+        async with self._writing:
+            if self._written < wanted:
+                done = self._changes
+                self._forget_stale()
+                await self._record.write(sorted(self._own))
+                self._written = done
+
+    def _forget_stale(self) -> None:
+        if asyncio.get_running_loop().time() - self._unseen_since >= STALE_SECONDS:
+            there = map(self._entries_of, self._namespaces.store)
+            self._own -= self._unseen.difference(*there)
+            self._unseen = frozenset()
+
+
+def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
+    """The entries of a record whose namespaces still exist."""
+    return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
+
+
+def entries(namespaces: Iterable[Object]) -> list[str]:
+    """The entries for these remote namespaces."""
+    return sorted(map(_by_uid, namespaces))
+
+
+def _by_uid(remote: Object) -> str:
+    return _digest(name_of(remote), uid_of(remote))
+
+
+def _by_nonce(name: str, nonce: str) -> str:
+    return _INTENT + _digest(name, nonce)
+
+
+def _digest(name: str, secret: str) -> str:
+    return hashlib.sha256(f"{name}/{secret}".encode()).hexdigest()[:DIGITS]

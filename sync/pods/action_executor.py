@@ -1,0 +1,410 @@
+"""Carries out the actions of `sync.pods.action_planner`, one after the other.
+
+- A pod is created after its namespace, the ConfigMaps, Secrets and Services that it needs, and its
+  service account tokens. If one of them is blocked, or an API server rejects the pod, the pod's
+  status and one Event state the reason, and the error is raised for a retry.
+- The outcome of a create request is unknown until an API server answered: `is_create_pending`.
+- Writes are put into the caches at once. `is_own_status_write` and `is_own_create` are true while
+  that calls handlers, so that a write does not requeue its own key.
+- A rejected update does not hold up the other actions; it is raised after them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sync.base import exception_summary
+from sync.cache.store import Key, Store
+from sync.declaration.controller_context import ControllerContext
+from sync.kube.api_errors import (
+    AlreadyExists,
+    ApiError,
+    Forbidden,
+    Invalid,
+    NotFound,
+    ServerError,
+    Throttled,
+)
+from sync.kube.resources import PODS
+from sync.mirror.copy_controller import CopyController
+from sync.pods import action_planner
+from sync.pods.actions import (
+    Action,
+    ConfirmAbsence,
+    Create,
+    Delete,
+    DeleteIfUnbound,
+    DeleteOrphan,
+    EvictHomePod,
+    PodState,
+    RemoveHomePod,
+    RequeueAfter,
+    Ungate,
+    Update,
+    WriteStatus,
+)
+from sync.pods.creation_check import PodCreator
+from sync.pods.remote_pod_lookup import RemotePodLookup
+from sync.pods.service_account_tokens import TokenController
+from sync.pods.status_writer import StatusWriter
+from sync.pods.update import PodUpdater
+from sync.runtime.controller import ReconcileBlocked
+from sync.runtime.log_fields import name_fields, object_fields
+from sync.runtime.workqueue import WorkQueue
+from translators.identity import LABEL_NODE, Identity, has_home_uid, is_owned
+from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, uid_of
+from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
+from translators.pods.references import Reference
+
+log = logging.getLogger(__name__)
+changes = logging.getLogger("cluster-bridge.changes")
+
+#: ``status.reason`` of a pod that the remote's API server rejects; otherwise ``RemoteRefused``.
+_REASONS: dict[type[ApiError], str] = {
+    Forbidden: "RemoteForbidden",
+    Invalid: "RemoteInvalid",
+    NotFound: "RemoteNotFound",
+}
+
+
+class ActionExecutor:
+    """``priority_classes`` is the cache of the remote's PriorityClasses; ``queue`` takes keys that
+    are to be reconciled again; ``on_created`` is called with the UID of each home pod whose remote
+    pod is known to exist."""
+
+    def __init__(
+        self,
+        context: ControllerContext,
+        lookup: RemotePodLookup,
+        *,
+        copies: CopyController,
+        tokens: TokenController,
+        priority_classes: Store,
+        queue: WorkQueue[Key],
+        on_created: Callable[[str], object],
+    ) -> None:
+        self._home = context.home
+        self._remote = context.remote
+        self._policy = context.policy
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._remote_nodes = context.remote_nodes
+        self._watches = context.watches
+        self._namespaces = context.namespaces
+        self._events = context.events
+        self._now = context.now
+        self._lookup = lookup
+        self._copies = copies
+        self._tokens = tokens
+        self._priority_classes = priority_classes
+        self._queue = queue
+        self._on_created = on_created
+        self.updates = PodUpdater(context, copies)
+        self._creator = PodCreator(context.remote)
+        self._statuses = StatusWriter(
+            context.home, home_pods=context.home_pods, events=context.events
+        )
+        # UIDs of home pods: whose create request has an unknown outcome, and whose last create
+        # request failed with a server error.
+        self._create_pending: set[str] = set()
+        self._server_failed: set[str] = set()
+        # The grace period of each deletion that was sent, by the remote pod's UID, and the UIDs of
+        # home pods that were removed. The caches show both a moment later.
+        self._deletions: dict[str, int | None] = {}
+        self._removed: set[str] = set()
+        self.is_own_create = False
+        """Whether the change being handled is the pod that was just created, exactly as sent."""
+
+    @property
+    def is_own_status_write(self) -> bool:
+        """Whether the change being handled is a status write of the bridge and nothing else."""
+        return self._statuses.writing
+
+    def is_create_pending(self, uid: str) -> bool:
+        """Whether the outcome of a create request for this home pod is unknown."""
+        return uid in self._create_pending
+
+    def settle_creation(self, uid: str) -> None:
+        """Forgets earlier create requests: the remote pod exists, or the home pod was deleted."""
+        self._create_pending.discard(uid)
+        self._server_failed.discard(uid)
+        self._on_created(uid)
+
+    def forget_deletion(self, remote_uid: str) -> None:
+        """Forgets a deletion that the cache shows."""
+        self._deletions.pop(remote_uid, None)
+
+    def forget_removal(self, uid: str) -> None:
+        """Forgets the removal of a home pod that the cache shows, or that did not happen."""
+        self._removed.discard(uid)
+
+    async def execute(self, key: Key, state: PodState, actions: list[Action]) -> None:
+        """Carries out the actions in order. Raises KubeError and ReconcileBlocked."""
+        rejected: ApiError | None = None
+        for action in actions:
+            try:
+                await self._execute(key, state, action)
+            except (Forbidden, Invalid) as error:
+                if not isinstance(action, Update):
+                    raise
+                rejected = error
+        if rejected is not None:
+            raise rejected
+
+    async def _execute(self, key: Key, state: PodState, action: Action) -> None:
+        match action:
+            case WriteStatus(patch, event, warning):
+                await self._statuses.write(_required(state.home), patch, event, warning=warning)
+            case Create():
+                await self._create(key, _required(state.home))
+            case Ungate():
+                await self._ungate(key, _required(state.home), action)
+            case Update():
+                await self._update(key, _required(state.home), action)
+            case Delete(uid, grace):
+                await self._delete(key, uid, grace)
+            case DeleteIfUnbound(uid, version):
+                namespace, name = self._lookup.remote_key(key)
+                await self._remote.delete(
+                    PODS, name, namespace=namespace, uid=uid, resource_version=version
+                )
+            case RequeueAfter(seconds):
+                self._queue.add_after(key, seconds)
+            case DeleteOrphan(uid, home_uid):
+                await self._delete_orphan(key, uid, home_uid)
+            case EvictHomePod():
+                await self._evict(key, _required(state.home), _required(state.remote))
+            case RemoveHomePod():
+                await self._remove_home(key, _required(state.home))
+            case ConfirmAbsence():
+                raise AssertionError("ConfirmAbsence is the only action of its plan")
+
+    async def _update(self, key: Key, home: Object, update: Update) -> None:
+        if await self.updates.send(home, update):
+            # The remote reverted the update; the next plan reports the pod as up to date.
+            self._queue.add(key)
+
+    # -- create ----------------------------------------------------------------------------
+
+    async def _create(self, key: Key, home: Object) -> None:
+        namespace = HomeNamespace(key.namespace)
+        if self._watches.get(namespace) is None:
+            # `PodController.requeue_namespace` brings the key back.
+            if (blocked := self._watches.missing_permission(namespace)) is not None:
+                await self._report_not_created(key, home, blocked.reason, blocked.message)
+            return
+        try:
+            remote_namespace = await self._namespaces.ensure(namespace)
+            omitted = await self._copies.ensure(home)
+            # Requested when the pod was first seen, in parallel with the copies.
+            await self._tokens.ensure(home)
+            await self._send_create(key, home, remote_namespace, omitted)
+        except ReconcileBlocked as blocked:
+            await self._report_not_created(key, home, blocked.reason, blocked.message)
+            raise
+        except Throttled:
+            raise  # The problem of the server, not of the pod.
+        except ServerError as error:
+            await self._report_server_error(key, home, error)
+            raise
+        except ApiError as error:
+            reason = _REASONS.get(type(error), "RemoteRefused")
+            message = f"{error.side}: the API server rejects the pod: {error.message}"
+            await self._report_not_created(key, home, reason, message)
+            raise
+
+    async def _send_create(
+        self, key: Key, home: Object, namespace: str, omitted: frozenset[Reference]
+    ) -> None:
+        translated = remote_pod.without_optional_references(self._translate(home), omitted)
+        await self._creator.dry_run(home, translated.pod, namespace=namespace)
+        self._create_pending.add(uid_of(home))
+        is_as_sent = False
+        try:
+            created = await self._remote.create(PODS, translated.pod, namespace=namespace)
+        except AlreadyExists:
+            created = await self._remote.get(PODS, key.name, namespace=namespace)
+            if not self._lookup.is_counterpart(created, key):
+                raise _conflict(namespace, key.name, created, self._identity) from None
+            if not has_home_uid(created, uid_of(home)):
+                # A previous pod of that name, missing in the cache; its deletion requeues the key.
+                self._remote_pods.observe_write(created)
+                return
+            await self._creator.check_created(home, translated.pod, created)
+        else:
+            pruned = await self._creator.check_created(home, translated.pod, created)
+            is_as_sent = _is_first_start(home) and not restart_policy_never.is_gated(created)
+            changes.info(
+                "pod %s: created in the remote, namespace %s",
+                key,
+                namespace,
+                extra=object_fields("Pod", home, cluster="remote"),
+            )
+            if dropped := [*translated.dropped, *pruned]:
+                self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
+        self.settle_creation(uid_of(home))
+        self.is_own_create = is_as_sent
+        self._remote_pods.observe_write(created)
+        self.is_own_create = False
+
+    async def check_unconfirmed_create(self, key: Key, home: Object, created: Object) -> None:
+        """Checks a pod whose create request was not answered (`PodCreator.check_created`). Raises
+        ReconcileBlocked and KubeError."""
+        try:
+            await self._creator.check_created(home, self._translate(home).pod, created)
+        except ReconcileBlocked as blocked:
+            await self._report_not_created(key, home, blocked.reason, blocked.message)
+            raise
+
+    def _translate(self, home: Object) -> remote_pod.TranslatedPod:
+        classes = frozenset(map(name_of, self._priority_classes))
+        return remote_pod.translate_pod(home, self._policy, priority_classes=classes)
+
+    async def _ungate(self, key: Key, home: Object, action: Ungate) -> None:
+        if not action.marked and not await self._statuses.write(
+            home, restart_policy_never.started_status(now=self._now())
+        ):
+            return  # Without the mark a later plan could start the pod a second time.
+        if action.gated:
+            patch = {"metadata": {"uid": action.uid}, **restart_policy_never.ungate_patch()}
+            namespace, name = self._lookup.remote_key(key)
+            ungated = await self._remote.patch(
+                PODS, name, patch, namespace=namespace, kind="strategic"
+            )
+            self._remote_pods.observe_write(ungated)
+
+    # -- delete ----------------------------------------------------------------------------
+
+    async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
+        """Deletes the remote pod, once for each grace period."""
+        if self._deletions.get(uid, ...) == grace:
+            return
+        namespace, name = self._lookup.remote_key(key)
+        await self._remote.delete(PODS, name, namespace=namespace, uid=uid, grace_seconds=grace)
+        self._deletions[uid] = grace
+        fields = name_fields("Pod", key.name, namespace=key.namespace, cluster="remote")
+        changes.info("pod %s: deletion forwarded to the remote", key, extra=fields)
+
+    async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
+        """Deletes a remote pod, unless home's API server still has its home pod."""
+        try:
+            home = await self._home.get(PODS, key.name, namespace=key.namespace)
+        except NotFound:
+            pass
+        else:
+            node = (home.get("spec") or {}).get("nodeName")
+            if uid_of(home) == home_uid and node == self._identity.node:
+                self._home_pods.observe_write(home)
+                return
+        namespace, name = self._lookup.remote_key(key)
+        await self._remote.delete(PODS, name, namespace=namespace, uid=uid)
+        fields = name_fields(
+            "Pod", key.name, namespace=key.namespace, uid=home_uid or "", cluster="remote"
+        )
+        changes.info("pod %s: has no home pod, deleted in the remote", key, extra=fields)
+
+    async def _evict(self, key: Key, home: Object, remote: Object) -> None:
+        """Deletes the home pod, so that its controller replaces it; the home pod stays Terminating
+        as long as the remote pod exists. A GET confirms first that the remote pod is still being
+        deleted: after an outage the caches may be stale."""
+        if self._remote_nodes.error is not None:
+            raise ReconcileBlocked(
+                "RemoteUnreachable", "remote: the nodes cannot be watched, so their state is stale"
+            )
+        is_absent = await self._lookup.confirm_absence(key)
+        if is_absent or uid_of(self._lookup.cached(key) or {}) != uid_of(remote):
+            return
+        node = (remote.get("spec") or {}).get("nodeName")
+        message = (
+            f"deleting the pod: it is being deleted in the remote cluster, whose node {node} is "
+            "not Ready and cannot confirm the deletion"
+        )
+        await self._home.delete(PODS, key.name, namespace=key.namespace, uid=uid_of(home))
+        self._events.warn(home, "RemoteNodeLost", message)
+        fields = object_fields("Pod", home, cluster="home")
+        changes.info("pod %s: RemoteNodeLost: %s", key, message, extra=fields)
+
+    async def _remove_home(self, key: Key, home: Object) -> None:
+        """Removes the home pod, once: with a finalizer it stays until that is removed."""
+        uid = uid_of(home)
+        if uid not in self._removed:
+            await self._home.delete(
+                PODS, key.name, namespace=key.namespace, uid=uid, grace_seconds=0
+            )
+            if self._home_pods.store.get(key) is not None:
+                self._removed.add(uid)
+            fields = object_fields("Pod", home, cluster="home")
+            changes.info("pod %s: removed from home", key, extra=fields)
+
+    # -- report ----------------------------------------------------------------------------
+
+    async def report_defect(self, key: Key, home: Object, error: Exception) -> None:
+        """Reports a defect of the bridge in the pod's status. Raises nothing."""
+        message = (
+            f"the bridge failed on this pod ({exception_summary.summary(error)}): this is a defect "
+            "of the bridge, please report it; the bridge retries"
+        )
+        try:
+            await self._report_not_created(key, home, "BridgeDefect", message)
+        except Exception as second:  # noqa: BLE001  # the controller has logged the defect
+            log.debug("pod %s: defect not reported: %s", key, exception_summary.summary(second))
+
+    async def _report_not_created(self, key: Key, home: Object, reason: str, message: str) -> None:
+        """Reports why the pod does not run; it was certainly not created."""
+        self._create_pending.discard(uid_of(home))
+        await self._report_waiting(key, home, reason, message)
+
+    async def _report_server_error(self, key: Key, home: Object, error: ServerError) -> None:
+        """Reports the second server error in a row, as the first may come from a server that is
+        restarting. A failing admission webhook causes them permanently. The pod may have been
+        created."""
+        if uid_of(home) not in self._server_failed:
+            self._server_failed.add(uid_of(home))
+            return
+        reason = "HomeServerError" if error.side == "home" else "RemoteServerError"
+        message = f"{error.side}: creating the pod failed: {error.message}"
+        await self._report_waiting(key, home, reason, message, once_each=True)
+
+    async def _report_waiting(
+        self, key: Key, home: Object, reason: str, message: str, *, once_each: bool = False
+    ) -> None:
+        current = self._home_pods.store.get(key)
+        if current is None or uid_of(current) != uid_of(home) or is_deleting(current):
+            return
+        for action in action_planner.report_waiting(
+            current, reason=reason, message=message, now=self._now(), once_each=once_each
+        ):
+            await self._execute(key, PodState(current, None), action)
+        if (left := active_deadline.deadline_remaining(current, now=self._now())) is not None:
+            self._queue.add_after(key, left)
+
+
+def _conflict(namespace: str, name: str, existing: Object, identity: Identity) -> ReconcileBlocked:
+    if is_owned(existing, identity):
+        node = (metadata(existing).get("labels") or {}).get(LABEL_NODE)
+        return ReconcileBlocked(
+            "RemotePodTerminating",
+            f"remote: the previous pod of this name, {namespace}/{name} of virtual node {node}, "
+            "still exists; this pod is created after its deletion",
+        )
+    return ReconcileBlocked(
+        "RemoteClash",
+        f"remote: pod {namespace}/{name} exists and is not managed by this virtual node; "
+        "rename the home pod or delete that one",
+    )
+
+
+def _is_first_start(home: Object) -> bool:
+    """Whether a new remote pod needs no reconcile: the home pod never ran, reports no problem, and
+    has no ephemeral container to add. The next event is that of the pod's scheduling."""
+    has_run = bool((home.get("status") or {}).get("containerStatuses"))
+    is_debugged = bool((home.get("spec") or {}).get("ephemeralContainers"))
+    return not (has_run or is_debugged or synthetic_status.is_creation_blocked(home))
+
+
+def _required(pod: Object | None) -> Object:
+    if pod is None:
+        raise AssertionError("a plan without this pod has no action on it")
+    return pod

@@ -1,0 +1,52 @@
+"""Finds the remote pod of a home pod, in the cache or at the remote's API server."""
+
+from __future__ import annotations
+
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.kube.api_errors import NotFound
+from sync.kube.resources import PODS
+from translators.identity import has_home_uid, is_owned_by_node, matches_home_namespace
+from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
+
+
+class RemotePodLookup:
+    """Keys are those of home pods. A pod at the mapped place counts if this virtual node owns it
+    and it belongs to the key's home namespace."""
+
+    def __init__(self, context: ControllerContext) -> None:
+        self._client = context.remote
+        self._remote_pods = context.remote_pods
+        self._identity = context.identity
+
+    def remote_key(self, key: Key) -> Key:
+        """Namespace and name of the remote pod, whether it exists or not."""
+        return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
+
+    def cached(self, key: Key) -> Object | None:
+        """The cached remote pod, possibly that of a previous home pod of the same name."""
+        remote = self._remote_pods.store.get(self.remote_key(key))
+        return remote if remote and self.is_counterpart(remote, key) else None
+
+    def remote_pod_of(self, home: Object) -> Object | None:
+        """The cached remote pod of exactly this home pod, by UID."""
+        remote = self.cached(Key(namespace_of(home), name_of(home)))
+        return remote if remote is not None and has_home_uid(remote, uid_of(home)) else None
+
+    def is_counterpart(self, remote: Object, key: Key) -> bool:
+        """Whether a pod at the mapped place is owned by this node and of the key's namespace."""
+        owned = is_owned_by_node(remote, self._identity)
+        return owned and matches_home_namespace(remote, key.namespace)
+
+    async def confirm_absence(self, key: Key) -> bool:
+        """GETs the remote pod; True if the virtual node has none there. A pod that exists is put
+        into the cache. Raises KubeError."""
+        namespace, name = self.remote_key(key)
+        try:
+            remote = await self._client.get(PODS, name, namespace=namespace)
+        except NotFound:
+            return True
+        if not self.is_counterpart(remote, key):
+            return True
+        self._remote_pods.observe_write(remote)
+        return False

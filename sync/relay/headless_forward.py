@@ -1,0 +1,141 @@
+"""The part of `sync.relay.forward_controller` for headless Services: assigns an address at home to
+each pod.
+
+- The bridge's EndpointSlices record the assignments. They are restored before any new one is made,
+  so each pod keeps its address over restarts and takeovers. The slices stay while the bridge or the
+  remote is away, with endpoints that are not ready.
+- An address is reused only when the bridge no longer listens on it for the previous pod and no
+  slice has it.
+- Services that lack an address are queued again when one is released.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from translators.identity import Identity
+from translators.objects import Object, name_of
+from translators.relay import forward_plan, headless_forward_plan, ipam
+from translators.relay.forward_plan import Backend
+from translators.relay.headless_forward_plan import HeadlessEndpoint, HeadlessPlan, ListenAddress
+from translators.relay.ipam import AddressPool, PodName
+
+
+class AddressListeners(Protocol):
+    """Listens on pod addresses."""
+
+    async def listen(self, key: Key, addresses: Mapping[ListenAddress, Backend]) -> None:
+        """Listens for the Service at these addresses only. Raises PortUnavailableError."""
+
+
+class HeadlessServices:
+    """``slices`` is the informer of all slices of the bridge, indexed by "pod"
+    (`recorded_pods`); ``requeue`` queues a Service."""
+
+    def __init__(
+        self,
+        cidr: str,
+        listeners: AddressListeners,
+        slices: Informer,
+        requeue: Callable[[Key], None],
+    ) -> None:
+        self._listeners = listeners
+        self._slices = slices
+        self._requeue = requeue
+        self._addresses = AddressPool(ipaddress.ip_network(cidr))
+        self._cidr = cidr
+        self.family = forward_plan.address_family(cidr)
+        """The addressType of the slices."""
+        # The pods that the bridge listens for, by Service.
+        self._served: dict[Key, frozenset[PodName]] = {}
+        self._lacking: set[Key] = set()
+
+    def restore(self) -> None:
+        """Restores the assignments of the slices; to be called once, before `assign`."""
+        for slice_ in self._slices.store:
+            if (recorded := headless_forward_plan.recorded_address(slice_)) is not None:
+                self._addresses.restore(*recorded)
+
+    def assign(
+        self, key: Key, plan: HeadlessPlan
+    ) -> tuple[dict[str, HeadlessEndpoint], tuple[str, ...]]:
+        """The pods behind the Service by address, and messages about those without one."""
+        assigned: dict[str, HeadlessEndpoint] = {}
+        for endpoint in plan.endpoints:
+            address = self._addresses.allocate(endpoint.pod)
+            if address is not None:
+                assigned[address] = endpoint
+        lacking = len(plan.endpoints) - len(assigned)
+        if not lacking:
+            self._lacking.discard(key)
+            return assigned, ()
+        self._lacking.add(key)
+        size = ipam.pool_size(self._addresses.cidr)
+        return assigned, (
+            f"{lacking} pod(s) have no address: all {size} of --relay-cidr {self._cidr} are taken",
+        )
+
+    async def serve(
+        self, key: Key, assigned: Mapping[str, HeadlessEndpoint], *, reachable: bool
+    ) -> None:
+        """Listens for these pods of the Service only. If they are not ``reachable``, closes the
+        listeners, but the pods keep their addresses. Raises PortUnavailableError."""
+        addresses = {
+            listen_address: backend
+            for address, endpoint in assigned.items()
+            for listen_address, backend in headless_forward_plan.listeners_of(
+                endpoint, address
+            ).items()
+            if reachable
+        }
+        before = self._served.get(key, frozenset())
+        # Before the await: no other worker may reassign an address that is being opened.
+        self._served[key] = before | {it.pod for it in assigned.values()}
+        await self._listeners.listen(key, addresses)
+        self._served[key] = frozenset(it.pod for it in assigned.values())
+        for pod in before - self._served[key]:
+            self._release(pod)
+        if not assigned:
+            del self._served[key]
+
+    def slices_of(
+        self,
+        service: Object,
+        assigned: Mapping[str, HeadlessEndpoint],
+        identity: Identity,
+        *,
+        reachable: bool,
+    ) -> dict[str, Object]:
+        """The Service's desired slices by name."""
+        slices = (
+            headless_forward_plan.endpoint_slice(
+                service, endpoint, address, identity, reachable=reachable
+            )
+            for address, endpoint in assigned.items()
+        )
+        return {name_of(it): it for it in slices}
+
+    def slice_changed(self, old: Object | None, new: Object | None) -> None:
+        """Releases the address of a deleted slice if nothing else holds it."""
+        if new is None:
+            for pod in recorded_pods(old or {}):
+                self._release(pod)
+
+    def _release(self, pod: PodName) -> None:
+        is_served = any(pod in pods for pods in self._served.values())
+        if is_served or self._slices.store.by_index("pod", pod):
+            return
+        if self._addresses.release(pod):
+            lacking, self._lacking = self._lacking, set()
+            for key in lacking:
+                self._requeue(key)
+
+
+def recorded_pods(slice_: Object) -> Iterable[PodName]:
+    """The index of slices by the pod whose address they record."""
+    recorded = headless_forward_plan.recorded_address(slice_)
+    return () if recorded is None else (recorded[0],)

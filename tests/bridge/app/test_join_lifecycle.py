@@ -1,0 +1,418 @@
+"""A whole join between two fake clusters."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bridge.app import kubelet_api, replica_lifecycle
+from bridge.base.command_error import PreflightError
+from bridge.certificates import home_client_ca
+from bridge.certificates.tls_key_pair import CertificateError
+from bridge.kubelet.server import ListenError
+from bridge.node import node_object
+from bridge.node.node_controller import NodeController, NodeTaken
+from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.base.exception_summary import first_leaf
+from sync.engine.engine import Engine
+from sync.kube import in_cluster
+from sync.kube.credentials import KubeconfigRef
+from sync.kube.resources import LEASES, NODES, PODS
+from sync.namespaces.namespace_mapping import NamespaceMappingError
+from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.bridge.kubelet.pki import Pki
+from tests.bridge.two_clusters import CANARY, Clusters, put_worker
+from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi.csr_signer import Signer
+from tests.objects import config_map, node, pod
+from tests.sync.world import NODE, THERE, World
+from translators.capacity.node_capacity import OfferLimits
+from translators.identity import ANNOTATION_ACCEPTS
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+def holder(api: FakeApi) -> str | None:
+    """The holder of the node's Lease."""
+    found: str | None = api.get(LEASES, NODE, LEASE_NAMESPACE)["spec"].get("holderIdentity")
+    return found
+
+
+def sockets() -> set[str]:
+    """The open sockets of this process."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(link.readlink())
+        except OSError:  # the folder's own, for one
+            continue
+        if target.startswith("socket:"):
+            found.add(target)
+    return found
+
+
+async def ended(two: Clusters, **changes: Any) -> BaseException:
+    """The error of a join that fails."""
+    run = begin(two.but(**changes))
+    with pytest.raises((Exception, ExceptionGroup)) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    return first_leaf(caught.value)
+
+
+# -- while it runs -------------------------------------------------------------------------
+
+
+async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two) as run:
+        made = two.home.get(NODES, NODE)
+        assert made["status"]["capacity"]["cpu"] == "4"
+        assert made["status"]["addresses"][0] == {"type": "InternalIP", "address": "127.0.0.1"}
+        assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == run.port
+        assert holder(two.home) == NODE
+        world.pod("web")
+        await two.remote.until(lambda: world.remote_pod("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        async with caller(run) as session, session.get("/pods") as answer:
+            (listed,) = (await answer.json())["items"]
+        assert listed["metadata"]["name"] == "web"
+        assert run.told[-1].startswith(f"home: node {NODE} is registered")
+    assert CANARY not in str(run.told)
+
+
+async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -> None:
+    async with joined(two) as run:
+        pass
+    steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
+    assert steps == [
+        two.remote.url,
+        two.home.url,
+        "all",
+        "all",
+        "pods",
+        "home",
+        "its",
+        "pods",
+        "its",
+        "kubelet",
+        "the",
+        "node",
+    ]
+
+
+async def test_kubeconfig_annotation_is_absolute(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    async with joined(two, two.but(remote=KubeconfigRef(Path(path.name)))):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert remembered[node_object.ANNOTATION_KUBECONFIG] == str(path)
+    assert remembered[node_object.ANNOTATION_CONTEXT] == "remote-context"
+
+
+async def test_node_has_the_namespace_of_the_installation(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text(CANARY)
+    (folder / "namespace").write_text("bridges\n")
+    Authority(folder, "ca")
+    monkeypatch.setattr(in_cluster, "FOLDER", folder)
+    monkeypatch.setattr(in_cluster, "server", lambda: two.home.url)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
+    async with joined(two, two.but(home=KubeconfigRef())):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[node_object.ANNOTATION_INSTALLATION] == "bridges"
+    async with joined(two):
+        pass
+    recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    assert recorded[node_object.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
+
+
+async def test_two_virtual_nodes_represent_two_node_pools(two: Clusters) -> None:
+    for name, cpu in (("worker", "4"), ("other", "8"), ("no-pool", "16")):
+        put_worker(two.remote, name, cpu=cpu)
+    two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
+    two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "b"}}})
+    settings = [two.but(name=f"node-{pool}", node_selector={"pool": pool}) for pool in ("a", "b")]
+    async with joined(two, settings[0]), joined(two, settings[1]):
+        for node_name, cpu in (("node-a", "4"), ("node-b", "8")):
+            assert two.home.get(NODES, node_name)["status"]["capacity"]["cpu"] == cpu
+            two.home.put(pod(f"on-{node_name}", node=node_name))
+        for pool in ("a", "b"):
+            name = f"on-node-{pool}"
+            await two.remote.until(lambda name=name: two.remote.find(PODS, name, THERE))  # type: ignore[misc]
+            spec = two.remote.get(PODS, name, THERE)["spec"]
+            assert spec["nodeSelector"] == {"pool": pool}
+        two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "a"}}})
+        await two.home.until(
+            lambda: two.home.get(NODES, "node-a")["status"]["capacity"]["cpu"] == "12"
+        )
+        await two.home.until(lambda: not two.home.get(NODES, "node-b")["status"].get("capacity"))
+
+
+async def test_node_capacity_follows_quotas_and_unmanaged_pods(two: Clusters) -> None:
+    theirs = pod("theirs", node="worker")
+    theirs["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    two.remote.put(theirs)
+    two.remote.put(pod("ended", node="worker"))
+    two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
+    async with joined(
+        two, two.but(limits=OfferLimits(share=Fraction(1, 2)), accept_namespaces=("x",))
+    ):
+        status = two.home.get(NODES, NODE)["status"]
+        assert (status["capacity"]["cpu"], status["allocatable"]["cpu"]) == ("4", "1500m")
+        assert status["allocatable"]["pods"] == "54"
+        two.remote.remove(PODS, "theirs", "default")
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["cpu"] == "2"
+        )
+        accepts = {"name": "x", "annotations": {ANNOTATION_ACCEPTS: "*"}}
+        two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": accepts})
+        quota = {"name": "q", "namespace": "x"}
+        two.remote.put(
+            {
+                "apiVersion": "v1",
+                "kind": "ResourceQuota",
+                "metadata": quota,
+                "spec": {"hard": {"pods": "3"}},
+            }
+        )
+        await two.home.until(
+            lambda: two.home.get(NODES, NODE)["status"]["allocatable"]["pods"] == "3"
+        )
+        kinds = [it["type"] for it in two.home.get(NODES, NODE)["status"]["conditions"]]
+        assert node_object.CONDITION_QUOTA in kinds
+
+
+async def test_annotation_has_all_files_of_the_kubeconfig_variable(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = two.settings.remote.path
+    assert path is not None
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("KUBECONFIG", os.pathsep.join([path.name, "absent.yaml"]))
+    async with joined(two, two.but(remote=KubeconfigRef())):
+        pass
+    remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    files = [str(path), str(path.with_name("absent.yaml"))]
+    assert remembered[node_object.ANNOTATION_KUBECONFIG] == os.pathsep.join(files)
+
+
+# -- the end -------------------------------------------------------------------------------
+
+
+async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    tasks, open_before = asyncio.all_tasks(), sockets()
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.remote_pod("web"))
+        port = run.port
+    # What is left are the fake servers' own, of connections that were closed just now.
+    await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
+    await two.home.until(lambda: sockets() <= open_before)
+    assert holder(two.home) is None
+    assert world.remote_pod("web")
+    with pytest.raises(OSError, match=r"refused|failed"):
+        await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_stop_does_not_wait_for_an_unreachable_home(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_lifecycle, "RELEASE_SECONDS", 0.1)
+    async with joined(two):
+        two.home.pause()
+    two.home.resume()
+
+
+async def test_stop_does_not_wait_for_an_open_stream(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet_api, "STREAMS_SECONDS", 0.1)
+    world = World(two.home, two.remote)
+    following = asyncio.Event()
+
+    async def log(request: Any) -> Any:
+        following.set()
+        await asyncio.sleep(60)
+
+    two.remote.route("GET", "*/pods/web/log", log)
+    async with joined(two) as run:
+        world.pod("web")
+        await two.remote.until(lambda: world.remote_pod("web"))
+        async with caller(run) as session:
+            path = "/containerLogs/default/web/main?follow=true"
+            request = asyncio.ensure_future(session.get(path))
+            async with asyncio.timeout(SOON):
+                await following.wait()
+            await run.end()
+            await asyncio.gather(request, return_exceptions=True)
+
+
+async def test_stop_before_registration_creates_no_node(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.end()
+    assert two.writes() == []
+
+
+async def test_rejoin_adopts_running_pods(two: Clusters) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.remote_pod("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    before = world.remote_pod("web")
+    world.clear_logs()
+    async with joined(two):
+        assert holder(two.home) == NODE
+        await asyncio.sleep(0.05)
+    assert world.remote_pod("web") == before
+    assert [it for it in two.remote.writes() if "/leases" not in it.path] == []
+
+
+async def test_certificate_signed_by_home_is_used_without_a_restart(
+    two: Clusters, tmp_path: Path
+) -> None:
+    signer = Signer(two.home)
+    settings = two.but(serving="csr", cert_dir=tmp_path / "serving")
+    async with joined(two, settings) as run:
+        assert any("self-signed until home has signed one" in line for line in run.told)
+        signer.approve(await signer.requested())
+        await run.says("certificate is signed by home")
+        context = ssl.create_default_context(cadata=signer.ca)
+        context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+        for name in ("127.0.0.1", NODE):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", run.port, ssl=context, server_hostname=name
+            )
+            writer.close()
+    async with joined(two, settings) as run:
+        assert any("certificate is signed by home" in line for line in run.told)
+
+
+async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: Path) -> None:
+    pki = Pki(tmp_path)
+    context = pki.client_context("apiserver")
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+
+    async def status(run: Joined) -> int:
+        url = f"https://127.0.0.1:{run.port}/healthz/ping"
+        async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
+            return answer.status
+
+    async with joined(two) as run:
+        assert await status(run) == 401
+        two.home.put(
+            config_map(home_client_ca.NAME, "kube-system", data={"client-ca-file": pki.ca_text})
+        )
+        async with asyncio.timeout(SOON):
+            while await status(run) != 200:  # noqa: ASYNC110  # nothing tells when it is taken up
+                await asyncio.sleep(0.01)
+
+
+# -- what goes wrong -----------------------------------------------------------------------
+
+
+async def test_failed_check_creates_nothing(two: Clusters) -> None:
+    two.remote.api.authorize = lambda _: False
+    assert isinstance(await ended(two), PreflightError)
+    assert two.writes() == []
+
+
+async def test_used_port_fails_before_anything_is_created(two: Clusters) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        error = await ended(two, port=taken.getsockname()[1])
+    assert isinstance(error, ListenError)
+    assert "--port" in str(error)
+    assert two.writes() == []
+
+
+async def test_unreadable_certificate_is_named_in_the_error(two: Clusters, tmp_path: Path) -> None:
+    error = await ended(two, certificate=tmp_path / "absent.crt", key=tmp_path / "absent.key")
+    assert isinstance(error, CertificateError)
+    assert "absent.crt" in str(error)
+    assert two.writes() == []
+
+
+async def test_unmanaged_node_of_the_same_name_is_left_alone(two: Clusters) -> None:
+    before = two.home.put(node(NODE))
+    assert isinstance(await ended(two), NodeTaken)
+    assert two.home.get(NODES, NODE) == before
+    assert two.remote.writes() == []
+
+
+async def test_changed_namespace_mapping_is_rejected_before_registration(
+    two: Clusters,
+) -> None:
+    world = World(two.home, two.remote)
+    async with joined(two):
+        world.pod("web")
+        await two.remote.until(lambda: world.remote_pod("web"))
+    world.clear_logs()
+    error = await ended(two, home_name="other")
+    assert isinstance(error, NamespaceMappingError)
+    assert f"{THERE}" in str(error)
+    assert two.writes() == []
+
+
+async def _fails(self: object) -> None:
+    raise ZeroDivisionError("a defect")
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [(Engine, "watch"), (Engine, "work"), (NodeController, "run")],
+    ids=["the caches", "the controllers", "the node"],
+)
+async def test_failed_part_ends_the_join_with_its_error(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, part: type, name: str
+) -> None:
+    monkeypatch.setattr(part, name, _fails)
+    monkeypatch.setattr(Engine, "synced", _at_once)
+    assert isinstance(await ended(two), ZeroDivisionError)
+
+
+async def _at_once(self: object) -> None:
+    return None
+
+
+async def test_failed_part_releases_the_lease(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A held lease would make the next `bridge leave` wait for its expiry."""
+    monkeypatch.setattr(NodeController, "run", _fails)
+    assert isinstance(await ended(two), ZeroDivisionError)
+    assert holder(two.home) is None
+
+
+async def test_lease_of_a_node_taken_over_is_not_released(two: Clusters) -> None:
+    run = begin(two.settings)
+    await run.says("is registered")
+    await two.home.until(lambda: two.home.open_watches(NODES))
+    two.home.remove(NODES, NODE)
+    two.home.put(node(NODE))
+    with pytest.raises(ExceptionGroup) as caught:
+        async with asyncio.timeout(SOON):
+            await run.task
+    assert isinstance(first_leaf(caught.value), NodeTaken)
+    assert holder(two.home) == NODE

@@ -1,0 +1,166 @@
+"""Self-signed certificates and certificates from files, and their rotation."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import tempfile
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bridge.base import memory_savings
+from bridge.certificates import serving_certificate
+from bridge.certificates.serving_certificate import FileSource, SelfSignedSource, renewal_time
+from bridge.certificates.tls_key_pair import (
+    CLOCK_SKEW,
+    LIFETIME,
+    CertificateError,
+    TlsKeyPair,
+    server_context,
+)
+from bridge.certificates.x509_builder import missing_names, self_signed, validity
+from tests.bridge.certificates.sources import ADDRESS, NODE, START, UsedPairs, running
+from tests.bridge.kubelet.fakes import until
+from tests.bridge.kubelet.pki import Pki
+from tests.sync.virtual import run_virtual
+
+# -- self-signed -----------------------------------------------------------------------------------
+
+
+def test_renewal_time_is_at_70_to_90_percent_of_the_validity() -> None:
+    pair = self_signed(NODE, [ADDRESS], now=START)
+    begin, end = validity(pair)
+    parts = [
+        (renewal_time(begin, end, random.Random(seed)) - begin) / (end - begin)
+        for seed in range(99)
+    ]
+    assert 0.7 <= min(parts) < 0.72
+    assert 0.88 < max(parts) <= 0.9
+
+
+def test_self_signed_certificate_is_renewed_before_it_expires() -> None:
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
+        return self_signed(node, addresses, now=now)
+
+    async def years() -> UsedPairs:
+        loop = asyncio.get_running_loop()
+        source = SelfSignedSource(
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), create=here
+        )
+        used = UsedPairs([await source.first()])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(timedelta(days=2 * 365).total_seconds()):
+                await source.run(used)
+        return used
+
+    used = run_virtual(years)
+    assert len(used) in (3, 4)
+    for earlier, later in pairwise(used):
+        assert validity(later)[0] < validity(earlier)[1]
+        assert later.key != earlier.key
+        assert not missing_names(later, NODE, [ADDRESS])
+
+
+def test_certificate_that_cannot_be_loaded_is_replaced_after_a_minute() -> None:
+    async def here(node: str, addresses: Sequence[str], now: datetime) -> TlsKeyPair:
+        return self_signed(node, addresses, now=now)
+
+    async def minutes() -> list[float]:
+        loop = asyncio.get_running_loop()
+        source = SelfSignedSource(
+            NODE, [ADDRESS], now=lambda: START + timedelta(seconds=loop.time()), create=here
+        )
+        tried: list[float] = []
+
+        def use(_: TlsKeyPair) -> None:
+            tried.append(loop.time())
+            if len(tried) < 3:
+                raise CertificateError("the disk is full")
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3600):
+                await source.run(use)
+        return tried
+
+    tried = run_virtual(minutes)
+    assert [round(later - earlier) for earlier, later in pairwise(tried)] == [60, 60]
+
+
+def test_full_disk_error_names_the_cause_and_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    pair = self_signed(NODE, [ADDRESS], now=START)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
+    with pytest.raises(CertificateError, match="No space left on device; free space there"):
+        server_context(pair, client_ca="")
+
+
+async def test_self_signed_certificate_is_created_in_a_child_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bridge.certificates.x509_builder.self_signed", None)
+    pair = await serving_certificate.create_self_signed(NODE, [ADDRESS, "node.example"], START)
+    server_context(pair, client_ca="")
+    assert validity(pair) == (START - CLOCK_SKEW, START + LIFETIME)
+    assert not missing_names(pair, NODE, [ADDRESS, "node.example"])
+
+
+@pytest.mark.parametrize("script", [None, "exit 1", "echo nonsense", "exec sleep 60"], ids=str)
+async def test_certificate_is_created_in_this_process_where_the_child_fails(
+    script: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "python"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program))
+    monkeypatch.setattr(memory_savings, "CHILD_TIMEOUT", 0.5)
+    pair = await serving_certificate.create_self_signed(NODE, [ADDRESS], START)
+    assert not missing_names(pair, NODE, [ADDRESS])
+
+
+# -- files -----------------------------------------------------------------------------------------
+
+
+def copy_pair(pki: Pki, party: str, folder: Path) -> tuple[Path, Path]:
+    paths = folder / "tls.crt", folder / "tls.key"
+    for source, path in zip(pki.files(party), paths, strict=True):
+        path.write_bytes(source.read_bytes())
+    return paths
+
+
+async def test_changed_files_are_reloaded(
+    pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = FileSource(*copy_pair(pki, "node", tmp_path), interval=0.01)
+    assert (await source.first()).certificate == pki.files("node")[0].read_bytes()
+    assert str(tmp_path) in source.origin
+    async with running(source) as used:
+        await asyncio.sleep(0.05)
+        assert not used
+        copy_pair(pki, "remote", tmp_path)
+        await until(lambda: bool(used))
+        assert used[0].certificate == pki.files("remote")[0].read_bytes()
+        (tmp_path / "tls.key").write_text("nonsense")
+        await until(lambda: "stays in use" in caplog.text)
+        (tmp_path / "tls.key").unlink()
+        await until(lambda: f"cannot read {tmp_path / 'tls.key'}" in caplog.text)
+        await asyncio.sleep(0.05)
+        assert caplog.text.count("stays in use") == 2  # once for each cause
+        assert len(used) == 1
+        copy_pair(pki, "node", tmp_path)
+        await until(lambda: len(used) == 2)
+
+
+async def test_missing_files_at_the_start_raise(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match="cannot read"):
+        await FileSource(tmp_path / "a", tmp_path / "b").first()

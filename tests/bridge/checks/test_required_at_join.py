@@ -1,0 +1,434 @@
+"""The checks of a join, and the error message of each."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings, MetricsChoice, MetricsSource
+from bridge.checks import required_at_join
+from bridge.checks.required_at_join import JoinFacts
+from bridge.clusters import bridge_address, connection
+from bridge.clusters.connection import connect
+from bridge.rbac import permissions
+from sync.kube.credentials import KubeconfigRef
+from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
+from tests.bridge.two_clusters import CANARY, Clusters
+from tests.conftest import ClientFor
+from tests.fakeapi import FakeApi, Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.objects import config_map, node
+from translators.identity import home_id_from_uid
+from translators.translation_options import HostPort
+
+REVIEWS = "*/selfsubjectaccessreviews"
+Break = Callable[[Clusters], JoinSettings]
+
+
+async def checked(settings: JoinSettings, told: list[str] | None = None) -> JoinFacts:
+    """All checks, as a join makes them."""
+    said = told if told is not None else []
+    async with (
+        connect(settings.remote, side="remote", notify=said.append) as remote,
+        connect(settings.home, side="home", notify=said.append) as home,
+    ):
+        return await required_at_join.check_join(
+            settings, home=home, remote=remote, notify=said.append
+        )
+
+
+async def refused(settings: JoinSettings) -> str:
+    """The sentence of the PreflightError; nothing that it drags along has the credential."""
+    told: list[str] = []
+    with pytest.raises(PreflightError) as caught:
+        await checked(settings, told)
+    assert CANARY not in "".join(traceback.format_exception(caught.value)) + str(told)
+    return str(caught.value)
+
+
+# -- what is found -------------------------------------------------------------------------
+
+
+async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
+    two.home.put(
+        config_map(
+            "extension-apiserver-authentication", "kube-system", data={"client-ca-file": "PEM"}
+        )
+    )
+    told: list[str] = []
+    found = await checked(two.settings, told)
+    ids = [home_id_from_uid(uid_of_kube_system(api)) for api in (two.home, two.remote)]
+    assert [found.identity.home_id, found.remote_id] == ids
+    assert (found.identity.home_name, found.identity.node) == ("h", "virtual")
+    assert (found.address, found.client_ca) == ("127.0.0.1", "PEM")
+    assert told == [
+        f"remote: {two.remote.url} (context remote-context), v1.34.4",
+        f"home: {two.home.url} (context home-context), v1.34.4",
+        "home: all required permissions are granted",
+        "remote: all required permissions are granted",
+        "home: pods of all namespaces may run",
+        "both: home and remote are two clusters",
+        "home: its API server will dial this bridge at 127.0.0.1",
+        "remote: pods find home's API server at 192.0.2.1:6443",
+        "remote: its kubelets serve resource metrics",
+    ]
+    assert two.writes() == []
+
+
+def uid_of_kube_system(api: FakeApi) -> str:
+    return str(api.get(NAMESPACES, "kube-system")["metadata"]["uid"])
+
+
+async def test_home_with_access_per_namespace_can_be_joined(
+    two: Clusters,
+) -> None:
+    two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
+    told: list[str] = []
+    await checked(two.settings, told)
+    [line] = [line for line in told if "bridge rbac namespace NAME" in line]
+    assert line.startswith("home: access is granted per namespace")
+
+
+async def test_requests_follow_the_stages(two: Clusters) -> None:
+    await checked(two.settings)
+    asked = [entry.path.rpartition("/")[2] for entry in two.home.log]
+    order = ["version", "selfsubjectaccessreviews", "kube-system"]
+    others = ["extension-apiserver-authentication", "kubernetes"]
+    assert list(dict.fromkeys(asked)) == [*order, *others]
+    asked = [entry.path.rpartition("/")[2] for entry in two.remote.log]
+    assert list(dict.fromkeys(asked)) == order
+
+
+async def test_default_names_come_from_clusters(two: Clusters) -> None:
+    found = await checked(two.but(name=None, home_name=None))
+    assert found.identity.node == "remote-context"
+    assert found.identity.home_name == found.identity.home_id[:8]
+
+
+@pytest.mark.parametrize("fault", [None, 403], ids=["missing", "not ours to read"])
+async def test_home_without_readable_client_ca_can_be_joined(
+    two: Clusters, fault: int | None
+) -> None:
+    if fault:
+        two.home.fail(Fault("GET", "*/extension-apiserver-authentication", code=fault))
+    assert (await checked(two.settings)).client_ca == ""
+
+
+async def test_a_client_ca_config_map_without_one(two: Clusters) -> None:
+    two.home.put(config_map("extension-apiserver-authentication", "kube-system"))
+    two.home.update(
+        CONFIG_MAPS, "extension-apiserver-authentication", {"data": None}, "kube-system"
+    )
+    assert (await checked(two.settings)).client_ca == ""
+
+
+async def test_the_address_of_homes_api_server_is_the_one_given(two: Clusters) -> None:
+    found = await checked(two.but(home_api=HostPort("api.example.com", 443)))
+    assert found.home_api == HostPort("api.example.com", 443)
+
+
+async def test_home_api_is_not_looked_up_without_tokens(two: Clusters) -> None:
+    assert (await checked(two.but(service_accounts="none"))).home_api is None
+    assert two.home.requests(path="*/endpointslices/*") == []
+
+
+async def test_home_without_usable_api_address_is_rejected(two: Clusters) -> None:
+    two.home.remove(ENDPOINT_SLICES, "kubernetes", "default")
+    assert "--home-api-address HOST:PORT" in await refused(two.settings)
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+
+def _missing_file(two: Clusters) -> JoinSettings:
+    return two.but(remote=KubeconfigRef(Path("nowhere.yaml")))
+
+
+def _other_context(two: Clusters) -> JoinSettings:
+    return two.but(remote=KubeconfigRef(two.settings.remote.path, "nope"))
+
+
+def _elsewhere(two: Clusters) -> JoinSettings:
+    path = two.settings.remote.path
+    assert path is not None
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    write(path, kubeconfig(f"http://127.0.0.1:{port}", user={"token": CANARY}))
+    return two.settings
+
+
+def _expired(two: Clusters) -> JoinSettings:
+    two.remote.token = "another"
+    return two.settings
+
+
+def _broken(two: Clusters) -> JoinSettings:
+    two.remote.fail(Fault("GET", "/version", code=500, times=None))
+    return two.settings
+
+
+def _no_api(two: Clusters) -> JoinSettings:
+    two.remote.fail(Fault("GET", "/version", raw=f"<html>{CANARY}".encode(), times=None))
+    return two.settings
+
+
+def _no_questions(two: Clusters) -> JoinSettings:
+    two.remote.fail(Fault("POST", REVIEWS, code=403, times=None))
+    return two.settings
+
+
+def _no_rights(two: Clusters) -> JoinSettings:
+    two.remote.api.authorize = lambda _: False
+    return two.settings
+
+
+def _itself(two: Clusters) -> JoinSettings:
+    return two.but(remote=two.settings.home)
+
+
+def _template(two: Clusters) -> JoinSettings:
+    return two.but(template="fixed")
+
+
+def _cut(two: Clusters) -> JoinSettings:
+    two.home.fail(Fault("GET", "*/kube-system", drop="before", times=None))
+    return two.settings
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_missing_file, ["remote: kubeconfig nowhere.yaml: no such file", "--kubeconfig"]),
+        (_other_context, ["remote: ", "no context named 'nope'", "kubectl config view"]),
+        (_elsewhere, ["remote: ", "check that the server in the kubeconfig is up"]),
+        (_expired, ["remote: ", "does not accept the kubeconfig's credential", "get a new one"]),
+        (_broken, ["remote: GET /version", "500", "kubectl get --raw /readyz"]),
+        (_no_api, ["remote: GET /version", "is not a JSON object"]),
+        (_no_questions, ["remote: ", "ask the cluster's administrator for that permission"]),
+        (_no_rights, ["remote: the credential may not list nodes", "or use another credential"]),
+        (_itself, ["is the home cluster itself", "--kubeconfig or --context"]),
+        (_template, ["--namespace-template 'fixed'", "{namespace}"]),
+        (_cut, ["home: GET /api/v1/namespaces/kube-system", "connection broke", "check that"]),
+    ],
+    ids=[
+        "no such file",
+        "no such context",
+        "nobody listens",
+        "credential of another cluster",
+        "a server that fails",
+        "a server that is none of the API",
+        "no questions allowed",
+        "no rights",
+        "the same cluster",
+        "a template without namespaces",
+        "a connection that breaks",
+    ],
+)
+async def test_each_error_is_one_sentence_and_writes_nothing(
+    two: Clusters, change: Break, said: list[str]
+) -> None:
+    sentence = await refused(change(two))
+    for words in said:
+        assert words in sentence
+    assert "\n" not in sentence
+    assert two.writes() == []
+
+
+# -- where the pods' use is learned ---------------------------------------------------------
+
+
+def grant(two: Clusters, there: set[str]) -> None:
+    """The remote's rights: ``kubelets`` and ``api``; ``served`` where it has a metrics API."""
+
+    def authorize(spec: Object) -> bool:
+        asked: Object = spec["resourceAttributes"]
+        if asked.get("subresource") == "proxy":
+            return "kubelets" in there
+        return "api" in there or asked["group"] != "metrics.k8s.io"
+
+    async def serve(_: web.Request) -> web.Response:
+        return web.json_response({})
+
+    two.remote.api.authorize = authorize
+    if "served" in there:
+        two.remote.route("GET", "/apis/metrics.k8s.io/v1beta1", serve)
+
+
+@pytest.mark.parametrize(
+    ("choice", "there", "source"),
+    [
+        ("auto", {"kubelets", "api", "served"}, "kubelets"),
+        ("auto", {"api", "served"}, "api"),
+        ("auto", {"api"}, "none"),
+        ("auto", {"served"}, "none"),
+        ("kubelets", {"kubelets"}, "kubelets"),
+        ("api", {"kubelets", "api", "served"}, "api"),
+        ("none", {"kubelets", "api", "served"}, "none"),
+    ],
+)
+async def test_metrics_source_follows_permissions(
+    two: Clusters, choice: MetricsChoice, there: set[str], source: MetricsSource
+) -> None:
+    grant(two, there)
+    told: list[str] = []
+    assert (await checked(two.but(metrics=choice), told)).metrics == source
+    said = {
+        "kubelets": "its kubelets serve resource metrics",
+        "api": "its metrics API serves resource metrics",
+        "none": "no resource metrics",
+    }
+    assert said[source] in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("choice", "words"),
+    [
+        ("kubelets", "--metrics kubelets needs the permission to get nodes/proxy"),
+        ("api", "permission to list pods.metrics.k8s.io"),
+    ],
+)
+async def test_unusable_configured_metrics_source_is_an_error(
+    two: Clusters, choice: MetricsChoice, words: str
+) -> None:
+    grant(two, {"served"})
+    sentence = await refused(two.but(metrics=choice))
+    assert words in sentence
+    assert "--metrics auto" in sentence
+    assert two.writes() == []
+
+
+# -- silence -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["home", "remote"])
+@pytest.mark.parametrize("path", ["/version", REVIEWS, "*/kube-system"])
+async def test_unresponsive_server_is_named_within_limit(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, side: str, path: str
+) -> None:
+    monkeypatch.setattr(permissions, "REQUEST_SECONDS", 0.5)
+    api = two.home if side == "home" else two.remote
+    api.fail(Fault(path=path, delay=60, times=None))
+    async with asyncio.timeout(connection.CONNECT_SECONDS):
+        sentence = await refused(two.settings)
+    assert sentence.startswith(f"{side}: ")
+    assert f"no answer from {api.url} in time" in sentence
+    assert two.writes() == []
+
+
+async def test_slow_requests_end_within_limit(
+    two: Clusters, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(permissions, "REQUEST_SECONDS", 60.0)
+    home, remote = await client_for(two.home, "home"), await client_for(two.remote, "remote")
+    two.remote.fail(Fault(path="*/kube-system", delay=60, times=None))
+    with pytest.raises(PreflightError, match="no answer in 0 s, from an API server"):
+        async with asyncio.timeout(2):
+            await required_at_join.check_join(
+                two.settings, home=home, remote=remote, notify=lambda _: None
+            )
+
+
+async def test_unresponsive_credential_plugin_names_its_side(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load(*_: Any, **__: Any) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(connection, "load", load)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.1)
+    async with asyncio.timeout(5):
+        sentence = await refused(two.settings)
+    assert sentence.startswith("remote: no answer in 0 s")
+    assert "credential plugin" in sentence
+    assert two.home.log == []
+
+
+# -- where home reaches us -----------------------------------------------------------------
+
+
+def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:
+    """The routes of this machine: which address of ours leads to which host."""
+    monkeypatch.setattr(bridge_address, "_local_address", known.get)
+
+
+def put_nodes(api: FakeApi, *addresses: str) -> None:
+    for number, address in enumerate(addresses):
+        status = {
+            "addresses": [
+                {"type": "Hostname", "address": f"n{number}"},
+                {"type": "InternalIP", "address": address},
+            ]
+        }
+        api.put({**node(f"n{number}"), "status": status})
+    api.put(node("silent"))
+
+
+async def test_bridge_address_is_local_end_of_route_to_home(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes(monkeypatch, {"127.0.0.1": "192.0.2.7"})
+    assert (await checked(two.but(address=None))).address == "192.0.2.7"
+    assert two.home.requests("GET", "/api/v1/nodes") == []
+
+
+async def test_an_api_server_on_loopback_is_in_the_network_of_its_nodes(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_nodes(two.home, "198.51.100.1", "198.51.100.2")
+    routes(monkeypatch, {"198.51.100.2": "198.51.100.9"})
+    assert (await checked(two.but(address=None))).address == "198.51.100.9"
+
+
+async def test_without_list_nodes_the_address_is_required(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes(monkeypatch, {})
+    two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
+    assert "name it with --address IP" in await refused(two.but(address=None))
+
+
+@pytest.mark.parametrize("addresses", [(), ("198.51.100.1",)], ids=["no nodes", "no route"])
+async def test_undeterminable_address_is_an_error(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    put_nodes(two.home, *addresses)
+    routes(monkeypatch, {})
+    sentence = await refused(two.but(address=None))
+    assert "the API server at 127.0.0.1 reaches this machine" in sentence
+    assert "--address IP" in sentence
+    assert two.writes() == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
+def test_loopback_has_no_local_address(host: str) -> None:
+    assert bridge_address._local_address(host) is None
+
+
+def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert bridge_address._local_address("home.example.test") is None
+
+
+def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Routed(socket.socket):
+        def connect(self, target: Any) -> None:
+            assert target == ("198.51.100.1", 9)
+
+        def getsockname(self) -> tuple[str, int]:
+            return "198.51.100.9", 40000
+
+    monkeypatch.setattr(socket, "socket", Routed)
+    assert bridge_address._local_address("198.51.100.1") == "198.51.100.9"

@@ -1,0 +1,77 @@
+"""Completion of names in a shell and in kubectl: fast, and silent where it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.cli.commands import completion
+
+
+def context(**params: object) -> Any:
+    return SimpleNamespace(params=params)
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config"
+    path.write_text(yaml.safe_dump({"contexts": [{"name": "kind-a"}, {"name": "prod"}]}))
+    monkeypatch.setenv("KUBECONFIG", f"{path}:{tmp_path / 'absent'}")
+    return path
+
+
+def test_contexts_come_from_the_kubeconfig(kubeconfig: Path, tmp_path: Path) -> None:
+    assert completion.complete_home_contexts(context(), "") == ["kind-a", "prod"]
+    assert completion.complete_contexts(context(kubeconfig=kubeconfig), "ki") == ["kind-a"]
+    kubeconfig.write_text("{")
+    assert completion.complete_home_contexts(context(), "") == []
+
+
+def test_unreachable_cluster_completes_nothing_silently(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    missing = context(home_kubeconfig=tmp_path / "absent")
+    assert completion.complete_nodes(missing, "") == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_completion_that_hangs_ends_silently_at_the_limit() -> None:
+    script = (
+        "import time; from bridge.cli.commands import completion; completion.LIMIT_SECONDS = 0.2\n"
+        "with completion._bounded(): time.sleep(30)"
+    )
+    begin = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")
+    assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "directive"),
+    [
+        (["unco"], ["uncordon"], ":4"),
+        (["join", "--network", "re"], ["relay"], ":4"),
+        (["join", "--home-context", "p"], ["prod"], ":4"),
+        (["run", "--config", "no-such"], [], ":0"),
+    ],
+)
+@pytest.mark.usefixtures("kubeconfig")
+def test_kubectl_complete_prints_names_and_directive(
+    words: list[str],
+    names: list[str],
+    directive: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name in ("_BRIDGE_COMPLETE", "COMP_WORDS", "COMP_CWORD"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-bridge", *words])
+    completion.kubectl_complete()
+    assert capsys.readouterr().out.splitlines() == [*names, directive]

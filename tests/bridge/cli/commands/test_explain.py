@@ -1,0 +1,194 @@
+"""`bridge explain`: targets, files and output formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge.base.command_error import PreflightError
+from bridge.explain import cluster_lookup
+from bridge.explain.candidate_ranking import Candidate
+from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
+from sync.kube.credentials import KubeconfigRef
+from tests import objects
+from tests.bridge.cli.conftest import Invoke
+from translators.identity import Identity
+from translators.objects import Object
+from translators.translation_options import Policy
+
+
+def _facts() -> PodFacts:
+    pod = objects.pod("web")
+    pod["metadata"]["uid"] = "1"
+    node: Object = {
+        "metadata": {"name": "burst"},
+        "status": {
+            "allocatable": {"pods": "1"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    policy = Policy(Identity("0" * 16, "h", "burst"), "10.0.0.1", service_accounts="none")
+    chosen = Candidate(node, policy, options_recorded=True, failures=[], skipped=False)
+    return PodFacts(pod, stored=True, candidates=[chosen], chosen=chosen)
+
+
+@dataclass
+class Asked:
+    """What `bridge.explain.cluster_lookup.look_up_pod` was called with, and what it found."""
+
+    settings: list[ExplainSettings] = field(default_factory=list)
+    facts: PodFacts = field(default_factory=_facts)
+    raises: Exception | None = None
+
+    async def look_up_pod(self, settings: ExplainSettings) -> PodFacts:
+        self.settings.append(settings)
+        if self.raises is not None:
+            raise self.raises
+        return self.facts
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Nothing is looked up."""
+    noted = Asked()
+    monkeypatch.setattr(cluster_lookup, "look_up_pod", noted.look_up_pod)
+    return noted
+
+
+def test_text_starts_with_the_summary(invoke: Invoke, asked: Asked) -> None:
+    done = invoke("explain", "pod", "default/web")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "pod default/web can run on node burst, in the remote as default-h/web"
+    assert "placement:" in lines
+    assert "  changed  metadata.namespace: default → default-h" in lines
+    assert "not examined:" in lines
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"]
+)
+def test_json_and_yaml_have_the_whole_report(
+    invoke: Invoke, asked: Asked, output: str, read: Callable[[str], Object]
+) -> None:
+    done = invoke("explain", "pod", "default/web", "-o", output)
+    answer = read(done.stdout)
+    assert (answer["state"], answer["pod"]["name"]) == ("WouldRun", "web")
+    assert {it["rule"] for it in answer["differences"]}.isdisjoint({""})
+
+
+def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, asked: Asked) -> None:
+    made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
+    assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")
+    asked.facts.chosen = None
+    done = invoke("explain", "pod", "web", "--show", "remote")
+    assert (done.exit_code, done.stdout) == (1, "")
+
+
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    remote = ("--kubeconfig", "remote.yaml", "--context", "r")
+    home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
+    assert invoke("explain", "pod", "shop/web", "--node", "b", *remote, *home).exit_code == 0
+    assert invoke("explain", "pod", "web", "-n", "blog").exit_code == 0
+    assert invoke("explain", "pod", "web").exit_code == 0
+    assert asked.settings == [
+        ExplainSettings(
+            KubeconfigRef(Path("home.yaml"), "h"),
+            KubeconfigRef(Path("remote.yaml"), "r"),
+            "shop",
+            "web",
+            node="b",
+        ),
+        ExplainSettings(KubeconfigRef(), None, "blog", "web"),
+        ExplainSettings(KubeconfigRef(), None, "", "web"),
+    ]
+
+
+def test_file_with_a_template_after_other_objects_is_explained(
+    invoke: Invoke, asked: Asked, tmp_path: Path
+) -> None:
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": objects.pod("x")["spec"]}
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"template": template},
+    }
+    file = tmp_path / "all.yaml"
+    file.write_text(yaml.safe_dump_all([{"kind": "Service"}, deployment]))
+    assert invoke("explain", "pod", "-f", str(file)).exit_code == 0
+    (settings,) = asked.settings
+    assert settings.manifest == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "web-", "labels": {"a": "b"}, "namespace": "shop"},
+        "spec": template["spec"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("kind: Service", "contains no pod and no pod template, but Service"),
+        ("", "but nothing"),
+        ("a: [", "the YAML is invalid"),
+    ],
+)
+def test_file_without_a_pod_is_rejected(
+    invoke: Invoke, asked: Asked, tmp_path: Path, text: str | None, words: str
+) -> None:
+    file = tmp_path / "file.yaml"
+    if text is not None:
+        file.write_text(text)
+    done = invoke("explain", "pod", "-f", str(file))
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize(
+    "args", [(), ("a/b", "-f", "x"), ("a/b", "--context", "c"), ("a/b", "--node", "Not Good")]
+)
+def test_conflicting_options_are_rejected(
+    invoke: Invoke, asked: Asked, args: tuple[str, ...]
+) -> None:
+    assert invoke("explain", "pod", *args).exit_code == 2
+    assert asked.settings == []
+
+
+def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke("explain", "pod", "a/b")
+    assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "explained"),
+    [
+        ("pod/web", ("Pod", "", "web")),
+        ("pod shop/web", ("Pod", "shop", "web")),
+        ("po web", ("Pod", "", "web")),
+        ("deployment/web -n shop", ("Deployment", "shop", "web")),
+        ("deploy web", ("Deployment", "", "web")),
+    ],
+)
+def test_target_is_type_and_name_in_both_forms(
+    invoke: Invoke, asked: Asked, words: str, explained: tuple[str, str, str]
+) -> None:
+    assert invoke("explain", *words.split()).exit_code == 0
+    (settings,) = asked.settings
+    assert (settings.kind, settings.namespace, settings.name) == explained
+
+
+@pytest.mark.parametrize("words", ["service/web", "web", "pod/", "pod a b", "pod/a b", ""])
+def test_unknown_target_is_rejected(invoke: Invoke, asked: Asked, words: str) -> None:
+    done = invoke("explain", *words.split())
+    assert done.exit_code == 2
+    assert "name one pod/NAME or deployment/NAME, or a file with -f" in done.stderr
+    assert asked.settings == []

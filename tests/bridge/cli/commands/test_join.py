@@ -1,0 +1,275 @@
+"""`bridge join`: options become settings, or are rejected before any request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from bridge.app import join_lifecycle
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
+from bridge.node.node_option_parsing import parse_taints
+from bridge.observability import logging as to_stderr
+from bridge.observability import trace_exporter
+from sync.kube.credentials import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+from translators.capacity.node_capacity import OfferLimits
+from translators.translation_options import HostPort
+
+REMOTE = ("join", "--kubeconfig", "remote.yaml")
+
+
+@dataclass
+class Asked:
+    """What `bridge.app.join_lifecycle.join` was called with."""
+
+    settings: list[JoinSettings] = field(default_factory=list)
+    raises: Exception | None = None
+
+    async def join(
+        self, settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
+    ) -> None:
+        self.settings.append(settings)
+        report("home: a step")
+        if self.raises is not None:
+            raise self.raises
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Joins are noted, not made."""
+    noted = Asked()
+    monkeypatch.setattr(join_lifecycle, "join", noted.join)
+    return noted
+
+
+def test_kubeconfig_is_the_only_required_option(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*REMOTE)
+    assert done.exit_code == 0
+    defaults = JoinSettings(
+        KubeconfigRef(Path("remote.yaml")), KubeconfigRef(), taints=parse_taints(DEFAULT_TAINTS)
+    )
+    assert asked.settings == [defaults]
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "✓ home: a step",
+        "✓ stopped; workloads in the remote keep running",
+    ]
+
+
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    options = {
+        "--context": "r",
+        "--home-kubeconfig": "home.yaml",
+        "--home-context": "h",
+        "--name": "burst",
+        "--home-name": "berlin",
+        "--address": "fd00:0::5",
+        "--port": "0",
+        "--namespace-template": "{namespace}",
+        "--labels": "team=orders,tier=",
+        "--annotations": "example.com/note=a b",
+        "--taints": "burst:NoExecute",
+        "--network": "relay",
+        "--relay-address": "192.0.2.9",
+        "--relay-ports": "30000-30255",
+        "--relay-connections": "10",
+        "--relay-service-connections": "5",
+        "--relay-rate": "40",
+        "--relay-service-rate": "20",
+        "--relay-idle-timeout": "60",
+        "--relay-image": "bridge:1",
+        "--relay-cidr": "10.77.0.0/24",
+        "--daemonsets": "run",
+        "--service-accounts": "remote",
+        "--home-api-address": "192.0.2.1",
+        "--accept-namespaces": "team-*,shop",
+        "--namespace-linger": "5",
+        "--node-selector": "pool=burst",
+        "--reserve": "cpu=2",
+        "--share": "0.9",
+        "--cpu": "16",
+        "--memory": "64Gi",
+        "--pods": "50",
+        "--unschedulable-timeout": "90",
+        "--tls-cert-file": "tls.crt",
+        "--tls-private-key-file": "tls.key",
+    }
+    done = invoke(*REMOTE, *(word for option in options.items() for word in option))
+    assert done.exit_code == 0, done.stderr
+    assert asked.settings == [
+        JoinSettings(
+            remote=KubeconfigRef(Path("remote.yaml"), "r"),
+            home=KubeconfigRef(Path("home.yaml"), "h"),
+            name="burst",
+            home_name="berlin",
+            address="fd00::5",
+            port=0,
+            template="{namespace}",
+            labels={"team": "orders", "tier": ""},
+            annotations={"example.com/note": "a b"},
+            taints=({"key": "burst", "effect": "NoExecute"},),
+            network="relay",
+            relay=RelaySettings(
+                "192.0.2.9",
+                PortRange(30000, 30255),
+                10,
+                5,
+                rate=40.0,
+                service_rate=20.0,
+                idle=60.0,
+                image="bridge:1",
+                cidr="10.77.0.0/24",
+            ),
+            daemonsets="run",
+            service_accounts="remote",
+            home_api=HostPort("192.0.2.1", 443),
+            accept_namespaces=("team-*", "shop"),
+            namespace_linger=5.0,
+            unschedulable_timeout=90.0,
+            certificate=Path("tls.crt"),
+            key=Path("tls.key"),
+            limits=OfferLimits(
+                {"cpu": 2000},
+                Fraction(9, 10),
+                {"cpu": 16_000, "memory": 64 * 2**30, "pods": 50},
+            ),
+            node_selector={"pool": "burst"},
+        )
+    ]
+
+
+@pytest.mark.parametrize("network", ["flat", "none"])
+@pytest.mark.parametrize(
+    "option", [("--relay-image", "bridge:1"), ("--relay-cidr", "10.77.0.0/24")]
+)
+def test_relay_options_require_network_relay(
+    invoke: Invoke, asked: Asked, option: tuple[str, str], network: str
+) -> None:
+    done = invoke(*REMOTE, *option, "--network", network)
+    assert done.exit_code == 2
+    assert f"{option[0]} requires --network relay or auto, not {network}" in done.stderr
+    assert asked.settings == []
+
+
+def test_csr_certificate_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
+    assert invoke(*REMOTE, *options).exit_code == 0
+    (settings,) = asked.settings
+    assert (settings.serving, settings.cert_dir) == ("csr", Path("certs"))
+    assert settings.anonymous_auth
+    assert settings.certificate is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--tls-cert-file a --tls-private-key-file b --serving-certificate csr",
+        "--cert-dir certs",
+        "--cert-dir certs --serving-certificate self-signed",
+    ],
+)
+def test_conflicting_certificate_options_are_rejected(
+    invoke: Invoke, asked: Asked, options: str
+) -> None:
+    done = invoke(*REMOTE, *options.split())
+    assert done.exit_code == 2
+    assert "--serving-certificate" in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--name", "Not Good"),
+        ("--home-name", "Not Good"),
+        ("--accept-namespaces", "shop,"),
+        ("--accept-namespaces", "Shop"),
+        ("--address", "somewhere"),
+        ("--labels", "nonsense"),
+        ("--annotations", "nonsense"),
+        ("--taints", "nonsense"),
+        ("--daemonsets", "perhaps"),
+        ("--network", "wide"),
+        ("--service-accounts", "Home"),
+        ("--home-api-address", "https://192.0.2.1"),
+        ("--unschedulable-timeout", "0"),
+        ("--tls-cert-file", "tls.crt"),
+        ("--tls-private-key-file", "tls.key"),
+        ("--serving-certificate", "auto"),
+        ("--port", "many"),
+        ("--node-selector", "burst"),
+        ("--reserve", "cpu=some"),
+        ("--share", "90%"),
+        ("--cpu", "-1"),
+        ("--memory", "64GB"),
+        ("--pods", "-1"),
+    ],
+    ids=lambda wrong: wrong[0],
+)
+def test_invalid_option_is_named_before_any_request(
+    invoke: Invoke, asked: Asked, wrong: tuple[str, str]
+) -> None:
+    done = invoke(*REMOTE, *wrong)
+    assert done.exit_code == 2
+    assert wrong[0] in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize(
+    "option", ["--name", "--home-name", "--address", "--labels", "--annotations", "--taints"]
+)
+def test_empty_value_is_not_the_default(invoke: Invoke, asked: Asked, option: str) -> None:
+    """As where a script's variable is empty."""
+    done = invoke(*REMOTE, option, "")
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f'error: {option}: "" is not ')
+    assert asked.settings == []
+
+
+def test_failed_join_prints_one_error_line(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke(*REMOTE)
+    assert done.exit_code == 1
+    assert done.stderr.splitlines() == ["✓ home: a step", "error: what, where, what next"]
+
+
+@pytest.mark.parametrize(
+    ("args", "verbose"), [((), False), (("-v",), True), (("--verbose",), True)]
+)
+def test_verbose_configures_the_log(
+    invoke: Invoke,
+    asked: Asked,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    verbose: bool,
+) -> None:
+    said = []
+    monkeypatch.setattr(
+        to_stderr, "configure_logging", lambda *, verbose, **_: said.append(verbose)
+    )
+    invoke(*REMOTE, *args)
+    assert said == [verbose]
+
+
+@pytest.mark.parametrize("url", ["collector:4318", "", "ftp://collector", "http://"])
+def test_traces_rejects_what_is_not_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
+    done = invoke(*REMOTE, "--traces", url)
+    assert done.exit_code == 2
+    assert done.stderr == "error: --traces: write a URL such as http://collector:4318\n"
+    assert asked.settings == []
+
+
+def test_traces_without_packages_fails_with_a_hint(
+    invoke: Invoke, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_exporter, "is_installed", lambda: False)
+    done = invoke(*REMOTE, "--traces", "http://collector:4318")
+    assert done.exit_code == 2
+    assert "pip install 'cluster-bridge[traces]'" in done.stderr
+    assert asked.settings == []

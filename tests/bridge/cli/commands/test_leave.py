@@ -1,0 +1,172 @@
+"""`bridge leave` and `uninstall`: confirmation, options and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bridge.base.command_error import PreflightError
+from bridge.leave import leave_procedure as leave_module
+from bridge.leave.leave_summary import LeaveSettings
+from sync.kube.credentials import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+
+NODE = ("leave", "burst")
+
+
+@dataclass
+class Asked:
+    """What `bridge.leave.leave_procedure.leave` was called with."""
+
+    settings: list[LeaveSettings] = field(default_factory=list)
+    lines: list[str] = field(default_factory=lambda: ["home:   Node burst", "remote: Pod a/b"])
+    raises: Exception | None = None
+
+    async def leave(
+        self,
+        settings: LeaveSettings,
+        *,
+        notify: Callable[[str], None],
+        agree: Callable[[list[str]], bool],
+    ) -> bool:
+        self.settings.append(settings)
+        if self.raises is not None:
+            raise self.raises
+        if not agree(self.lines):
+            return False
+        notify("node burst has left")
+        return True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Leaving is noted, not done."""
+    noted = Asked()
+    monkeypatch.setattr(leave_module, "leave", noted.leave)
+    return noted
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody sits there."""
+    there = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(importlib.import_module("bridge.cli.commands.leave"), "sys", there)
+
+
+def test_without_terminal_yes_is_required(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*NODE)
+    assert done.exit_code == 2
+    assert "--yes" in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize("yes", ["--yes", "-y"])
+def test_yes_prints_the_list_without_a_question(invoke: Invoke, asked: Asked, yes: str) -> None:
+    done = invoke(*NODE, yes)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "To be removed:",
+        "  home:   Node burst",
+        "  remote: Pod a/b",
+        "✓ node burst has left",
+    ]
+    assert asked.settings == [LeaveSettings("burst", KubeconfigRef(), None, force=False)]
+
+
+@pytest.mark.usefixtures("terminal")
+@pytest.mark.parametrize(
+    ("typed", "code", "end"),
+    [
+        ("y\n", 0, "✓ node burst has left"),
+        ("n\n", 1, "error: nothing was removed"),
+        ("\n", 1, "error: nothing was removed"),
+        ("", 1, "Aborted."),
+    ],
+    ids=["yes", "no", "just enter", "the end of the input"],
+)
+def test_question_defaults_to_no(
+    invoke: Invoke, asked: Asked, typed: str, code: int, end: str
+) -> None:
+    done = invoke(*NODE, typed=typed)
+    assert done.exit_code == code
+    assert "  remote: Pod a/b\n" in done.stderr
+    assert "Remove all this? [y/N]" in done.stderr
+    assert end in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_nothing_to_remove_asks_no_question(invoke: Invoke, asked: Asked) -> None:
+    asked.lines = []
+    done = invoke(*NODE)
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == ["nothing is left to remove", "✓ node burst has left"]
+
+
+def test_cluster_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    remote = ("--kubeconfig", "remote.yaml", "--context", "r")
+    home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
+    assert invoke(*NODE, "--yes", "--force", *remote, *home).exit_code == 0
+    assert asked.settings == [
+        LeaveSettings(
+            "burst",
+            KubeconfigRef(Path("home.yaml"), "h"),
+            KubeconfigRef(Path("remote.yaml"), "r"),
+            force=True,
+        )
+    ]
+
+
+def test_workload_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    assert invoke(*NODE, "-y", "--drain", "--timeout", "5", "--cert-dir", "c").exit_code == 0
+    assert invoke(*NODE, "-y", "--keep-workloads").exit_code == 0
+    drained, kept = asked.settings
+    assert (drained.drain, drained.timeout, drained.cert_dir) == (True, 5.0, Path("c"))
+    assert not drained.keep_workloads
+    assert kept.keep_workloads
+    assert not kept.drain
+
+
+def test_name_option_and_uninstall_are_aliases(invoke: Invoke, asked: Asked) -> None:
+    for args in (("leave", "--name", "burst"), ("uninstall", "burst")):
+        assert invoke(*args, "--yes", "--timeout", "5m").exit_code == 0
+    assert [(it.name, it.timeout) for it in asked.settings] == [("burst", 300.0)] * 2
+    assert invoke("leave", "a", "--name", "b", "--yes").exit_code == 2
+    assert "--name" not in invoke("leave", "--help").stdout
+
+
+def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, asked: Asked) -> None:
+    done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
+    assert done.exit_code == 2
+    assert "exclude each other" in done.stderr
+    assert asked.settings == []
+
+
+def test_context_requires_kubeconfig(invoke: Invoke, asked: Asked) -> None:
+    """Alone it would be passed over, and the remembered one be taken."""
+    done = invoke(*NODE, "--yes", "--context", "r")
+    assert done.exit_code == 2
+    assert "--context" in done.stderr
+    assert "--kubeconfig" in done.stderr
+    assert asked.settings == []
+
+
+@pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
+def test_invalid_node_name_is_rejected(invoke: Invoke, asked: Asked, name: str) -> None:
+    """An empty one, from a variable that is not set, would mean all pods without a node."""
+    for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
+        done = invoke("leave", *args, "--yes")
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f'error: {option}: "{name}" is not a node name; ')
+    assert asked.settings == []
+
+
+def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
+    asked.raises = PreflightError("what, where, what next")
+    done = invoke(*NODE, "--yes")
+    assert done.exit_code == 1
+    assert done.stderr == "error: what, where, what next\n"

@@ -1,0 +1,134 @@
+"""`bridge offload`, `unoffload` and `webhook`: options and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from bridge.offload import in_cluster_webhook, namespace_offloading, standalone_webhook
+from bridge.offload.in_cluster_webhook import InClusterWebhookSettings
+from bridge.offload.namespace_offloading import OffloadSettings
+from bridge.offload.standalone_webhook import StandaloneWebhookSettings
+from sync.kube.credentials import KubeconfigRef
+from tests.bridge.cli.conftest import Invoke
+from translators.objects import Object
+
+HOME = KubeconfigRef()
+
+
+@dataclass
+class Asked:
+    """What the commands were called with."""
+
+    settings: list[OffloadSettings | StandaloneWebhookSettings | InClusterWebhookSettings] = field(
+        default_factory=list
+    )
+    listed: list[Object] = field(default_factory=list)
+
+    async def offload(self, settings: OffloadSettings, *, notify: Callable[[str], None]) -> Object:
+        self.settings.append(settings)
+        notify("home: it is done")
+        selector = dict(settings.selector)
+        return {"namespace": "shop", "policy": "burst", "nodeSelector": selector, "by": "policy"}
+
+    async def unoffload(
+        self, settings: OffloadSettings, *, notify: Callable[[str], None]
+    ) -> Object:
+        self.settings.append(settings)
+        return {"namespace": "shop", "policy": None, "others": []}
+
+    async def serve(
+        self,
+        settings: StandaloneWebhookSettings | InClusterWebhookSettings,
+        *,
+        notify: Callable[[str], None],
+        stop: asyncio.Event,
+    ) -> None:
+        self.settings.append(settings)
+
+    async def list_all(self, home: KubeconfigRef) -> list[Object]:
+        assert home == HOME
+        return self.listed
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Nothing is written."""
+    noted = Asked()
+    monkeypatch.setattr(namespace_offloading, "offload_namespace", noted.offload)
+    monkeypatch.setattr(namespace_offloading, "unoffload_namespace", noted.unoffload)
+    monkeypatch.setattr(standalone_webhook, "serve", noted.serve)
+    monkeypatch.setattr(in_cluster_webhook, "serve", noted.serve)
+    monkeypatch.setattr(namespace_offloading, "list_offloaded_namespaces", noted.list_all)
+    return noted
+
+
+def test_table_is_on_stdout_and_progress_on_stderr(invoke: Invoke, asked: Asked) -> None:
+    done = invoke("offload", "shop", "--node-selector", "a=b,c=d")
+    assert done.exit_code == 0
+    assert done.stderr == "✓ home: it is done\n"
+    assert done.stdout.splitlines() == [
+        "NAMESPACE   POLICY   VIRTUAL NODES   BY",
+        "shop        burst    a=b,c=d         policy",
+    ]
+    assert asked.settings == [OffloadSettings(HOME, "shop", selector={"a": "b", "c": "d"})]
+
+
+def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+    options = ("--policy", "remote-only", "--by", "webhook", "--dry-run", "-o", "json")
+    done = invoke("offload", "shop", *options)
+    assert json.loads(done.stdout)["namespace"] == "shop"
+    assert invoke("unoffload", "shop", "--dry-run").exit_code == 0
+    assert invoke("webhook", "--address", "192.0.2.1", "--port", "0").exit_code == 0
+    assert asked.settings == [
+        OffloadSettings(HOME, "shop", "remote-only", {}, "webhook", dry_run=True),
+        OffloadSettings(HOME, "shop", dry_run=True),
+        StandaloneWebhookSettings(HOME, "192.0.2.1", 0),
+    ]
+
+
+def test_without_namespace_lists_offloaded_namespaces(invoke: Invoke, asked: Asked) -> None:
+    assert invoke("offload").stdout == "no namespace is offloaded\n"
+    for name, selector, by in (("blog", {"a": "b"}, "webhook"), ("shop", {}, "")):
+        asked.listed.append(
+            {"namespace": name, "policy": "burst", "nodeSelector": selector, "by": by}
+        )
+    assert invoke("offload").stdout.splitlines() == [
+        "NAMESPACE   POLICY   VIRTUAL NODES   BY",
+        "blog        burst    a=b             webhook",
+        "shop        burst    all             nothing",
+    ]
+    assert json.loads(invoke("offload", "-o", "json").stdout) == {"namespaces": asked.listed}
+    assert asked.settings == []
+
+
+def test_webhook_runs_behind_a_service(invoke: Invoke, asked: Asked) -> None:
+    done = invoke("webhook", "--address", "192.0.2.1", "--port", "1", "--service", "ns/name")
+    assert done.exit_code == 0
+    assert asked.settings == [InClusterWebhookSettings(HOME, "ns", "name", "192.0.2.1", 1)]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("offload", "kube-system"),
+        ("offload", "shop", "--policy", "local-only", "--node-selector", "a=b"),
+        ("offload", "shop", "--node-selector", "nonsense"),
+        ("offload", "shop", "--policy", "nonsense"),
+        ("offload", "--policy", "burst"),
+        ("offload", "--dry-run"),
+        ("webhook", "--service", "ns/name"),
+        ("webhook", "--service", "name", "--address", "192.0.2.1"),
+        ("webhook", "--address", "0.0.0.0"),
+    ],
+)
+def test_conflicting_options_are_rejected(
+    invoke: Invoke, asked: Asked, args: tuple[str, ...]
+) -> None:
+    done = invoke(*args)
+    assert done.exit_code == 2
+    assert asked.settings == []

@@ -1,0 +1,84 @@
+"""`bridge rbac`: its output, and the files of manifests/ that come from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bridge.rbac import rbac_manifests
+from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
+from tests.bridge.cli.conftest import Invoke
+
+MANIFESTS = Path(__file__).parents[4] / "manifests" / "rbac"
+
+
+@pytest.mark.parametrize(
+    ("file", "command"),
+    [
+        ("home.yaml", ("home",)),
+        ("home-all-namespaces.yaml", ("home", "--all-namespaces")),
+        ("namespace.yaml", ("namespace", "default")),
+        ("remote.yaml", ("remote",)),
+    ],
+)
+def test_manifest_files_equal_the_output(
+    invoke: Invoke,
+    file: str,
+    command: tuple[str, ...],
+) -> None:
+    done = invoke("rbac", *command)
+    assert done.exit_code == 0
+    assert done.stdout == (MANIFESTS / file).read_text(), (
+        f"bridge rbac {' '.join(command)} > manifests/rbac/{file}"
+    )
+
+
+def test_every_manifest_file_is_covered() -> None:
+    files = {"home.yaml", "home-all-namespaces.yaml", "namespace.yaml", "remote.yaml"}
+    assert {it.name for it in MANIFESTS.iterdir()} == files
+
+
+def test_join_options_change_the_permissions(invoke: Invoke) -> None:
+    said = invoke(
+        *("rbac", "home", "--name", "one", "--name", "two", "--serving-certificate", "csr"),
+        *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
+        *("--account", "team/burst"),
+    ).stdout
+    asked = HomePermissions(["one", "two"], "none", "csr", "none", leave=True)
+    assert list(yaml.safe_load_all(said)) == rbac_manifests.home_objects(
+        asked, Account("team", "burst"), ["shop"]
+    )
+    said = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
+    wanted = rbac_manifests.remote_objects(
+        RemotePermissions("kubelets", keep_namespaces=True), Account()
+    )
+    assert list(yaml.safe_load_all(said)) == wanted
+
+
+def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
+    assert "no namespace is bound" in invoke("rbac", "home").stderr
+    assert invoke("rbac", "home", "--namespace", "shop").stderr == ""
+    assert invoke("rbac", "home", "--all-namespaces").stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("home", "--namespace", "Shop"), "is not a namespace name"),
+        (("home", "--name", "Not good"), "--name"),
+        (("home", "--namespace", "a", "--all-namespaces"), "exclude each other"),
+        (("namespace", "a b"), "is not a namespace name"),
+        (("remote", "--account", "burst"), "--account"),
+    ],
+)
+def test_invalid_option_prints_no_yaml(
+    invoke: Invoke,
+    args: tuple[str, ...],
+    said: str,
+) -> None:
+    done = invoke("rbac", *args)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,232 @@
+"""`bridge status`, `dashboard`, `events`, `cordon`, `uncordon` and `drain`: options and output."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.base.command_error import PreflightError
+from bridge.clusters import connection
+from bridge.drain import cordon_and_drain
+from bridge.drain.cordon_and_drain import DrainResult
+from bridge.drain.pod_filters import DrainOptions
+from bridge.status import dashboard_server, event_list, status_client
+from sync.kube.api_errors import Forbidden
+from tests import objects
+from tests.bridge.cli.conftest import Invoke
+from tests.bridge.status.examples import status
+from translators.objects import Object
+
+
+class Home:
+    """What home would answer, and what was asked of it."""
+
+    def __init__(self) -> None:
+        self.found: list[Object] = [status()]
+        self.events: list[Object] = []
+        self.changed = True
+        self.asked: list[Any] = []
+        self.raises: Exception | None = None
+
+    def _ask(self, *what: Any) -> None:
+        self.asked.append(what)
+        if self.raises is not None:
+            raise self.raises
+
+    async def once(self, _: object, name: str | None) -> list[Object]:
+        self._ask(name)
+        return self.found
+
+    async def listed(self, _: object, *, node: str | None, namespace: str | None) -> list[Object]:
+        self._ask(node, namespace)
+        return self.events
+
+    async def cordon(self, _: object, name: str, *, unschedulable: bool, dry_run: bool) -> bool:
+        self._ask(name, unschedulable, dry_run)
+        return self.changed
+
+    async def drain(self, _: object, name: str, *, notify: Any, **options: Any) -> DrainResult:
+        self._ask(name, options)
+        notify("home: a step")
+        return DrainResult(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
+
+    async def serve(
+        self,
+        _: object,
+        name: str | None,
+        *,
+        stop: asyncio.Event,
+        open_browser: bool,
+        announce: object,
+    ) -> None:
+        self._ask(name, open_browser)
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Answers in the place of a cluster."""
+    there = Home()
+
+    @asynccontextmanager
+    async def connected(ref: object, **_: Any) -> AsyncIterator[object]:
+        there.asked.append(ref)
+        yield None
+
+    monkeypatch.setattr(connection, "connect", connected)
+    monkeypatch.setattr(status_client, "read_statuses", there.once)
+    monkeypatch.setattr(event_list, "list_events", there.listed)
+    monkeypatch.setattr(cordon_and_drain, "cordon", there.cordon)
+    monkeypatch.setattr(cordon_and_drain, "drain", there.drain)
+    monkeypatch.setattr(dashboard_server, "serve", there.serve)
+    return there
+
+
+def test_status_as_tree_and_as_json(invoke: Invoke, home: Home) -> None:
+    done = invoke("status", "remote")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("remote: Ready\n  conditions\n")
+    assert home.asked[-1] == ("remote",)
+    assert json.loads(invoke("status", "-o", "json").stdout) == {"nodes": home.found}
+    assert yaml.safe_load(invoke("status", "-o", "yaml").stdout) == {"nodes": home.found}
+    assert home.asked[-1] == (None,)
+
+
+def test_not_ready_node_exits_with_1(invoke: Invoke, home: Home) -> None:
+    home.found = [status(ready=False)]
+    done = invoke("status")
+    assert (done.exit_code, done.stderr) == (1, "")
+    assert done.stdout.startswith("remote: NotReady\n")
+
+
+def test_no_nodes_exits_with_0(invoke: Invoke, home: Home) -> None:
+    home.found = []
+    done = invoke("status")
+    assert done.exit_code == 0
+    assert "`bridge join` creates one" in done.stdout
+
+
+def test_forbidden_request_is_one_line(invoke: Invoke, home: Home) -> None:
+    home.raises = Forbidden("no nodes for you", side="home", what="GET", code=403)
+    done = invoke("status", "-o", "json")
+    assert done.exit_code == 1
+    error = json.loads(done.stdout)["error"]
+    assert error["message"].startswith("home: GET: no nodes for you")
+    assert "no nodes for you; ask the cluster's administrator" in done.stderr
+    home.raises = PreflightError("home: there is no node x")
+    assert "error: home: there is no node x\n" in invoke("cordon", "x").stderr
+
+
+@pytest.mark.parametrize("options", [("--watch",), ("-o", "json")])
+def test_page_excludes_watch_and_output(
+    invoke: Invoke, home: Home, options: tuple[str, ...]
+) -> None:
+    for option in ("--page", "--open"):
+        done = invoke("status", option, *options)
+        assert done.exit_code == 2
+        assert "--page" in done.stderr
+    assert not home.asked
+
+
+def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
+    assert invoke("status", "remote", "--page").exit_code == 0
+    assert home.asked[-1] == ("remote", False)
+    assert invoke("status", "--open").exit_code == 0
+    assert home.asked[-1] == (None, True)
+    assert invoke("dashboard", "remote").exit_code == 0
+    assert home.asked[-1] == ("remote", True)
+    assert invoke("dashboard", "--no-open").exit_code == 0
+    assert home.asked[-1] == (None, False)
+
+
+def test_events(invoke: Invoke, home: Home) -> None:
+    assert invoke("events").stdout == "no events\n"
+    fields = {key: key for key in ("node", "namespace", "name", "type", "reason", "message")}
+    home.events = [
+        {
+            **fields,
+            "kind": "Pod",
+            "count": 2,
+            "first": "",
+            "last": "2000-01-01T00:00:00Z",
+            "component": "kubelet",
+            "cluster": "remote",
+        }
+    ]
+    done = invoke("events", "remote", "-n", "shop")
+    head, line = done.stdout.splitlines()
+    assert head.split() == ["LAST", "SEEN", "TYPE", "REASON", "NODE", "OBJECT", "FROM", "MESSAGE"]
+    assert line.endswith(
+        "d (x2)   type   reason   node   pod namespace/name   remote kubelet   message"
+    )
+    assert home.asked[-1] == ("remote", "shop")
+    assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
+
+
+def test_cordon_and_uncordon(invoke: Invoke, home: Home) -> None:
+    assert invoke("cordon", "remote").stdout == "node remote cordoned\n"
+    assert home.asked[-1] == ("remote", True, False)
+    assert invoke("uncordon", "remote", "--dry-run").stdout == "node remote uncordoned (dry run)\n"
+    assert home.asked[-1] == ("remote", False, True)
+    home.changed = False
+    assert invoke("cordon", "remote").stdout == "node remote is cordoned already\n"
+    assert json.loads(invoke("uncordon", "remote", "-o", "json").stdout) == {
+        "node": "remote",
+        "cordoned": False,
+        "changed": False,
+        "dryRun": False,
+    }
+    assert invoke("cordon").exit_code == 2
+
+
+def test_drain(invoke: Invoke, home: Home) -> None:
+    done = invoke("drain", "remote", "--timeout", "5")
+    assert done.stdout.splitlines() == [
+        "pod shop/web evicted",
+        "pod shop/agent stays: of a DaemonSet",
+        "node remote drained",
+    ]
+    assert done.stderr == "✓ home: a step\n"
+    defaults = {"options": DrainOptions(), "timeout": 5.0, "dry_run": False}
+    assert home.asked[-1] == ("remote", defaults)
+    flags = ("--force", "--delete-emptydir-data", "--no-ignore-daemonsets", "--grace-period", "3")
+    invoke("drain", "remote", *flags)
+    assert home.asked[-1][1]["options"] == DrainOptions(
+        force=True, delete_emptydir_data=True, ignore_daemonsets=False, grace_period=3
+    )
+    assert json.loads(invoke("drain", "remote", "--dry-run", "-o", "json").stdout) == {
+        "node": "remote",
+        "cordoned": True,
+        "changed": True,
+        "evicted": [{"namespace": "shop", "name": "web"}],
+        "stay": [{"namespace": "shop", "name": "agent"}],
+        "dryRun": True,
+    }
+    assert invoke("drain", "remote", "--timeout", "0").exit_code == 2
+
+
+def test_status_as_wide_name_and_jsonpath(invoke: Invoke, home: Home) -> None:
+    lines = invoke("status", "-o", "wide").stdout.splitlines()
+    assert lines[0].split() == [
+        "NAME",
+        "STATUS",
+        "PODS",
+        "CPU",
+        "MEMORY",
+        "BRIDGE",
+        "KUBELET",
+        "REMOTE",
+    ]
+    assert lines[1].startswith(home.found[0]["name"])
+    assert invoke("status", "-o", "name").stdout == f"node/{home.found[0]['name']}\n"
+    done = invoke("status", "-o", "jsonpath={.nodes[*].name}")
+    assert done.stdout == f"{home.found[0]['name']}\n"
+    done = invoke("status", "-o", "xml")
+    assert done.exit_code == 2
+    assert '"xml" is not a valid choice; use table, wide, name, json, yaml' in done.stderr
+    assert "not a JSONPath template" in invoke("status", "-o", "jsonpath=name").stderr

@@ -1,0 +1,77 @@
+"""Standard output in every locale, and failures to write it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: `bridge`, and a command that needs no cluster.
+BRIDGE = (sys.executable, "-c", "from bridge.cli import main; main()")
+RBAC = (*BRIDGE, "rbac", "home", "--all-namespaces")
+#: A program that prepares its streams as `bridge` does, and prints this.
+TEXT = "✓ a → b… \u00e9 \u6f22 \U0001f600 \udcff"
+PRINTS = (
+    "from bridge.cli import standard_streams; standard_streams.prepare(); import sys, json; "
+    f"print({TEXT!r}); print(json.dumps({TEXT!r}, ensure_ascii=False)); "
+    f"print({TEXT!r}, file=sys.stderr)"
+)
+
+
+def run(
+    *command: str, encoding: str = "utf-8", **options: object
+) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1"}
+    return subprocess.run(command, env=environment, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [
+        ("ascii", "+ a -> b... \\u00e9 \\u6f22 \\ud83d\\ude00 \\udcff"),
+        ("latin-1", "+ a -> b... \u00e9 \\u6f22 \\ud83d\\ude00 \\udcff"),
+        ("utf-8", "✓ a → b… \u00e9 \u6f22 \U0001f600 \\udcff"),
+    ],
+)
+def test_unsupported_characters_become_ascii(encoding: str, printed: str) -> None:
+    done = run(sys.executable, "-c", PRINTS, encoding=encoding, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    text, document = done.stdout.decode(encoding).splitlines()
+    assert text == printed
+    assert json.loads(document).endswith("\u00e9 \u6f22 \U0001f600 \udcff"), "JSON stays JSON"
+    assert done.stderr.decode(encoding).splitlines() == [printed]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_help_works_in_a_non_unicode_locale(encoding: str) -> None:
+    done = run(*BRIDGE, "explain", "pod", "--help", encoding=encoding, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"--namespace" in done.stdout
+
+
+@pytest.mark.parametrize("command", [RBAC, (*BRIDGE, "--help")], ids=["a command", "help"])
+def test_a_full_disk_is_one_line_and_exit_code_1(command: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = run(*command, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert done.stderr.decode() == "error: standard output: No space left on device\n"
+
+
+def test_a_closed_pipe_ends_a_command_without_a_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = run(*RBAC, stdout=writing, stderr=subprocess.PIPE)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_output_is_complete() -> None:
+    done = run(*RBAC, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"kind: ClusterRole\n") >= 2

@@ -1,0 +1,150 @@
+"""``/run``: an exec at the remote whose output is one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+
+import pytest
+
+from bridge.kubelet import run_in_container
+from tests.bridge.kubelet.conftest import World
+from tests.bridge.kubelet.fakes import Asked, Play, answer, until
+
+RUN = "/run/default/web/app?cmd=ls%20-l%20/"
+SUCCESS = b'{"metadata":{},"status":"Success"}'
+FAILURE = b'{"status":"Failure","message":"command terminated with non-zero exit code: 3"}'
+
+
+def frame(channel: int, data: bytes = b"") -> bytes:
+    """One binary message of a server; data of less than 64 KiB."""
+    payload = bytes([channel]) + data
+    size = len(payload)
+    length = bytes([size]) if size < 126 else b"\x7e" + size.to_bytes(2, "big")
+    return b"\x82" + length + payload
+
+
+async def switch(asked: Asked) -> None:
+    """Answers 101 to a WebSocket."""
+    key = asked.values("Sec-WebSocket-Key")[0] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    accept = base64.b64encode(hashlib.sha1(key.encode(), usedforsecurity=False).digest())
+    await asked.send(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\nSec-WebSocket-Accept: %s\r\n\r\n" % accept
+    )
+
+
+def writes(*frames: bytes) -> Play:
+    """A command that writes this and ends as a server ends a WebSocket."""
+
+    async def play(asked: Asked) -> None:
+        await switch(asked)
+        await asked.send(b"".join(frames) + b"\x88\x02\x03\xe8")
+        await asked.gone()
+
+    return play
+
+
+async def test_stdout_precedes_stderr(world: World) -> None:
+    world.remote.play = writes(
+        frame(1), frame(2), frame(2, b"err"), frame(1, b"o" * 300), frame(3, SUCCESS)
+    )
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.status == 200
+        assert await response.read() == b"o" * 300 + b"err"
+    asked = world.remote.asked[0]
+    assert asked.path == "/api/v1/namespaces/default-home/pods/web/exec"
+    assert asked.query == [
+        ("container", "app"),
+        ("stdout", "true"),
+        ("stderr", "true"),
+        ("command", "ls"),
+        ("command", "-l"),
+        ("command", "/"),
+    ]
+    assert asked.values("Authorization") == ["Bearer remote-credential"]
+    assert asked.values("Accept") == ["*/*"]
+    await until(lambda: world.server.streams.counts["run"] == 0)
+
+
+@pytest.mark.parametrize(
+    ("play", "status", "words"),
+    [
+        (writes(frame(1, b"out"), frame(3, FAILURE)), 500, "non-zero exit code: 3"),
+        (writes(frame(1, b"out")), 503, "before the command ended"),
+        (writes(frame(3, b"{")), 500, "is unknown"),
+        (
+            writes(*[frame(1, bytes(60_000))] * 18),
+            500,
+            f"more than {run_in_container.MAX_OUTPUT} bytes",
+        ),
+        (lambda asked: answer(asked, 403, b"{}"), 403, "403"),
+        (lambda asked: answer(asked, 401, b"{}"), 502, "the bridge's credential"),
+    ],
+)
+async def test_failures_have_a_reason(world: World, play: Play, status: int, words: str) -> None:
+    world.remote.play = play
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.status == status
+        assert words in await response.text()
+
+
+@pytest.mark.parametrize(
+    ("target", "method", "status"),
+    [
+        ("/run/default/web/app", "POST", 400),
+        ("/run/default/other/app?cmd=ls", "POST", 404),
+        ("/run/default/web/none?cmd=ls", "POST", 404),
+        ("/run/default/web/uid-2/app?cmd=ls", "POST", 404),
+        (RUN, "GET", 405),
+    ],
+)
+async def test_rejected_requests_do_not_reach_the_remote(
+    world: World, target: str, method: str, status: int
+) -> None:
+    async with world.session() as session, session.request(method, target) as response:
+        assert response.status == status
+    assert not world.remote.asked
+
+
+async def test_disconnected_client_ends_the_command(world: World) -> None:
+    started = asyncio.Event()
+
+    async def play(asked: Asked) -> None:
+        await switch(asked)
+        started.set()
+        await asked.gone()
+
+    world.remote.play = play
+    async with world.session() as session:
+        asking = asyncio.create_task(session.post(RUN).__aenter__())
+        await started.wait()
+        asking.cancel()
+        await until(lambda: world.remote.ended == 1)
+        await until(lambda: world.server.streams.counts["run"] == 0)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirect_of_the_remote_is_not_followed(world: World, status: int) -> None:
+    """It would send the command to an address that the server names."""
+
+    async def play(asked: Asked) -> None:
+        location = f"{world.remote.url}/elsewhere?s3cret"
+        head = f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
+        await asked.send(head.encode())
+
+    world.remote.play = play
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.status == 502
+        assert "s3cret" not in await response.text()
+    assert [it.path for it in world.remote.asked] == [
+        "/api/v1/namespaces/default-home/pods/web/exec"
+    ]
+
+
+async def test_output_is_plain_text(world: World) -> None:
+    world.remote.play = writes(frame(1, b"<script>alert(1)</script>"), frame(3, SUCCESS))
+    async with world.session() as session, session.post(RUN) as response:
+        assert response.content_type == "text/plain"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -1,0 +1,186 @@
+"""The WebSocket of a port-forward, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from bridge.net.port_forward_connection import PortForwardTransport, frame, mask
+from tests.bridge.relay.fake_pods import server_frame
+
+
+class Below(asyncio.Transport):
+    """A connection that notes what is done with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = b""
+        self.ended = ""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += bytes(data)
+
+    def close(self) -> None:
+        self.ended = "closed"
+
+    def abort(self) -> None:
+        self.ended = "aborted"
+
+
+class Above(asyncio.Protocol):
+    """Notes what it hears."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self.data += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+
+
+class Pair:
+    """A port-forward between the two."""
+
+    def __init__(self) -> None:
+        self.below, self.above = Below(), Above()
+        self.wrong: list[str] = []
+        self.channels = PortForwardTransport(self.above, self.wrong.append)
+        self.channels.connection_made(self.below)
+
+    def comes(self, *frames: bytes) -> None:
+        self.channels.data_received(b"".join(frames))
+
+
+def message(channel: int, data: bytes) -> bytes:
+    return server_frame(2, bytes([channel]) + data)
+
+
+PORTS = (message(0, b"\x90\x1f"), message(1, b"\x90\x1f"))
+
+
+def test_data_is_passed_on_without_frames() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, message(0, b"hello "), message(0, b"world"))
+    assert pair.above.data == b"hello world"
+    assert pair.wrong == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_result_is_independent_of_read_boundaries(seed: int) -> None:
+    rng = random.Random(seed)
+    pieces = [rng.randbytes(rng.choice((0, 1, 125, 126, 127, 65535, 65536, 70000))) for _ in "abc"]
+    stream = b"".join([*PORTS, *(message(0, piece) for piece in pieces), server_frame(9, b"x")])
+    pair = Pair()
+    for chunk in _cut(stream, rng):
+        pair.channels.data_received(chunk)
+    assert pair.above.data == b"".join(pieces)
+    assert pair.below.sent[:2] == bytes([0x8A, 0x81]), "a ping is answered"
+
+
+def _cut(stream: bytes, rng: random.Random) -> Iterator[bytes]:
+    at = 0
+    while at < len(stream):
+        size = rng.choice((1, 2, 3, 1000, 50000))
+        yield stream[at : at + size]
+        at += size
+
+
+def test_fragmented_message_is_joined() -> None:
+    pair = Pair()
+    first = b"\x02" + bytes([4]) + b"\x00abc"
+    pair.comes(*PORTS, first, bytes([0x80, 3]) + b"def")
+    assert pair.above.data == b"abcdef"
+
+
+def test_error_channel_is_reported_once() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, message(1, b"connection refused"), message(1, b"again"))
+    assert pair.wrong == ["connection refused"]
+    assert pair.above.data == b""
+
+
+def test_close_frame_is_answered_and_not_an_error() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, message(0, b"all of it"), server_frame(8, b"\x03\xe8"))
+    assert pair.above.data == b"all of it"
+    assert pair.below.ended == "closed"
+    pair.channels.connection_lost(None)
+    assert pair.above.lost
+    assert pair.wrong == []
+
+
+def test_connection_lost_without_close_frame_is_an_error() -> None:
+    pair = Pair()
+    pair.comes(*PORTS, message(0, b"part"))
+    assert not pair.channels.eof_received()
+    pair.channels.connection_lost(None)
+    assert pair.wrong == ["the remote's API server hung up"]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        bytes([0x82, 0x81]) + b"keyy" + b"x",  # masked
+        bytes([0xC2, 1]) + b"x",  # an extension that nobody asked for
+        bytes([0x83, 0]),  # no such kind
+        bytes([0x89, 126, 0, 200]),  # too long for a ping
+        message(2, b"x"),  # no such channel
+    ],
+)
+def test_protocol_violation_aborts(raw: bytes) -> None:
+    pair = Pair()
+    pair.comes(*PORTS, raw, message(0, b"more"))
+    assert len(pair.wrong) == 1
+    assert pair.below.ended == "aborted"
+    assert pair.above.data == b""
+
+
+def test_sent_frames_are_masked_and_decodable() -> None:
+    pair = Pair()
+    pair.channels.write(b"x" * 300_000)
+    sent, data = pair.below.sent, b""
+    while sent:
+        assert sent[0] == 0x82
+        assert sent[1] == 0xFF or sent[1] == 0xFE
+        wide = 8 if sent[1] == 0xFF else 2
+        length = int.from_bytes(sent[2 : 2 + wide], "big")
+        key = sent[2 + wide : 6 + wide]
+        payload = mask(sent[6 + wide : 6 + wide + length], key)
+        assert payload[0] == 0
+        data += payload[1:]
+        sent = sent[6 + wide + length :]
+    assert data == b"x" * 300_000
+
+
+def test_release_write_buffer_sends_an_empty_pong() -> None:
+    pair = Pair()
+    pair.channels.release_write_buffer()
+    assert pair.below.sent[:2] == b"\x8a\x80"
+    assert len(pair.below.sent) == 6, "a head and a key"
+
+
+def test_nothing_is_sent_after_close() -> None:
+    pair = Pair()
+    pair.channels.write_eof()
+    assert pair.below.sent == b"", "the protocol has no end of one direction"
+    pair.channels.close()
+    closed = pair.below.sent
+    assert closed[0] == 0x88
+    pair.channels.write(b"more")
+    assert pair.below.sent == closed
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 125, 126, 65535, 65536])
+def test_frame_matches_rfc_6455(length: int) -> None:
+    payload, key = random.Random(length).randbytes(length), b"\x01\x02\x03\xff"
+    made = frame(2, payload, key)
+    plain = bytes(byte ^ key[at % 4] for at, byte in enumerate(payload))
+    assert made.endswith(key + plain)
+    assert made[0] == 0x82
+    assert made[1] & 0x80

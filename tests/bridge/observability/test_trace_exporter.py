@@ -1,0 +1,171 @@
+"""Traces: what a reconcile did, in spans, for those who asked for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from bridge.observability import trace_exporter
+from sync.base import tracing
+from tests.bridge.joined import SOON, joined
+from tests.bridge.two_clusters import CANARY, Clusters
+from tests.fakeapi import Fault
+from tests.objects import secret
+from tests.sync.world import NODE, World
+
+pytestmark = pytest.mark.usefixtures("soon")
+
+
+@pytest.fixture(autouse=True)
+def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever the environment of the tests asks for."""
+    for name in (*trace_exporter.ENDPOINT_VARIABLES, "OTEL_SERVICE_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    level = logging.getLogger("opentelemetry").level
+    before = set(threading.enumerate())
+    yield
+    logging.getLogger("opentelemetry").setLevel(level)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith(("Otel", "traces-end")):
+            thread.join(SOON)
+            assert not thread.is_alive(), "nothing is sent when the block is over"
+
+
+async def one_pod(two: Clusters) -> None:
+    """A join in which a pod with a Secret comes to run, after one failure."""
+    world = World(two.home, two.remote)
+    two.home.put(secret("key", data={"password": CANARY}))
+    two.remote.fail(Fault("POST", "*/pods", code=500))
+    source = {"name": "main", "image": "i", "envFrom": [{"secretRef": {"name": "key"}}]}
+    async with joined(two):
+        world.pod("web", containers=[source])
+        await two.remote.until(lambda: world.remote_pod("web"))
+        world.runs("web")
+        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+
+
+def attributes(span: ReadableSpan) -> dict[str, object]:
+    return dict(span.attributes or {})
+
+
+async def test_reconcile_span_has_request_spans(two: Clusters) -> None:
+    exporter = InMemorySpanExporter()
+    with trace_exporter.spans_to(exporter):
+        await one_pod(two)
+    assert tracing.get_tracer() is None
+    spans = exporter.get_finished_spans()
+    by_id = {span.context.span_id: span for span in spans if span.context is not None}
+    posts = [it for it in spans if attributes(it).get("url.path", "").__str__().endswith("/pods")]
+    failed, made = sorted(
+        (it for it in posts if it.name == "POST remote"), key=lambda it: it.start_time or 0
+    )
+    assert attributes(failed)["http.response.status_code"] == 500
+    assert (failed.status.is_ok, made.status.is_ok) == (False, True)
+    for span in (failed, made):
+        assert span.parent is not None
+        parent = by_id[span.parent.span_id]
+        assert parent.name == "reconcile pods"
+        assert (
+            attributes(parent).items()
+            >= {
+                "bridge.node": NODE,
+                "bridge.controller": "pods",
+                "k8s.object.kind": "Pod",
+                "k8s.object.name": "web",
+                "k8s.namespace.name": "default",
+            }.items()
+        )
+    roots = {span.name.split()[0] for span in spans if span.parent is None}
+    assert roots == {"reconcile"}, "lists and renewals of leases are no traces"
+    kinds = {attributes(it)["k8s.object.kind"] for it in spans if it.name == "reconcile mirror"}
+    assert "Secret" in kinds
+    for span in spans:
+        assert CANARY not in span.to_json()
+        assert not span.events
+
+
+async def test_collector_receives_spans_over_otlp(two: Clusters) -> None:
+    got: list[ExportTraceServiceRequest] = []
+
+    async def take(request: web.Request) -> web.Response:
+        got.append(ExportTraceServiceRequest.FromString(await request.read()))
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_post("/v1/traces", take)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        host, port = runner.addresses[0][:2]
+        sending = trace_exporter.export_traces(f"http://{host}:{port}")
+        sending.__enter__()
+        await one_pod(two)
+        # Its end waits for the collector, which is in this loop.
+        await asyncio.to_thread(sending.__exit__, None, None, None)
+    finally:
+        await runner.cleanup()
+    resources = [it for request in got for it in request.resource_spans]
+    (service,) = {
+        pair.value.string_value
+        for it in resources
+        for pair in it.resource.attributes
+        if pair.key == "service.name"
+    }
+    assert service == "cluster-bridge"
+    names = {span.name for it in resources for scope in it.scope_spans for span in scope.spans}
+    assert {"reconcile pods", "reconcile mirror", "POST remote", "PATCH home"} <= names
+
+
+async def test_unreachable_collector_blocks_nothing(
+    two: Clusters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_exporter, "FLUSH_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+        port = silent.getsockname()[1]
+        with trace_exporter.export_traces(f"http://127.0.0.1:{port}"):
+            await one_pod(two)
+            started = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - started < SOON
+    assert CANARY not in caplog.text
+
+
+def test_traces_are_disabled_by_default() -> None:
+    with trace_exporter.export_traces(""):
+        assert tracing.get_tracer() is None
+
+
+@pytest.mark.parametrize("variable", trace_exporter.ENDPOINT_VARIABLES)
+def test_environment_enables_traces(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    with trace_exporter.export_traces(""):
+        assert tracing.get_tracer() is not None
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    with trace_exporter.export_traces(""):
+        assert tracing.get_tracer() is None
+
+
+def test_missing_packages_are_no_error_when_the_environment_enables_traces(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(trace_exporter.ENDPOINT_VARIABLES[0], "http://127.0.0.1:9")
+    monkeypatch.setattr(trace_exporter, "is_installed", lambda: False)
+    with trace_exporter.export_traces(""):
+        assert tracing.get_tracer() is None
+    assert "pip install 'cluster-bridge[traces]'" in caplog.text
+
+
+def test_endpoint_gets_the_path_of_spans() -> None:
+    assert trace_exporter._spans_url("http://c:4318") == "http://c:4318/v1/traces"
+    assert trace_exporter._spans_url("http://c:4318/") == "http://c:4318/v1/traces"
+    assert trace_exporter._spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"

@@ -1,0 +1,187 @@
+"""RBAC objects grant the permissions of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+
+from bridge.base.join_settings import SettingsError
+from bridge.node import namespace_ownership_lease
+from bridge.rbac import permissions, rbac_manifests
+from bridge.rbac.permissions import Permission
+from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
+
+OURS = Account()
+Objects = list[dict[str, Any]]
+#: Where (a namespace, or "" for all), group, resource with subresource, verb, name ("" for any).
+Granted = tuple[str, str, str, str, str]
+
+
+def granted(objects: Objects, account: Account = OURS) -> set[Granted]:
+    """What the account may by these objects, as RBAC reads them."""
+    roles = {_place(it): it["rules"] for it in objects if it["kind"] in ("Role", "ClusterRole")}
+    found: set[Granted] = set()
+    for it in objects:
+        if it["kind"] not in ("RoleBinding", "ClusterRoleBinding"):
+            continue
+        who = {"kind": "ServiceAccount", "name": account.name, "namespace": account.namespace}
+        assert it["subjects"] == [who]
+        namespace = it["metadata"].get("namespace", "")
+        reference = it["roleRef"]
+        of = namespace if reference["kind"] == "Role" else ""
+        for rule in roles[(reference["kind"], of, reference["name"])]:
+            found |= set(_each(rule, namespace))
+    return found
+
+
+def _place(obj: dict[str, Any]) -> tuple[str, str, str]:
+    meta = obj["metadata"]
+    return obj["kind"], meta.get("namespace", ""), meta["name"]
+
+
+def _each(rule: dict[str, Any], namespace: str) -> Iterator[Granted]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            for verb in rule["verbs"]:
+                for name in rule.get("resourceNames", [""]):
+                    yield namespace, group, resource, verb, name
+
+
+def table(rights: Iterable[Permission], *, namespace: str = "") -> set[Granted]:
+    """The rights, one verb each."""
+    return {
+        (
+            right.namespace or namespace,
+            right.resource.group,
+            right.resource.plural + (f"/{right.subresource}" if right.subresource else ""),
+            verb,
+            name,
+        )
+        for right in rights
+        for verb in right.verbs
+        for name in right.names or ("",)
+    }
+
+
+HOME = HomePermissions(serving="csr", network="auto", leave=True)
+
+
+def test_home_objects_grant_the_table() -> None:
+    assert granted(rbac_manifests.home_objects(HOME, OURS)) == table(HOME.cluster_level)
+    read = {
+        resource
+        for _, _, resource, verb, name in granted(rbac_manifests.home_objects(HOME, OURS))
+        if not name
+    }
+    assert "secrets" not in read
+    assert "configmaps" not in read
+    assert "serviceaccounts/token" not in read
+
+
+def test_a_namespace_is_bound_by_itself() -> None:
+    objects = rbac_manifests.home_objects(HOME, OURS, ["shop", "blog", "shop"])
+    in_shop = table(HOME.per_namespace, namespace="shop")
+    in_blog = table(HOME.per_namespace, namespace="blog")
+    assert granted(objects) == table(HOME.cluster_level) | in_shop | in_blog
+    more = rbac_manifests.namespace_bindings(OURS, ["wiki"])
+    assert granted([*rbac_manifests.home_objects(HOME, OURS), *more]) - table(
+        HOME.cluster_level
+    ) == table(HOME.per_namespace, namespace="wiki")
+    assert [it["kind"] for it in more] == ["RoleBinding"]
+
+
+def test_all_namespaces_are_bound_only_where_that_is_asked_for() -> None:
+    objects = rbac_manifests.home_objects(HOME, OURS, all_namespaces=True)
+    assert granted(objects) == table(HOME.cluster_level) | table(HOME.per_namespace)
+
+
+def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
+    asked = HomePermissions(nodes=["one", "two"], leave=True)
+    for _, _, resource, verb, name in granted(rbac_manifests.home_objects(asked, OURS)):
+        if resource.startswith(("nodes", "leases")) and verb != "create":
+            if name == namespace_ownership_lease.NAME:
+                continue  # All nodes of a home have one record.
+            # The lease of a node's election is named after it.
+            assert name.removeprefix("cluster-bridge-") in ("one", "two"), (resource, verb)
+    unnamed = {it for it in table(HomePermissions().cluster_level) if it[2] == "nodes"}
+    assert ("", "", "nodes", "patch", "") in unnamed
+
+
+@pytest.mark.parametrize(
+    ("asked", "gone"),
+    [
+        (HomePermissions(service_accounts="none"), {"serviceaccounts/token"}),
+        (HomePermissions(network="none"), {"endpointslices"}),
+    ],
+)
+def test_unused_options_grant_nothing(asked: HomePermissions, gone: set[str]) -> None:
+    def resources(asked: HomePermissions) -> set[str]:
+        objects = rbac_manifests.home_objects(asked, OURS, ["shop"])
+        return {it[2] for it in granted(objects) if it[0] == "shop"}
+
+    assert resources(HomePermissions()) - resources(asked) == gone
+
+
+def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> None:
+    def slices(asked: HomePermissions) -> set[tuple[str, str]]:
+        found = granted(rbac_manifests.home_objects(asked, OURS, ["shop"]))
+        return {(it[0], it[3]) for it in found if it[2] == "endpointslices" and not it[4]}
+
+    flat = {("shop", "list"), ("shop", "watch")}
+    relay = {("", "list"), ("", "watch")}
+    relay |= {("shop", "create"), ("shop", "patch"), ("shop", "delete")}
+    assert slices(HomePermissions(network="flat")) == flat
+    assert slices(HomePermissions(network="relay")) == relay
+    assert slices(HomePermissions(network="auto")) == flat | relay
+    assert slices(HomePermissions(network="none")) == set()
+
+
+def test_remote_objects_grant_the_table() -> None:
+    asked = RemotePermissions(metrics="auto")
+    assert granted(rbac_manifests.remote_objects(asked, OURS)) == table(
+        (*asked.cluster_level, *asked.namespace_contents)
+    )
+    assert ("", "*", "*", "list", "") in granted(rbac_manifests.remote_objects(asked, OURS))
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted_too"),
+    [
+        (RemotePermissions(metrics="none", keep_namespaces=True), ()),
+        (RemotePermissions(metrics="none"), permissions.REMOTE_NAMESPACE_CONTENTS),
+        (
+            RemotePermissions(metrics="api", keep_namespaces=True),
+            permissions.REMOTE_METRICS["api"],
+        ),
+        (
+            RemotePermissions(metrics="kubelets", keep_namespaces=True),
+            permissions.REMOTE_METRICS["kubelets"],
+        ),
+    ],
+)
+def test_the_remotes_options(asked: RemotePermissions, granted_too: tuple[Permission, ...]) -> None:
+    rights = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
+    assert granted(rbac_manifests.remote_objects(asked, OURS)) == table(rights)
+
+
+def test_two_accounts_share_no_role() -> None:
+    other = Account("team", "burst")
+    objects = [
+        *rbac_manifests.home_objects(HOME, OURS, ["shop"]),
+        *rbac_manifests.remote_objects(RemotePermissions(), OURS),
+    ]
+    others = [
+        *rbac_manifests.home_objects(HOME, other, ["shop"]),
+        *rbac_manifests.remote_objects(RemotePermissions(), other),
+    ]
+    assert not {_place(it) for it in objects} & {_place(it) for it in others}
+    assert granted(rbac_manifests.home_objects(HOME, other), other) == table(HOME.cluster_level)
+
+
+@pytest.mark.parametrize("text", ["", "burst", "a/b/c", "Team/burst", "team/", "team/b_c"])
+def test_an_account_has_a_namespace_and_a_name(text: str) -> None:
+    with pytest.raises(SettingsError, match="--account"):
+        rbac_manifests.parse_account(text)
+    assert rbac_manifests.parse_account("team/burst") == Account("team", "burst")

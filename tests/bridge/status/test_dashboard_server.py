@@ -1,0 +1,110 @@
+"""The loopback server: it answers only requests with its secret address."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from bridge.base.command_error import PreflightError
+from bridge.status import dashboard_page, dashboard_server
+from bridge.status.dashboard_server import LoopbackServer
+from sync.kube.client import KubeClient
+from tests.bridge.joined import SOON, Joined
+from tests.bridge.status import examples
+from tests.bridge.two_clusters import Clusters
+from tests.fakeapi import Fault
+from tests.sync.world import NODE
+
+
+async def test_page_and_data_are_forwarded(home: KubeClient, bridged: Joined) -> None:
+    server = LoopbackServer(home, NODE)
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as answer:
+                assert answer.status == 200
+                assert dashboard_page.HEADERS.items() <= dict(answer.headers).items()
+                assert f"{NODE} " in await answer.text()
+            async with session.get(f"{url}v1/status") as answer:
+                assert (await answer.json())["name"] == NODE
+    finally:
+        await server.stop()
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.get(url)
+
+
+async def test_other_paths_methods_and_hosts_are_rejected(
+    two: Clusters, home: KubeClient, bridged: Joined
+) -> None:
+    server = LoopbackServer(home, NODE)
+    url = await server.start()
+    root = url.removesuffix("bridge/")
+    parts = urlsplit(url)
+    try:
+        two.home.clear_log()
+        async with aiohttp.ClientSession() as session:
+            for other in (
+                f"{parts.scheme}://{parts.netloc}/bridge/",
+                f"{parts.scheme}://{parts.netloc}/guess/bridge/",
+                f"{root}pods",
+                f"{root}bridge/../pods",
+                f"{root}bridge/v1/other",
+                f"{root}exec/default/web/main?command=id",
+            ):
+                async with session.get(other) as answer:
+                    assert answer.status == 404, other
+            async with session.get(url, headers={"Host": "evil.example"}) as answer:
+                assert answer.status == 404
+            async with session.post(url) as answer:
+                assert answer.status == 405
+        assert not two.home.requests("*", "*/proxy/*")
+    finally:
+        await server.stop()
+
+
+async def test_api_server_error_is_shown(two: Clusters, home: KubeClient) -> None:
+    two.home.fail(Fault("GET", "*/proxy/*", code=403, message="you may not"))
+    server = LoopbackServer(home, NODE)
+    url = await server.start()
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert (answer.status, await answer.text()) == (403, "you may not")
+    finally:
+        await server.stop()
+
+
+async def test_serve_announces_its_address_until_stopped(
+    home: KubeClient, bridged: Joined, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    addresses: list[str] = []
+
+    def opens(url: str) -> None:
+        opened.append(url)
+        loop.call_soon_threadsafe(stop.set)
+
+    monkeypatch.setattr("webbrowser.open", opens)
+    async with asyncio.timeout(SOON):
+        await dashboard_server.serve(
+            home, None, stop=stop, open_browser=True, announce=addresses.append
+        )
+    assert addresses == [f"node {NODE}: {opened[0]} until Ctrl-C"]
+
+
+async def test_page_requires_exactly_one_answering_node(two: Clusters, home: KubeClient) -> None:
+    stop = asyncio.Event()
+    with pytest.raises(PreflightError, match="home has no virtual nodes"):
+        await dashboard_server.serve(home, None, stop=stop, open_browser=False, announce=print)
+    two.home.put(examples.node())
+    with pytest.raises(PreflightError, match="does not serve its page"):
+        await dashboard_server.serve(home, None, stop=stop, open_browser=False, announce=print)
+    other = examples.node()
+    other["metadata"]["name"] = "another"
+    two.home.put(other)
+    with pytest.raises(PreflightError, match="home has another, remote; name one"):
+        await dashboard_server.serve(home, None, stop=stop, open_browser=False, announce=print)

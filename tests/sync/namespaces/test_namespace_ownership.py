@@ -1,0 +1,303 @@
+"""Which namespaces are this home's is known by its own record, not by what the remote says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sync.kube.api_errors import Unreachable
+from sync.kube.resources import NAMESPACES, SECRETS, Object
+from sync.namespaces.namespace_ownership import OwnershipEntries
+from tests.fakeapi import Fault
+from tests.objects import secret
+from tests.sync.records import MemoryRecord
+from tests.sync.world import IDENTITY, NODE, THERE, World
+from translators.identity import (
+    ANNOTATION_ACCEPTS,
+    ANNOTATION_HOME_NAMESPACE,
+    owner_labels,
+    remote_metadata,
+)
+from translators.objects import HomeNamespace
+
+
+@pytest.fixture
+def strict(world: World) -> World:
+    """Home accepts no namespace that others made, and has never had the node."""
+    world.identity = replace(IDENTITY, accepted_namespaces=())
+    world.record = MemoryRecord(fresh=True)
+    return world
+
+
+def squatted(world: World, **annotations: str) -> Object:
+    """A namespace that somebody made in the remote with all that the bridge would write on it."""
+    meta: Object = {
+        "name": THERE,
+        "labels": owner_labels(world.identity),
+        "annotations": {ANNOTATION_HOME_NAMESPACE: "default", **annotations},
+    }
+    return world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+
+
+def forged(world: World, made: Object) -> Object:
+    """An object in it with the labels and annotations of a copy."""
+    meta = {**made["metadata"], "uid": "home-uid"}
+    return {
+        **made,
+        "metadata": remote_metadata({**made, "metadata": meta}, world.identity),
+    }
+
+
+# -- somebody else's ------------------------------------------------------------------------
+
+
+async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: World) -> None:
+    strict.policy = replace(strict.policy, service_accounts="home")
+    strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
+    await strict.start()
+    squatted(strict, **{ANNOTATION_ACCEPTS: "*"})
+    bait = strict.remote.put(forged(strict, secret("key", data={"k": "YmFpdA=="})))
+    strict.clear_logs()
+    strict.pod(uses=["secret/key"])
+    await strict.events_with_reason("RemoteClash")
+    await strict.settle(waiting=True)
+    assert strict.remote_pod() is None
+    assert strict.status()["reason"] == "RemoteClash"
+    assert "--accept-namespaces default-h" in strict.status()["message"]
+    assert strict.remote.writes() == []
+    assert strict.remote.get(SECRETS, "key", THERE) == bait
+
+    await strict.stop()
+    strict.identity = replace(IDENTITY, accepted_namespaces=("default-*",))
+    strict.policy = replace(strict.policy, service_accounts="none")
+    await strict.start()
+    assert strict.remote_pod()
+
+
+async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> None:
+    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
+    strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    await strict.start()
+    strict.pod()
+    await strict.events_with_reason("RemoteClash")
+    assert "does not accept it" in strict.status()["message"]
+    await strict.settle(waiting=True)
+    assert strict.remote_pod() is None
+
+
+async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: World) -> None:
+    await strict.start()
+    squatted(strict)
+    quota: Object = {"name": "q", "namespace": THERE}
+    hard = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}}}
+    strict.remote.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": quota, **hard})
+    await strict.settle()
+    assert strict.engine.capacity.current().exhausted is None
+
+
+async def test_namespace_with_forged_labels_is_never_deleted(strict: World) -> None:
+    strict.namespace_linger = 0.01
+    await strict.start()
+    theirs = squatted(strict)
+    await strict.settle()
+    await asyncio.sleep(0.1)
+    assert strict.remote.get(NAMESPACES, THERE) == theirs
+
+
+async def test_replaced_namespace_is_not_owned(strict: World) -> None:
+    """Ours was deleted, and somebody copied all that it had, the nonce too."""
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    ours = strict.remote.get(NAMESPACES, THERE)
+    await strict.stop()
+    strict.remote.remove(NAMESPACES, THERE)
+    squatted(strict, **ours["metadata"]["annotations"])
+    await strict.start(settle=False)
+    strict.pod("b")
+    await strict.events_with_reason("RemoteClash")
+    assert strict.remote_pod("b") is None
+
+
+# -- ours -----------------------------------------------------------------------------------
+
+
+async def test_ownership_survives_a_restart(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    await strict.stop()
+    strict.record.fresh = False
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.remote_pod("b")
+
+
+async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
+    strict: World,
+) -> None:
+    class Killed(MemoryRecord):
+        async def write(self, entries: Any) -> None:
+            if any(not it.startswith("+") for it in entries):
+                raise Unreachable("home is away", side="home", what="PATCH")
+            await super().write(entries)
+
+    record = strict.record = Killed(fresh=True)
+    await strict.start()
+    strict.pod()
+    await strict.remote.until(lambda: strict.remote.find(NAMESPACES, THERE))
+    await strict.stop()
+    assert all(it.startswith("+") for it in record.own or ["+"])
+    strict.record = MemoryRecord()
+    strict.record.own = record.own
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.remote_pod("b")
+    assert all(not it.startswith("+") for it in strict.record.own or ())
+
+
+async def test_a_namespace_whose_answer_was_lost_is_ours(strict: World) -> None:
+    strict.remote.fail(Fault("POST", "/api/v1/namespaces", drop="after", times=1))
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert strict.remote_pod()
+
+
+async def test_namespaces_without_a_record_are_adopted_once_and_logged(
+    strict: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an upgrade from a version that recorded nothing."""
+    strict.record = MemoryRecord()
+    squatted(strict)
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert strict.remote_pod()
+    assert [it.message for it in caplog.records if THERE in it.message]
+    await strict.stop()
+    caplog.clear()
+    await strict.start()
+    assert strict.record.own
+    assert not caplog.records
+    later = {**squatted(strict), "metadata": {"name": "later-h"}}
+    later["metadata"]["labels"] = owner_labels(strict.identity)
+    strict.remote.put(later)
+    strict.pod("c", "later")
+    await strict.events_with_reason("RemoteClash")
+
+
+async def test_namespaces_of_a_new_node_are_not_adopted(strict: World) -> None:
+    squatted(strict)
+    await strict.start()
+    strict.pod()
+    await strict.events_with_reason("RemoteClash")
+    assert strict.remote_pod() is None
+
+
+async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
+    strict: World,
+) -> None:
+    other = MemoryRecord(fresh=True)
+    strict.record, mine = other, strict.record
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    await strict.stop()
+    strict.identity = replace(strict.identity, node=NODE)
+    strict.record = mine
+    mine.others = other.own or frozenset()
+    await strict.start()
+    strict.pod("b")
+    await strict.settle()
+    assert strict.remote_pod("b")
+    mine.others = frozenset()  # The other node has left; by now this one has recorded it too.
+    await strict.stop()
+    await strict.start()
+    strict.pod("c")
+    await strict.settle()
+    assert strict.remote_pod("c")
+
+
+# -- what it costs --------------------------------------------------------------------------
+
+
+async def test_record_is_written_only_for_new_namespaces(
+    strict: World,
+) -> None:
+    await strict.start()
+    await strict.remote.until(lambda: strict.record.writes == 1)
+    strict.record.answers.clear()
+    for number in range(20):
+        strict.pod("a", f"n{number}")
+    await strict.remote.until(lambda: len(strict.engine._ownership._own) == 20)
+    strict.record.answers.set()
+    await strict.settle()
+    assert len(strict.record.own or ()) == 20
+    # The intents that came while one was written were one write; each UID is one at most.
+    assert strict.record.writes <= 1 + 2 + 20
+    before = strict.record.writes
+    strict.pod("b", "n1")
+    await strict.settle()
+    assert strict.record.writes == before
+
+
+async def test_deleted_record_is_restored_from_memory(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    before = strict.record.own or frozenset()
+    strict.record.own = None
+    strict.pod("a", "another")
+    await strict.settle()
+    assert before < (strict.record.own or frozenset())
+
+
+async def test_deleted_namespace_leaves_the_record(strict: World) -> None:
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    before = strict.record.own or frozenset()
+    strict.remote.remove(NAMESPACES, THERE)
+    await strict.settle()
+    await strict.engine._namespaces.ensure(HomeNamespace("another"))
+    assert before.isdisjoint(strict.record.own or ())
+
+
+async def test_unreadable_record_is_retried(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sync.namespaces.namespace_ownership.RETRY_SECONDS", 0.01)
+    failures = 3
+
+    class Away(MemoryRecord):
+        async def read(self) -> OwnershipEntries:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise Unreachable("home is away", side="home", what="GET")
+            return await super().read()
+
+    strict.record = Away(fresh=True)
+    await strict.start(settle=False)
+    strict.pod()
+    await strict.remote.until(strict.remote_pod)
+
+
+async def test_entry_without_a_namespace_stays_until_the_stale_time(
+    strict: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bridge that takes over can see the last namespaces of the one before a moment later."""
+    strict.record.own = frozenset({"0123456789abcdef", "+0123456789abcdef"})
+    await strict.start()
+    strict.pod()
+    await strict.settle()
+    assert {"0123456789abcdef", "+0123456789abcdef"} < (strict.record.own or frozenset())
+    monkeypatch.setattr("sync.namespaces.namespace_ownership.STALE_SECONDS", 0.0)
+    strict.pod("a", "another")
+    await strict.settle()
+    assert len(strict.record.own or ()) == 2
+    assert not {"0123456789abcdef", "+0123456789abcdef"} & (strict.record.own or frozenset())

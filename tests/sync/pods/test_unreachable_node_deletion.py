@@ -1,0 +1,154 @@
+"""Home pods whose remote node is lost for good: deleted as the taint-eviction controller does."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.cache.store import Key, Store
+from sync.kube.resources import NODES, PODS
+from sync.pods import unreachable_node_deletion
+from sync.pods.unreachable_node_deletion import NodeLossEvictions
+from tests import objects
+from tests.fakeapi import Fault
+from tests.sync.podstates import remote
+from tests.sync.world import THERE, World
+from translators.objects import Object, is_deleting
+
+_KEY = Key("shop", "web")
+
+
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A wait that a test can wait for."""
+    monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.1)
+    return unreachable_node_deletion.WAIT
+
+
+def node(status: str) -> Object:
+    """The node of the remote pods with this Ready."""
+    return objects.node("worker") | {
+        "status": {"conditions": [{"type": "Ready", "status": status}]}
+    }
+
+
+def reports(world: World, status: str) -> None:
+    """The remote's node lifecycle controller, or its kubelet."""
+    world.remote.update(NODES, "worker", node(status))
+
+
+async def deleted_in_the_remote(world: World, *, ready: str) -> None:
+    """A running pod is deleted in the remote while its node is in that state."""
+    await world.start_running()
+    reports(world, ready)
+    world.remote.delete(PODS, "a", THERE, grace_seconds=1)
+    await world.settle()
+
+
+def deletes(world: World) -> int:
+    """How many deletions the bridge has sent to home."""
+    return sum(entry.method == "DELETE" for entry in world.home.writes("*/pods/a"))
+
+
+async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_pod_ends(
+    world: World, short_wait: float
+) -> None:
+    await deleted_in_the_remote(world, ready="Unknown")
+    await world.home.until(lambda: is_deleting(world.home_pod()))
+    await world.settle()
+    assert world.home_pod()["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert deletes(world) == 1
+    (event,) = await world.events_with_reason("RemoteNodeLost")
+    assert "node worker" in event["message"]
+
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.home.find(PODS, "a", "default") is None
+    assert world.remote_pod() is None
+
+
+async def test_pod_on_a_ready_node_is_never_deleted_at_home(
+    world: World, short_wait: float
+) -> None:
+    await deleted_in_the_remote(world, ready="True")
+    assert unreachable_node_deletion.WAIT < 1
+    assert not world.engine.pods.controller.queue._later
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert not is_deleting(world.home_pod())
+    assert world.remote_pod() is not None
+
+
+async def test_node_lost_after_the_deletion_counts(world: World, short_wait: float) -> None:
+    await deleted_in_the_remote(world, ready="True")
+    reports(world, "Unknown")
+    await world.home.until(lambda: is_deleting(world.home_pod()))
+
+
+async def test_pod_is_recreated_in_place_if_its_node_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.5)
+    await deleted_in_the_remote(world, ready="Unknown")
+    reports(world, "True")
+    world.remote.remove(PODS, "a", THERE)
+    await world.settle()
+    assert world.remote_pod() is not None
+    assert deletes(world) == 0
+
+
+async def test_restarted_bridge_deletes_the_home_pod_of_a_lost_node(
+    world: World, short_wait: float
+) -> None:
+    await world.start_running()
+    await world.stop()
+    reports(world, "Unknown")
+    world.remote.delete(PODS, "a", THERE, grace_seconds=1)
+    await world.start()
+    await world.home.until(lambda: is_deleting(world.home_pod()))
+
+
+async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
+    world: World, short_wait: float
+) -> None:
+    """The watch lags: only the API server knows that the kubelet has confirmed the end."""
+    await deleted_in_the_remote(world, ready="Unknown")
+    world.remote.mute_watches()
+    world.remote.remove(PODS, "a", THERE)
+    asked = world.remote.fail(Fault("GET", "*/pods/a", code=404, times=None))
+    await world.remote.until(lambda: asked.hits)
+    assert deletes(world) == 0
+
+
+def deletion(nodes: Store, **state: object) -> tuple[NodeLossEvictions, Object]:
+    """The deletion of a remote pod that was seen just now."""
+    pod = remote(deleting=int(str(state.get("grace", 30))))
+    found = NodeLossEvictions(nodes)
+    found.pod_changed(None, pod)
+    return found, pod
+
+
+def test_deleted_node_gets_the_pods_own_grace() -> None:
+    """It may have left the selection only, and run."""
+    found, pod = deletion(Store(), grace=600)
+    left = found.seconds_left(pod)
+    assert left is not None
+    assert 590 < left <= 600
+
+
+def test_long_grace_does_not_keep_a_pod_on_a_node_that_is_not_ready() -> None:
+    nodes = Store()
+    nodes.put(node("Unknown"))
+    found, pod = deletion(nodes, grace=600)
+    left = found.seconds_left(pod)
+    assert left is not None
+    assert 20 < left <= unreachable_node_deletion.WAIT
+
+
+def test_pods_are_requeued_only_when_node_readiness_changes() -> None:
+    found, pod = deletion(Store())
+    assert found.affected(node("True"), node("Unknown")) == [_KEY]
+    assert found.affected(node("Unknown"), node("False")) == []
+    assert found.affected(objects.node("other"), None) == []
+    found.pod_changed(pod, None)
+    assert found.affected(node("True"), node("Unknown")) == []
+    assert found.seconds_left(pod) is None

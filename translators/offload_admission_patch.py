@@ -1,0 +1,155 @@
+"""The admission patch for new pods of an offloaded namespace.
+
+The namespace's label `LABEL_OFFLOAD` is the policy; its annotation `ANNOTATION_NODE_SELECTOR`
+optionally selects virtual nodes by their labels.
+
+- ``burst``: the pod tolerates the taint of virtual nodes and prefers other nodes with the maximum
+  weight.
+- ``remote-only``: the pod tolerates the taint and requires a virtual node.
+- ``local-only``: the pod requires another node; its tolerations and node selectors for virtual
+  nodes are removed.
+
+DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
+does not place them, and a kubelet rejects a pod that does not match its node.
+
+The patch is idempotent. `admission_patch` is the response of the webhook;
+`bridge.offload.mutating_admission_policy` implements the same in CEL, and a test on a real API
+server compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from translators.identity import DOMAIN, LABEL_VIRTUAL
+from translators.objects import Object, is_daemonset_pod, metadata
+
+OffloadPolicy = Literal["burst", "remote-only", "local-only"]
+POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)
+
+#: On a namespace: the policy for its pods.
+LABEL_OFFLOAD = f"{DOMAIN}/offload"
+#: On a namespace: labels of the virtual nodes that its pods may run on, ``KEY=VALUE[,KEY=VALUE]``.
+ANNOTATION_NODE_SELECTOR = f"{DOMAIN}/offload-node-selector"
+#: The maximum weight of a preferred scheduling term.
+PREFERENCE_WEIGHT = 100
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_REMOTE: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
+_LOCAL: Object = {"key": LABEL_VIRTUAL, "operator": "DoesNotExist"}
+_TOLERATION: Object = {"key": LABEL_VIRTUAL, "operator": "Exists"}
+
+
+def is_exempt(pod: Object) -> bool:
+    """Whether admission does not change the pod."""
+    return is_daemonset_pod(pod) or bool((pod.get("spec") or {}).get("nodeName"))
+
+
+def policy_of(namespace: Object) -> OffloadPolicy | None:
+    """The policy of the namespace; None if it has none, or an invalid one."""
+    label = (metadata(namespace).get("labels") or {}).get(LABEL_OFFLOAD)
+    return next((it for it in POLICIES if it == label), None)
+
+
+def selector_of(namespace: Object) -> dict[str, str]:
+    """The labels by which the namespace selects virtual nodes."""
+    text = str((metadata(namespace).get("annotations") or {}).get(ANNOTATION_NODE_SELECTOR) or "")
+    pairs = (part.split("=") for part in text.split(",") if part)
+    return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
+
+
+def admission_patch(
+    pod: Object, policy: OffloadPolicy, selector: Mapping[str, str]
+) -> list[Object]:
+    """The JSON patch (RFC 6902) for a new pod; [] if nothing has to change."""
+    if is_exempt(pod):
+        return []
+    spec = pod.get("spec") or {}
+    found = _remove_node_selector(spec) if policy == "local-only" else []
+    return [*found, *_tolerations(spec, policy), *_affinity(spec, policy, selector)]
+
+
+def _remove_node_selector(spec: Object) -> list[Object]:
+    if LABEL_VIRTUAL not in (spec.get("nodeSelector") or {}):
+        return []
+    return [{"op": "remove", "path": f"/spec/nodeSelector/{_escaped(LABEL_VIRTUAL)}"}]
+
+
+def _escaped(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
+    existing = spec.get("tolerations") or []
+    for_virtual_nodes = [it for it in existing if it.get("key") == LABEL_VIRTUAL]
+    if policy == "local-only":
+        kept = [it for it in existing if it not in for_virtual_nodes]
+        return [_set("/spec/tolerations", kept)] if for_virtual_nodes else []
+    if any(_tolerates_all_effects(it) for it in for_virtual_nodes):
+        return []
+    return [_set("/spec/tolerations", [*existing, _TOLERATION])]
+
+
+def _tolerates_all_effects(toleration: Object) -> bool:
+    return toleration.get("operator") == "Exists" and not toleration.get("effect")
+
+
+def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) -> list[Object]:
+    nodes: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required, preferred = _required(nodes, policy, selector), nodes.get(_PREFERRED) or []
+    found: list[Object] = []
+    if policy == "burst":
+        preference = {"weight": PREFERENCE_WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
+        if preference not in preferred:
+            found.append(
+                _set(f"/spec/affinity/nodeAffinity/{_PREFERRED}", [*preferred, preference])
+            )
+    if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):
+        value = {"nodeSelectorTerms": required}
+        found.append(_set(f"/spec/affinity/nodeAffinity/{_REQUIRED}", value))
+    if found and not spec.get("affinity"):
+        found.insert(0, _set("/spec/affinity", {"nodeAffinity": {}}))
+    elif found and "nodeAffinity" not in spec["affinity"]:
+        found.insert(0, _set("/spec/affinity/nodeAffinity", {}))
+    return found
+
+
+def _required(
+    nodes: Object, policy: OffloadPolicy, selector: Mapping[str, str]
+) -> list[Object] | None:
+    """The node selector terms, each restricted to the nodes that the policy allows; None to keep
+    them."""
+    chosen = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.items())]
+    terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
+    # A required direction overrides the pod's own expressions about virtual nodes.
+    if policy == "remote-only":
+        return [_narrowed(term, [_REMOTE, *chosen], override=True) for term in terms]
+    if policy == "local-only":
+        return [_narrowed(term, [_LOCAL], override=True) for term in terms]
+    if not chosen or _has_alternatives(terms, chosen):
+        return None
+    # Terms are alternatives: nodes of home, or the selected virtual nodes.
+    return [_narrowed(term, extra) for extra in ([_LOCAL], chosen) for term in terms]
+
+
+def _has_alternatives(terms: list[Object], chosen: list[Object]) -> bool:
+    """Whether each term already requires a node of home, or a selected virtual node."""
+    demands = [term.get("matchExpressions") or [] for term in terms]
+    return all(_LOCAL in it or all(one in it for one in chosen) for it in demands)
+
+
+def _narrowed(term: Object, more: list[Object], *, override: bool = False) -> Object:
+    """The term with additional expressions; ``override`` removes its other expressions about
+    virtual nodes. A term that already has them is unchanged."""
+    own = term.get("matchExpressions") or []
+    if override:
+        kept = [it for it in own if it.get("key") != LABEL_VIRTUAL or it in more]
+        own = kept if all(it in kept for it in more) else [it for it in kept if it not in more]
+    return {**term, "matchExpressions": [*own, *(it for it in more if it not in own)]}
+
+
+def _set(path: str, value: Any) -> Object:
+    """An "add" operation, which in a JSON patch also replaces an existing value."""
+    return {"op": "add", "path": path, "value": value}

@@ -1,0 +1,159 @@
+"""Detects fields of a pod that the remote's API server did not keep at creation.
+
+An API server drops fields that its version does not know or whose feature gate is off, and creates
+the pod without them; admission may remove fields too. `pruned_fields` compares the response of the
+creation with the request. Added fields and changed values are defaults and decisions of admission,
+not pruned fields.
+
+Without some fields a pod would run with less isolation than requested, or run again when it must
+not (`PrunedField.restricts`); such a pod must not run. If a restricting field is recent or guarded
+by a feature gate, a dry run before the creation is worth a request (`needs_dry_run`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from translators.fieldpaths import CONTAINERS, FieldMessage
+from translators.objects import Object
+
+#: Why a field is missing, for the owner of the pod.
+MESSAGE = (
+    "the remote cluster's API server did not keep it: its version does not know the field, its "
+    "feature gate is off, or its admission removed it"
+)
+
+#: Paths of fields that restrict what a pod may do, or when its containers restart.
+_RESTRICTING = re.compile(
+    r"(^spec|ontainers\[\])\.securityContext(\.|$)"
+    r"|^spec\.(automountServiceAccountToken|hostUsers|runtimeClassName)$"
+    r"|ontainers\[\]\.(restartPolicy|restartPolicyRules)(\.|\[|$)"
+    r"|^spec\.volumes\[\]\.image(\.|$)"
+    r"|ontainers\[\]\.volumeMounts\[\]\.(readOnly|recursiveReadOnly)$"
+)
+#: Fields for which false has a meaning; the API omits other fields that are false.
+_FALSE = frozenset({"allowPrivilegeEscalation", "automountServiceAccountToken", "hostUsers"})
+#: Values that equal an absent field.
+_DEFAULTS = (
+    ("hostUsers", True),
+    ("procMount", "Default"),
+    ("recursiveReadOnly", "Disabled"),
+    ("supplementalGroupsPolicy", "Merge"),
+)
+#: Fields of a security context that not all supported servers (from 1.27, BRG106) keep.
+_LATE = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
+#: The key that identifies the items of a list, if it is not ``name``.
+_KEYS = {"volumeMounts": "mountPath"}
+#: Not compared: a list that admission replaces, and the bridge's own gate
+#: (`translators.pods.restart_policy_never`), which is not essential.
+_NOT_COMPARED = frozenset({"spec.tolerations", "spec.schedulingGates"})
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedField:
+    """A field that was sent and that the created pod does not have."""
+
+    path: str
+    """As in `translators.fieldpaths`."""
+    location: str
+    """For messages: ``spec.containers[web].securityContext``."""
+
+    @property
+    def restricts(self) -> bool:
+        """Whether a pod without the field may do more than its spec allows."""
+        return bool(_RESTRICTING.search(self.path))
+
+    @property
+    def field_message(self) -> FieldMessage:
+        """The field and why it is missing."""
+        return FieldMessage(self.location, MESSAGE)
+
+
+def pruned_fields(sent: Object, made: Object) -> list[PrunedField]:
+    """The fields of the spec that were sent and that the created pod does not have."""
+    return list(_compare(sent.get("spec") or {}, made.get("spec") or {}, "spec", "spec"))
+
+
+def needs_dry_run(sent: Object) -> bool:
+    """Whether the pod has a restricting field that a supported API server may not keep."""
+    spec = sent.get("spec") or {}
+    if spec.get("hostUsers") is False or _has_late(spec.get("securityContext")):
+        return True
+    if any("image" in volume for volume in spec.get("volumes") or ()):
+        return True
+    if any("restartPolicy" in container for container in spec.get("containers") or ()):
+        return True  # For init containers (sidecars) all supported servers keep it.
+    return any(
+        _is_late(container) for field_name in CONTAINERS for container in spec.get(field_name) or ()
+    )
+
+
+def _is_late(container: Object) -> bool:
+    mounts = container.get("volumeMounts") or ()
+    return (
+        "restartPolicyRules" in container
+        or _has_late(container.get("securityContext"))
+        or any(_is_significant("recursiveReadOnly", it.get("recursiveReadOnly")) for it in mounts)
+    )
+
+
+def _has_late(context: Object | None) -> bool:
+    return any(_is_significant(key, (context or {}).get(key)) for key in _LATE)
+
+
+def _is_significant(key: str, value: Any) -> bool:
+    """Whether a server that keeps the field would return it."""
+    if isinstance(value, dict):
+        return any(_is_significant(name, inner) for name, inner in value.items())
+    if isinstance(value, list):
+        return bool(value)
+    if value is False:
+        return key in _FALSE
+    return bool(value) and (key, value) not in _DEFAULTS
+
+
+def _compare(sent: Object, made: Object, path: str, location: str) -> Iterator[PrunedField]:
+    for key, value in sent.items():
+        below, inner_location = f"{path}.{key}", f"{location}.{key}"
+        if below in _NOT_COMPARED or not _is_significant(key, value):
+            continue
+        answered = made.get(key)
+        if answered is None:
+            yield PrunedField(below, inner_location)
+        elif isinstance(value, dict) and isinstance(answered, dict):
+            yield from _compare(value, answered, below, inner_location)
+        elif isinstance(value, list) and isinstance(answered, list):
+            yield from _compare_items(
+                value, answered, _KEYS.get(key, "name"), below, inner_location
+            )
+
+
+def _compare_items(
+    sent: list[Any], made: list[Any], key: str, path: str, location: str
+) -> Iterator[PrunedField]:
+    """Items with a key: missing items, and missing fields of each. Other items: missing fields,
+    unless the number of items changed."""
+    theirs, named = _by_key(made, key), _by_key(sent, key)
+    if named is not None and theirs is not None:
+        pairs = [(name, item, theirs.get(name)) for name, item in named.items()]
+    elif len(sent) == len(made):
+        pairs = [
+            (str(location), *pair) for location, pair in enumerate(zip(sent, made, strict=True))
+        ]
+    else:
+        return
+    for name, item, answered in pairs:
+        inner_location = f"{location}[{name}]"
+        if answered is None:
+            yield PrunedField(f"{path}[]", inner_location)
+        elif isinstance(item, dict) and isinstance(answered, dict):
+            yield from _compare(item, answered, f"{path}[]", inner_location)
+
+
+def _by_key(items: list[Any], key: str) -> dict[str, Object] | None:
+    """The items by key; None unless every item has a distinct key."""
+    found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
+    return found if len(found) == len(items) else None

@@ -1,0 +1,315 @@
+"""Plans forwarding from Services at home to pods in the remote, and the EndpointSlices for it.
+
+The bridge listens at home and forwards each connection to a ready pod of the virtual node. Its
+EndpointSlices announce the bridge's address and ports to home's kube-proxy, beside the slices of
+home's own controller. That controller only manages slices with its own name in
+``endpointslice.kubernetes.io/managed-by`` (k8s.io/api/discovery/v1, well_known_labels.go), and has
+no addresses of these pods (`translators.pods.status`).
+
+kube-proxy balances evenly over endpoints. A single endpoint for all pods of the remote would get
+the share of one pod, so there are as many endpoints as ready pods, up to `MAX_ENDPOINTS`. They
+share one address and differ by port. A port name can occur only once in a slice, so each endpoint
+is a slice of its own with a port for each port of the Service.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from translators.identity import LABEL_NODE, Identity
+from translators.mirror import service as services
+from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.names import hashed_name
+from translators.objects import (
+    Object,
+    RemoteUid,
+    is_deleting,
+    is_ready,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+
+#: The bridge's value of ``endpointslice.kubernetes.io/managed-by``. It differs from that of
+#: mirrored slices (`endpointslice.MANAGER`), which a cluster can contain that is also a remote.
+MANAGER = "cluster-bridge-relay"
+#: Maximum endpoints of a Service; the share of connections does not grow beyond it.
+MAX_ENDPOINTS = 16
+#: Default of ClientIP session affinity (DefaultClientIPServiceAffinitySeconds in
+#: k8s.io/api/core/v1).
+_AFFINITY_SECONDS = 10800
+_HEADLESS = (
+    "it is headless: its name resolves to pod IPs, and pods in the remote have none at home; use "
+    "a Service with a cluster IP, or assign addresses with --relay-cidr"
+)
+
+
+class EndpointPort(NamedTuple):
+    """One listener: a port of the Service by name ("" for the only one), and the number of the
+    endpoint."""
+
+    port: str
+    ordinal: int
+
+
+class Backend(NamedTuple):
+    """A pod in the remote, and the target port."""
+
+    namespace: str
+    name: str
+    uid: RemoteUid
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardPlan:
+    """The connections that the bridge forwards for a Service."""
+
+    backends: Mapping[str, tuple[Backend, ...]] = field(default_factory=dict)
+    """By the name of the Service port: the ready pods behind it, at least one."""
+    affinity_seconds: float | None = None
+    """Timeout of session affinity; None without affinity."""
+    unsupported: tuple[str, ...] = ()
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
+
+    @property
+    def endpoint_ports(self) -> list[EndpointPort]:
+        """The required listeners, in order."""
+        return [
+            EndpointPort(port, number)
+            for port, pods in self.backends.items()
+            for number in range(min(len(pods), MAX_ENDPOINTS))
+        ]
+
+
+NO_FORWARDING = ForwardPlan()
+
+
+def slice_selector(identity: Identity) -> str:
+    """The label selector of this virtual node's slices."""
+    return f"{LABEL_MANAGED_BY}={MANAGER},{LABEL_NODE}={identity.node_label}"
+
+
+def selects_pod(service: Object, pod: Object) -> bool:
+    """Whether the Service selects the pod; a Service without a selector has no pods."""
+    wanted: Mapping[str, str] = (service.get("spec") or {}).get("selector") or {}
+    labels = metadata(pod).get("labels") or {}
+    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
+
+
+def can_receive_connections(
+    home: Object, remote: Object | None, *, allow_not_ready: bool = False
+) -> bool:
+    """Whether new connections may be forwarded to the pod.
+
+    Both pods count: the condition at home includes readiness gates; the remote pod is the first to
+    report that it is not ready or terminates.
+    """
+    if remote is None or is_deleting(home) or is_deleting(remote):
+        return False
+    if allow_not_ready:
+        return (remote.get("status") or {}).get("phase") == "Running"
+    return is_ready(home) and is_ready(remote)
+
+
+def plan_inputs(pod: Object | None) -> object:
+    """The parts of a pod of either cluster that affect a plan; equal values mean an unchanged
+    plan."""
+    if pod is None:
+        return None
+    phase = (pod.get("status") or {}).get("phase")
+    labels = metadata(pod).get("labels")
+    return uid_of(pod), labels, is_deleting(pod), is_ready(pod), phase
+
+
+def plan_forwarding(
+    service: Object, pods: Iterable[tuple[Object, Object | None]], *, address: str
+) -> ForwardPlan:
+    """The plan for a Service. ``pods`` are pairs (home pod, remote pod) of the virtual node that
+    the Service selects; ``address`` is the bridge's at home."""
+    spec = service.get("spec") or {}
+    found = list(pods)
+    if not found or spec.get("type") == "ExternalName" or not spec.get("selector"):
+        return NO_FORWARDING
+    if services.is_headless(service):
+        return ForwardPlan(unsupported=(_HEADLESS,))
+    if (family := address_family(address)) not in (spec.get("ipFamilies") or [family]):
+        return ForwardPlan(
+            unsupported=(f"it has no {family} address, but the bridge listens on {address}",)
+        )
+    early = bool(spec.get("publishNotReadyAddresses"))
+    ready = [
+        (home, remote)
+        for home, remote in found
+        if remote is not None and can_receive_connections(home, remote, allow_not_ready=early)
+    ]
+    ports, left_out = tcp_ports(spec)
+    backends: dict[str, tuple[Backend, ...]] = {}
+    for port in ports:
+        if behind := tuple(_backends(port, ready)):
+            backends[str(port.get("name") or "")] = behind
+    return ForwardPlan(backends, session_affinity_seconds(spec), left_out)
+
+
+def forward_slices(
+    service: Object, ports: Mapping[EndpointPort, int], identity: Identity, *, address: str
+) -> list[Object]:
+    """Home's EndpointSlices for a Service, from the port number of each listener."""
+    service_ports = {
+        str(port.get("name") or ""): port for port in service["spec"].get("ports") or ()
+    }
+    numbers = sorted({place.ordinal for place in ports})
+    return [
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": slice_metadata(service, number, identity),
+            "addressType": address_family(address),
+            "endpoints": [
+                {
+                    "addresses": [address],
+                    "conditions": {"ready": True, "serving": True, "terminating": False},
+                    "nodeName": identity.node,
+                }
+            ],
+            "ports": [
+                slice_port(service_ports[place.port], port)
+                for place, port in sorted(ports.items())
+                if place.ordinal == number and place.port in service_ports
+            ],
+        }
+        for number in numbers
+    ]
+
+
+def recorded_forward_ports(
+    slices: Iterable[Object], service: str, identity: Identity
+) -> dict[EndpointPort, int]:
+    """The port numbers that existing slices of the bridge record, so that a restarted bridge reuses
+    them."""
+    names = {
+        forward_slice_name(service, number, identity): number for number in range(MAX_ENDPOINTS)
+    }
+    return {
+        EndpointPort(str(port.get("name") or ""), names[name_of(slice_)]): int(port["port"])
+        for slice_ in slices
+        if name_of(slice_) in names
+        for port in slice_.get("ports") or ()
+        if port.get("port")
+    }
+
+
+def forward_slice_name(service: str, which: int | str, identity: Identity) -> str:
+    """The name of a slice: ``which`` is the number of an endpoint, or a pod name
+    (`translators.relay.headless_forward_plan`). It depends on the node, because several virtual
+    nodes can have pods of one Service."""
+    return hashed_name(service, f"{identity.node}/{service}/{which}")
+
+
+def slice_metadata(service: Object, which: int | str, identity: Identity) -> Object:
+    """Labels to find the slice by, and the Service as owner."""
+    return {
+        "name": forward_slice_name(name_of(service), which, identity),
+        "namespace": namespace_of(service),
+        "labels": {
+            LABEL_SERVICE: name_of(service),
+            LABEL_MANAGED_BY: MANAGER,
+            LABEL_NODE: identity.node_label,
+        },
+        "ownerReferences": service_owner_references(service),
+    }
+
+
+def invalid_endpoint_address(address: str) -> str:
+    """Why an EndpointSlice cannot contain the address, as half a sentence; "" if it can
+    (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation)."""
+    ip = ipaddress.ip_address(address)
+    for is_invalid, kind in (
+        (ip.is_unspecified, "unspecified"),
+        (ip.is_loopback, "loopback"),
+        (ip.is_link_local, "link-local"),
+        (ip.is_multicast, "multicast"),
+    ):
+        if is_invalid:
+            return kind
+    return ""
+
+
+def session_affinity_seconds(spec: Object) -> float | None:
+    """The timeout of a Service's ClientIP session affinity; None without affinity."""
+    if spec.get("sessionAffinity") != "ClientIP":
+        return None
+    config = (spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}
+    return float(config.get("timeoutSeconds") or _AFFINITY_SECONDS)
+
+
+def address_family(address: str) -> str:
+    """The addressType of a slice with this address."""
+    return "IPv6" if ":" in address else "IPv4"
+
+
+def service_owner_references(service: Object) -> list[Object]:
+    """The Service as owner of a slice, so that garbage collection deletes the slice even without
+    the bridge. It does not block the deletion, which would require permission for the Service's
+    finalizers."""
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "name": name_of(service),
+            "uid": uid_of(service),
+            "controller": True,
+        }
+    ]
+
+
+def slice_port(service_port: Object, number: int) -> Object:
+    """A port of a slice for a Service port, with the number of the listener."""
+    port = {"name": str(service_port.get("name") or ""), "port": number, "protocol": "TCP"}
+    if service_port.get("appProtocol"):
+        port["appProtocol"] = service_port["appProtocol"]
+    return port
+
+
+def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
+    """The Service ports that can be forwarded, and a message for each other port."""
+    ports, left_out = [], []
+    for port in spec.get("ports") or ():
+        protocol = str(port.get("protocol") or "TCP")
+        if protocol == "TCP":
+            ports.append(port)
+        else:
+            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
+    return ports, tuple(left_out)
+
+
+def resolve_target_port(port: Object, pod: Object) -> int | None:
+    """The target port number in the pod; None if the pod has no port of that name. Containers come
+    first, then sidecars (FindPort in k8s.io/kubernetes/pkg/api/v1/pod)."""
+    wanted: Any = port.get("targetPort") or port.get("port")
+    if isinstance(wanted, int):
+        return wanted
+    spec = pod.get("spec") or {}
+    sidecars = [
+        it for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"
+    ]
+    for container in (*(spec.get("containers") or ()), *sidecars):
+        for known in container.get("ports") or ():
+            if known.get("name") == wanted and (known.get("protocol") or "TCP") == "TCP":
+                return int(known["containerPort"])
+    return None
+
+
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
+    for home, remote in pods:
+        number = resolve_target_port(port, home)
+        if number is not None:
+            uid = RemoteUid(uid_of(remote))
+            yield Backend(namespace_of(remote), name_of(remote), uid, number)

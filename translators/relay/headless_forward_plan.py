@@ -1,0 +1,194 @@
+"""Plans forwarding to remote pods behind headless Services, each at its own address at home.
+
+The name of a headless Service resolves to pod IPs, and ``web-0.web`` to that of one pod. With an
+address range (`translators.relay.ipam`), the bridge listens at each pod's address on the target
+ports. An EndpointSlice per pod announces the address, with the hostname and the conditions that
+home's own controller would set (podToEndpoint in k8s.io/endpointslice, utils.go): a running pod has
+an endpoint, ready or not. While the bridge or the remote is unreachable, endpoints are not ready;
+the slices remain, because they record the addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from translators.identity import Identity
+from translators.objects import (
+    Object,
+    RemoteUid,
+    is_deleting,
+    is_ready,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.relay import forward_plan
+from translators.relay.forward_plan import Backend
+from translators.relay.ipam import PodName
+
+#: kube-proxy ignores slices with this label (IsHeadlessService in k8s.io/api/core/v1).
+_LABEL_HEADLESS = "service.kubernetes.io/headless"
+
+
+class ListenAddress(NamedTuple):
+    """One listener for a port of a pod."""
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlessEndpoint:
+    """A pod behind a headless Service."""
+
+    pod: PodName
+    uid: str
+    """UID of the home pod."""
+    hostname: str
+    """The pod's DNS label in the Service's domain; "" for none."""
+    serving: bool
+    terminating: bool
+    backends: Mapping[str, Backend]
+    """By the name of the Service port, for TCP ports that the pod has."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadlessPlan:
+    """The connections that the bridge forwards for a headless Service."""
+
+    endpoints: tuple[HeadlessEndpoint, ...] = ()
+    unsupported: tuple[str, ...] = ()
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
+
+
+NO_ENDPOINTS = HeadlessPlan()
+
+
+def plan_endpoints(
+    service: Object, pods: Iterable[tuple[Object, Object | None]], *, family: str
+) -> HeadlessPlan:
+    """The plan for a headless Service. ``pods`` are pairs (home pod, remote pod) of the virtual
+    node that the Service selects; ``family`` is the addressType of the slices."""
+    spec = service["spec"]
+    found = list(pods)
+    if not found:
+        return NO_ENDPOINTS
+    if family not in (spec.get("ipFamilies") or [family]):
+        return HeadlessPlan(
+            unsupported=(
+                f"it has no {family} address, but --relay-cidr only has {family} addresses",
+            )
+        )
+    ports, left_out = forward_plan.tcp_ports(spec)
+    if not spec.get("ports"):
+        left_out = ("it has no ports, so the bridge does not know where to listen",)
+    running = [(home, remote) for home, remote in found if remote is not None and _runs(remote)]
+    endpoints = [_endpoint(service, home, remote, ports) for home, remote in running]
+    return HeadlessPlan(tuple(it for it in endpoints if it.backends), left_out)
+
+
+def listeners_of(endpoint: HeadlessEndpoint, address: str) -> dict[ListenAddress, Backend]:
+    """The listeners of a pod, with their backends."""
+    return {ListenAddress(address, it.port): it for it in endpoint.backends.values()}
+
+
+def endpoint_slice(
+    service: Object,
+    endpoint: HeadlessEndpoint,
+    address: str,
+    identity: Identity,
+    *,
+    reachable: bool = True,
+) -> Object:
+    """Home's EndpointSlice for one pod behind the Service. ``reachable``: whether the bridge
+    reaches the remote's pods."""
+    spec = service["spec"]
+    early = bool(spec.get("publishNotReadyAddresses"))
+    entry: Object = {
+        "addresses": [address],
+        "conditions": {
+            "ready": reachable and (early or (endpoint.serving and not endpoint.terminating)),
+            "serving": reachable and endpoint.serving,
+            "terminating": endpoint.terminating,
+        },
+        "nodeName": identity.node,
+        "targetRef": {
+            "kind": "Pod",
+            "namespace": endpoint.pod.namespace,
+            "name": endpoint.pod.name,
+            "uid": endpoint.uid,
+        },
+    }
+    if endpoint.hostname:
+        entry["hostname"] = endpoint.hostname
+    service_ports = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
+    meta = forward_plan.slice_metadata(service, endpoint.pod.name, identity)
+    meta["labels"][_LABEL_HEADLESS] = ""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": meta,
+        "addressType": forward_plan.address_family(address),
+        "endpoints": [entry],
+        "ports": [
+            forward_plan.slice_port(service_ports[name], backend.port)
+            for name, backend in endpoint.backends.items()
+        ],
+    }
+
+
+def not_ready_patch(slice_: Object) -> Object | None:
+    """The patch that makes the endpoints of a slice not ready while no bridge serves; None if the
+    slice is not of a headless Service."""
+    if _LABEL_HEADLESS not in (metadata(slice_).get("labels") or {}):
+        return None
+    not_ready = {"ready": False, "serving": False}
+    return {
+        "endpoints": [
+            {**endpoint, "conditions": {**(endpoint.get("conditions") or {}), **not_ready}}
+            for endpoint in slice_.get("endpoints") or ()
+        ]
+    }
+
+
+def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
+    """The pod and address that a slice of the bridge records; None for other slices, or after a
+    user changed it."""
+    for endpoint in slice_.get("endpoints") or ():
+        target = endpoint.get("targetRef") or {}
+        addresses = endpoint.get("addresses") or ()
+        if target.get("kind") == "Pod" and target.get("name") and addresses:
+            return PodName(namespace_of(slice_), str(target["name"])), str(addresses[0])
+    return None
+
+
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _runs(remote: Object) -> bool:
+    return (remote.get("status") or {}).get("phase") == "Running"
+
+
+def _endpoint(
+    service: Object, home: Object, remote: Object, ports: Iterable[Object]
+) -> HeadlessEndpoint:
+    spec = home.get("spec") or {}
+    named = spec.get("hostname") and spec.get("subdomain") == name_of(service)
+    backends = {}
+    for port in ports:
+        number = forward_plan.resolve_target_port(port, home)
+        if number is not None:
+            uid = RemoteUid(uid_of(remote))
+            backend = Backend(namespace_of(remote), name_of(remote), uid, number)
+            backends[str(port.get("name") or "")] = backend
+    return HeadlessEndpoint(
+        PodName(namespace_of(home), name_of(home)),
+        uid_of(home),
+        str(spec["hostname"]) if named else "",
+        serving=is_ready(home) and is_ready(remote),
+        terminating=is_deleting(home) or is_deleting(remote),
+        backends=backends,
+    )

@@ -1,0 +1,330 @@
+"""Plans reverse forwarding, from Services in the remote to pods at home.
+
+In the remote, the relay agent (`translators.relay.agent_pod`) listens on a port for each port of a
+mirrored Service that has pods at home. The bridge's EndpointSlices announce these ports to the
+remote's kube-proxy, beside the slices of the remote's own controller for offloaded pods. The bridge
+forwards each connection to a pod at home.
+
+Only home's objects decide what is reachable: the ready pods that home's own controller found by the
+selector of a Service. Slices that users write can contain any address, also ones that only the
+bridge can reach, and are ignored. Since users can copy the controller's label, an endpoint only
+counts if the pod's status, which only kubelets write, contains the address (`PodAddress`).
+
+As in `translators.relay.forward_plan`, a Service has as many endpoints as ready pods, up to
+`MAX_ENDPOINTS`, so that pods of both clusters get equal shares. Each endpoint has its own port of
+the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from translators.identity import DOMAIN, Identity, is_owned_by_node, owner_labels
+from translators.mirror import service as services
+from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
+from translators.names import hashed_name
+from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.relay import forward_plan
+
+#: On agents and slices of the reverse direction: their home namespace.
+ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
+#: On both, for users and for NetworkPolicies of the remote.
+LABEL_RELAY = f"{DOMAIN}/relay"
+#: Maximum endpoints of a Service.
+MAX_ENDPOINTS = 16
+#: The range of ports of an agent, in its own network namespace, below the ephemeral ports (Linux:
+#: from 32768).
+FIRST_PORT, LAST_PORT = 20000, 32000
+#: The creator of slices for the pods of a Service (k8s.io/kubernetes/pkg/controller/endpointslice).
+_CONTROLLER = "endpointslice-controller.k8s.io"
+_HEADLESS = (
+    "it is headless: its name resolves to pod IPs, and pods at home have none in the remote; use "
+    "a Service with a cluster IP"
+)
+
+
+class HomeTarget(NamedTuple):
+    """The address of a ready pod at home that the bridge connects to."""
+
+    address: str
+    port: int
+
+
+class PodAddress(NamedTuple):
+    """The pod and address of an endpoint, to be verified: a user who may write EndpointSlices can
+    enter any address."""
+
+    pod: str
+    uid: str
+    address: str
+
+
+class AgentPort(NamedTuple):
+    """A port of the agent: a port of a Service by name ("" for the only one), and the number of the
+    endpoint."""
+
+    service: str
+    port: str
+    ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReversePlan:
+    """The connections that the bridge forwards for a Service."""
+
+    targets: Mapping[str, tuple[HomeTarget, ...]] = field(default_factory=dict)
+    """By the name of the Service port: home's ready pods behind it, at least one."""
+    sticky: bool = False
+    """Whether connections of a client go to the same pod."""
+    unsupported: tuple[str, ...] = ()
+    """Messages about parts of the Service that cannot be forwarded, for its owner."""
+
+    def agent_ports(self, service: str) -> list[AgentPort]:
+        """The required ports, in order."""
+        return [
+            AgentPort(service, port, number)
+            for port, targets in self.targets.items()
+            for number in range(min(len(targets), MAX_ENDPOINTS))
+        ]
+
+
+NO_FORWARDING = ReversePlan()
+
+
+@dataclass(frozen=True, slots=True)
+class ReverseRoute:
+    """The destination of connections to one port of the agent."""
+
+    service: str
+    targets: tuple[HomeTarget, ...] = ()
+    """Empty while the port only stays open so that clients are not refused too early."""
+    sticky: bool = False
+
+
+def relay_home_namespace(remote: Object) -> HomeNamespace | None:
+    """The home namespace of an agent or slice of the reverse direction; None for other objects."""
+    namespace = (metadata(remote).get("annotations") or {}).get(ANNOTATION_RELAY_FOR)
+    return HomeNamespace(str(namespace)) if namespace else None
+
+
+def is_own_relay_object(remote: Object, identity: Identity) -> bool:
+    """Whether the object is an agent or slice of this virtual node in the right mapped namespace.
+    Users of the remote can copy labels to other objects."""
+    home = relay_home_namespace(remote)
+    return (
+        home is not None
+        and is_owned_by_node(remote, identity)
+        and namespace_of(remote) == identity.remote_namespace(home)
+    )
+
+
+def pod_addresses(slices: Iterable[Object], identity: Identity) -> set[PodAddress]:
+    """The addresses in these slices that have to be verified before the bridge forwards to them."""
+    return {
+        _pod_address(endpoint)
+        for it in slices
+        if _is_from_controller(it)
+        for endpoint in _ready_endpoints(it, identity)
+    }
+
+
+def plan_reverse_forwarding(
+    service: Object,
+    slices: Iterable[Object],
+    identity: Identity,
+    *,
+    verified: Container[PodAddress],
+) -> ReversePlan:
+    """The plan for a Service, from home's EndpointSlices of it and the verified addresses."""
+    spec = service.get("spec") or {}
+    if spec.get("type") == "ExternalName" or not spec.get("selector"):
+        return NO_FORWARDING
+    found = [
+        kept
+        for it in slices
+        if _is_from_controller(it) and (kept := _verified_slice(it, identity, verified))
+    ]
+    if not found:
+        return NO_FORWARDING
+    if services.is_headless(service):
+        return ReversePlan(unsupported=(_HEADLESS,))
+    # One address per pod is enough: of the Service's first family.
+    families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
+    kinds = {it.get("addressType") for it in found}
+    family = next((it for it in families if it in kinds), None)
+    targets: dict[str, tuple[HomeTarget, ...]] = {}
+    left_out: list[str] = []
+    for port in spec.get("ports") or ():
+        protocol = str(port.get("protocol") or "TCP")
+        name = str(port.get("name") or "")
+        if protocol != "TCP":
+            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
+        elif behind := _targets(found, family, name, identity):
+            targets[name] = behind
+    return ReversePlan(
+        targets, forward_plan.session_affinity_seconds(spec) is not None, tuple(left_out)
+    )
+
+
+def allocate_ports(
+    wanted: Iterable[AgentPort], known: Mapping[AgentPort, int]
+) -> dict[AgentPort, int]:
+    """A port number for each agent port: the previous one, or the lowest free one. Ports without a
+    free number are missing."""
+    agent_ports = list(wanted)
+    taken = set(known.values())
+    free = (port for port in range(FIRST_PORT, LAST_PORT) if port not in taken)
+    allocated: dict[AgentPort, int] = {}
+    for agent_port in agent_ports:
+        port = known.get(agent_port)
+        if port is None:
+            port = next(free, None)
+        if port is not None:
+            allocated[agent_port] = port
+    return allocated
+
+
+def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
+    """The port numbers that existing slices of the bridge record, so that they are reused."""
+    found: dict[AgentPort, int] = {}
+    for slice_ in slices:
+        labels = metadata(slice_).get("labels") or {}
+        number = str(labels.get(LABEL_RELAY) or "")
+        if not number.isdecimal():
+            continue
+        for port in slice_.get("ports") or ():
+            port_number = int(port.get("port") or 0)
+            if FIRST_PORT <= port_number < LAST_PORT and port_number not in found.values():
+                agent_port = AgentPort(
+                    str(labels.get(LABEL_SERVICE)), str(port.get("name") or ""), int(number)
+                )
+                found[agent_port] = port_number
+    return found
+
+
+def reverse_slices(
+    copy: Object,
+    ports: Mapping[AgentPort, int],
+    pod: Object,
+    home: HomeNamespace,
+    identity: Identity,
+) -> list[Object]:
+    """The remote's EndpointSlices for a mirrored Service, from the agent's Pod and its ports."""
+    service_ports = {str(port.get("name") or ""): port for port in copy["spec"].get("ports") or ()}
+    numbers = sorted({agent_port.ordinal for agent_port in ports})
+    return [
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": _metadata(copy, number, family, home, identity),
+            "addressType": family,
+            "endpoints": [_endpoint(address, pod)],
+            "ports": [
+                forward_plan.slice_port(service_ports[agent_port.port], port)
+                for agent_port, port in sorted(ports.items())
+                if agent_port.ordinal == number and agent_port.port in service_ports
+            ],
+        }
+        for family, address in addresses_by_family(pod).items()
+        for number in numbers
+    ]
+
+
+def addresses_by_family(pod: Object) -> dict[str, str]:
+    """The pod's addresses, by family."""
+    status = pod.get("status") or {}
+    ips = [str(it.get("ip")) for it in status.get("podIPs") or ()] or [str(status.get("podIP"))]
+    return {forward_plan.address_family(ip): ip for ip in reversed(ips) if ip != "None"}
+
+
+def reverse_slice_name(service: str, number: int, family: str, identity: Identity) -> str:
+    """The name of a slice. It depends on the node, because several virtual nodes can serve one
+    Service."""
+    return hashed_name(service, f"back/{identity.node}/{service}/{number}/{family}")
+
+
+# -- parts -----------------------------------------------------------------------------------
+
+
+def _is_from_controller(slice_: Object) -> bool:
+    labels = metadata(slice_).get("labels") or {}
+    return labels.get(LABEL_MANAGED_BY) == _CONTROLLER
+
+
+def _verified_slice(
+    slice_: Object, identity: Identity, confirmed: Container[PodAddress]
+) -> Object | None:
+    """The slice with only its ready and verified endpoints; None if there are none."""
+    endpoints = [it for it in _ready_endpoints(slice_, identity) if _pod_address(it) in confirmed]
+    return {**slice_, "endpoints": endpoints} if endpoints else None
+
+
+def _pod_address(endpoint: Object) -> PodAddress:
+    target = endpoint["targetRef"]
+    return PodAddress(
+        str(target.get("name")), str(target.get("uid")), str(endpoint["addresses"][0])
+    )
+
+
+def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
+    """The endpoints that are ready pods of home, without those of this virtual node, which the
+    remote sees itself. An unset condition counts as true (k8s.io/api/discovery/v1)."""
+    for endpoint in slice_.get("endpoints") or ():
+        conditions = endpoint.get("conditions") or {}
+        kind = (endpoint.get("targetRef") or {}).get("kind")
+        if (
+            endpoint.get("nodeName") != identity.node
+            and conditions.get("ready") is not False
+            and kind == "Pod"
+            and endpoint.get("addresses")
+        ):
+            yield endpoint
+
+
+def _targets(
+    slices: Sequence[Object], family: str | None, name: str, identity: Identity
+) -> tuple[HomeTarget, ...]:
+    found = {
+        HomeTarget(str(endpoint["addresses"][0]), int(port["port"]))
+        for slice_ in slices
+        if slice_.get("addressType") == family
+        for port in slice_.get("ports") or ()
+        if str(port.get("name") or "") == name and port.get("port")
+        for endpoint in _ready_endpoints(slice_, identity)
+    }
+    return tuple(sorted(found))
+
+
+def _endpoint(address: str, pod: Object) -> Object:
+    endpoint: Object = {
+        "addresses": [address],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+        "targetRef": {
+            "kind": "Pod",
+            "namespace": namespace_of(pod),
+            "name": name_of(pod),
+            "uid": uid_of(pod),
+        },
+    }
+    if node := (pod.get("spec") or {}).get("nodeName"):
+        endpoint["nodeName"] = node
+    return endpoint
+
+
+def _metadata(
+    copy: Object, number: int, family: str, home: HomeNamespace, identity: Identity
+) -> Object:
+    return {
+        "name": reverse_slice_name(name_of(copy), number, family, identity),
+        "namespace": namespace_of(copy),
+        "labels": {
+            **owner_labels(identity),
+            LABEL_SERVICE: name_of(copy),
+            LABEL_MANAGED_BY: MANAGER,
+            LABEL_RELAY: str(number),
+        },
+        "annotations": {ANNOTATION_RELAY_FOR: home},
+        "ownerReferences": forward_plan.service_owner_references(copy),
+    }

@@ -1,0 +1,61 @@
+"""The options of a join that translation and planning depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from translators.identity import Identity
+
+#: How pods of the two clusters reach each other. ``flat``: pod IPs are routed in both clusters.
+#: ``relay``: the bridge forwards connections from home's Services to pods in the remote
+#: (`translators.relay.forward_plan`). ``none``: pods of different clusters cannot connect.
+Network = Literal["flat", "relay", "none"]
+#: How the bridge handles DaemonSet pods that are bound to the virtual node.
+DaemonSets = Literal["skip", "run"]
+#: The service account identity of pods (`translators.pods.service_accounts`).
+ServiceAccounts = Literal["home", "remote", "none"]
+
+
+class HostPort(NamedTuple):
+    """A server's address; the host is a name, an IPv4 or an IPv6 address (without brackets)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The identity of the virtual node and the options of its join. Immutable."""
+
+    identity: Identity
+    node_address: str
+    """The virtual node's IP address, which is its pods' ``status.hostIP``."""
+    network: Network = "flat"
+    relay_address: str = ""
+    """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
+    relay_cidr: str = ""
+    """Addresses at home for pods behind headless Services
+    (`translators.relay.headless_forward_plan`); "" for none."""
+    relay_image: str = ""
+    """Image of the relay agent in the remote (`translators.relay.reverse_plan`); "" disables
+    reverse forwarding."""
+    daemonsets: DaemonSets = "skip"
+    """``run`` runs DaemonSet pods in the remote; ``skip`` does not, and reports them as available.
+   """
+    service_accounts: ServiceAccounts = "home"
+    home_api: HostPort | None = None
+    """Address of home's API server for pods; None if the mode needs none."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the remote's nodes that the virtual node stands for; {} selects all."""
+    unschedulable_timeout: float | None = None
+    """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
+
+    @property
+    def node_selection(self) -> str:
+        """``node_selector`` as a label selector."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.node_selector.items()))
