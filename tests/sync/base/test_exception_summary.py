@@ -19,7 +19,7 @@ def raised(error: Exception) -> Exception:
 def test_summary_names_type_and_place_without_the_message() -> None:
     found = exception_summary.summary(raised(ValueError("canary")))
     assert found.startswith("ValueError in ")
-    assert "test_exceptions.py:" in found
+    assert "test_exception_summary.py:" in found
     assert "canary" not in found
 
 
