@@ -1,5 +1,6 @@
 """Runs joins: wires the parts of one virtual node and supervises several in one process.
 
-`join` is the entry point; `replica` orders standing by, serving and handover; `node_kubelet` wires
-the kubelet API; `probe_server` and `readiness` answer health checks; `supervisor` is `bridge run`.
+`join_lifecycle` is the entry point; `replica_lifecycle` orders standing by, serving and handover;
+`kubelet_api` wires the kubelet API; `probe_server` and `readiness` answer health checks;
+`supervisor` is `bridge run`.
 """

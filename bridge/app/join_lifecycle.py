@@ -15,7 +15,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from bridge.app import replica_lifecycle
-from bridge.app.kubelet_api import NodeKubelet, cert_dir, create_node_kubelet
+from bridge.app.kubelet_api import NodeKubelet, cert_dir, certificate_source
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.app.replica_lifecycle import ReplicaTerm
 from bridge.base import memory_savings
@@ -52,15 +51,15 @@ from translators.translation_options import Policy
 
 
 async def join(
-    settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
+    settings: JoinSettings, *, notify: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``report`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
+    ``notify`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
     NodeLeft, ClaimRefused, ListenError, CertificateError) and KubeError.
     """
     async with cancel_when_set(stop), releasing_memory():
-        await serve_node(settings, report)
+        await serve_node(settings, notify)
 
 
 @asynccontextmanager
@@ -94,51 +93,50 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
             raise
 
 
-async def serve_node(settings: JoinSettings, report: Callable[[str], None]) -> NoReturn:
+async def serve_node(settings: JoinSettings, notify: Callable[[str], None]) -> NoReturn:
     """Runs `join` until cancelled."""
     recent_errors = RecentErrors()
     with recent_errors.collect():
-        await _serve_node(settings, report, recent_errors)
+        await _serve_node(settings, notify, recent_errors)
     raise AssertionError("a join ends with an error, or is cancelled")
 
 
 async def _serve_node(
-    settings: JoinSettings, report: Callable[[str], None], recent_errors: RecentErrors
+    settings: JoinSettings, notify: Callable[[str], None], recent_errors: RecentErrors
 ) -> None:
     probes = ProbeHandler()
     async with (
         serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
-            notify=report,
+            notify=notify,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
     ):
         home, remote, facts = clusters.home, clusters.remote, clusters.facts
         NODE.set(facts.identity.node)
         candidate = Candidate.local(facts.address)
-        election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=report)
-        wiring = _Wiring(settings, facts, home, remote, election, candidate, RelayMetrics(), report)
-        claim = wiring.new_claim()
-        record = wiring.new_namespace_record(claim)
-        engine = wiring.new_engine(claim, record)
-        kubelet = await create_node_kubelet(
+        election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=notify)
+        wiring = _Wiring(settings, facts, home, remote, election, candidate, RelayMetrics(), notify)
+        engine, claim, record = wiring.new_engine()
+        source = certificate_source(settings, facts, home, notify)
+        kubelet = NodeKubelet(
             settings,
             facts,
             engine,
+            source=source,
+            certificate=await source.first(),
             home=home,
             remote=remote,
             election=election,
             recent_errors=recent_errors,
             relay_metrics=wiring.relay_metrics,
-            report=report,
+            notify=notify,
         )
-        probes.use_engine(engine)
+        probes.caches_problem = kubelet.readiness.caches_problem
 
         def next_term() -> ReplicaTerm:
-            claim = wiring.new_claim()
-            engine = wiring.new_engine(claim, wiring.new_namespace_record(claim))
-            probes.use_engine(engine)
+            engine, claim, _ = wiring.new_engine()
             return wiring.new_term(engine, claim, kubelet)
 
         await kubelet.start()
@@ -149,7 +147,7 @@ async def _serve_node(
             await election.observe(node_exists=not record.fresh)
             async with asyncio.TaskGroup() as group:
                 serving = replica_lifecycle.run_replica(
-                    first, next_term, kubelet=kubelet, election=election, report=report
+                    first, next_term, kubelet=kubelet, election=election, notify=notify
                 )
                 group.create_task(serving, name="replica")
                 group.create_task(kubelet.run(), name="kubelet-api")
@@ -168,28 +166,24 @@ class _Wiring:
     election: LeaderElector
     candidate: Candidate
     relay_metrics: RelayMetrics
-    report: Callable[[str], None]
+    notify: Callable[[str], None]
 
-    def new_claim(self) -> RemoteClaim:
-        """The claim of one term, with its two write fences."""
-        return RemoteClaim(
+    def new_engine(self) -> tuple[Engine, RemoteClaim, NamespaceRecord]:
+        """The engine of one term, with the claim whose fences all its writes pass, and its
+        namespace record."""
+        settings, facts = self.settings, self.facts
+        policy = self._policy()
+        claim = RemoteClaim(
             self.remote,
-            self.facts.identity,
+            facts.identity,
             self.election,
             candidate=self.candidate,
             home_fence=Fence(),
-            take_over=self.settings.take_over_claim or "",
-            notify=self.report,
+            take_over=settings.take_over_claim or "",
+            notify=self.notify,
         )
-
-    def new_namespace_record(self, claim: RemoteClaim) -> NamespaceRecord:
-        """The namespace record, written behind the claim's fence for home."""
-        return NamespaceRecord(self.home.fenced(claim.home_fence), self.facts.identity.node)
-
-    def new_engine(self, claim: RemoteClaim, record: NamespaceRecord) -> Engine:
-        """The engine of one term, whose writes pass the claim's fences."""
-        settings, facts = self.settings, self.facts
-        policy = self._policy()
+        home = self.home.fenced(claim.home_fence)
+        record = NamespaceRecord(home, facts.identity.node)
         listeners = forwarder = None
         if facts.network == "relay":
             from bridge.net.open_file_budget import fit_to_open_files
@@ -210,8 +204,8 @@ class _Wiring:
                 metrics=self.relay_metrics.reverse,
                 is_leader=lambda: claim.fence.is_open,
             )
-        return Engine(
-            self.home.fenced(claim.home_fence),
+        engine = Engine(
+            home,
             self.remote.fenced(claim.fence),
             policy=policy,
             record=record,
@@ -221,17 +215,25 @@ class _Wiring:
             listeners=listeners,
             forwarder=forwarder,
         )
+        return engine, claim, record
 
     def new_term(self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet) -> ReplicaTerm:
         """The parts of one term."""
-        fenced_home = self.home.fenced(claim.home_fence)
+
+        async def remove_stale_slices() -> None:
+            if self.facts.network != "relay":
+                from bridge.relay.forward import stale_endpoint_slices
+
+                home = self.home.fenced(claim.home_fence)
+                await stale_endpoint_slices.remove_stale_slices(home, self.facts.identity)
+
         return ReplicaTerm(
             engine,
             self._node_controller(engine, kubelet),
             claim.home_fence,
             claim,
             InformerReachability(self.remote, engine.informers),
-            remove_stale_objects=functools.partial(_remove_stale_slices, self.facts, fenced_home),
+            remove_stale_objects=remove_stale_slices,
         )
 
     def _policy(self) -> Policy:
@@ -293,11 +295,3 @@ class _Wiring:
             configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
             annotations=annotations,
         )
-
-
-async def _remove_stale_slices(facts: JoinFacts, home: KubeClient) -> None:
-    """Deletes EndpointSlices of a previous join with a relay, which this join would not update."""
-    if facts.network != "relay":
-        from bridge.relay.forward import stale_endpoint_slices
-
-        await stale_endpoint_slices.remove_stale_slices(home, facts.identity)

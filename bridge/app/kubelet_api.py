@@ -1,7 +1,7 @@
 """The kubelet API of one join: the HTTP server with its certificate, pods, metrics and status.
 
-`create_node_kubelet` creates it, `start` listens, `run` follows changes of the certificate and of
-home's client CA until cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
+`NodeKubelet.start` listens, `run` follows changes of the certificate and of home's client CA until
+cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypedDict, Unpack
 
 from bridge.app.readiness import Readiness
 from bridge.base.join_settings import JoinSettings
@@ -45,21 +44,17 @@ STREAMS_SECONDS = 3.0
 
 
 class EnginePodDirectory:
-    """The pods of this node for the kubelet API, from the engine's caches."""
+    """A `PodDirectory` of the caches of ``engine``, which may be replaced."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def use_engine(self, engine: Engine) -> None:
-        """Replaces the engine."""
-        self._engine = engine
+        self.engine = engine
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """The remote pod; None where the home pod is not on this node or has no remote pod yet."""
-        home = self._engine.home_pods.store.get(Key(namespace, name))
+        """See `PodDirectory`."""
+        home = self.engine.home_pods.store.get(Key(namespace, name))
         if home is None or (uid and uid_of(home) != uid):
             return None
-        remote = self._engine.pods.remote_pod_of(home)
+        remote = self.engine.pods.remote_pod_of(home)
         if remote is None:
             return None
         containers = references.all_containers(remote.get("spec") or {})
@@ -67,14 +62,14 @@ class EnginePodDirectory:
         return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
 
     def home_pods(self) -> list[Object]:
-        """The home pods on this node."""
-        return list(self._engine.home_pods.store)
+        """See `PodDirectory`."""
+        return list(self.engine.home_pods.store)
 
     def scheduled_pods(self) -> list[ScheduledPod]:
-        """The remote pods of this node that are bound to a node of the remote."""
+        """See `PodDirectory`."""
         found = []
-        for home in self._engine.home_pods.store:
-            remote = self._engine.pods.remote_pod_of(home) or {}
+        for home in self.engine.home_pods.store:
+            remote = self.engine.pods.remote_pod_of(home) or {}
             origin = origin_of(remote)
             node = str((remote.get("spec") or {}).get("nodeName") or "")
             if origin is not None and node:
@@ -93,17 +88,6 @@ def _scheduled_at(remote: Object) -> int:
     return round(moment.timestamp() * 1000)
 
 
-class Dependencies(TypedDict):
-    """Parts of the join that `NodeKubelet` uses."""
-
-    home: KubeClient
-    remote: KubeClient
-    election: LeaderElector
-    recent_errors: RecentErrors
-    relay_metrics: RelayMetrics
-    report: Callable[[str], None]
-
-
 class NodeKubelet:
     """The kubelet of one virtual node: a `KubeletServer` with everything it serves.
 
@@ -119,19 +103,19 @@ class NodeKubelet:
         *,
         source: CertificateSource,
         certificate: TlsKeyPair,
-        **dependencies: Unpack[Dependencies],
+        home: KubeClient,
+        remote: KubeClient,
+        election: LeaderElector,
+        recent_errors: RecentErrors,
+        relay_metrics: RelayMetrics,
+        notify: Callable[[str], None],
     ) -> None:
-        home, remote, election = (
-            dependencies["home"],
-            dependencies["remote"],
-            dependencies["election"],
-        )
         self._address, self._configured_port = facts.address, settings.port
-        self._report = dependencies["report"]
+        self._notify = notify
         self._source = source
         self._client_ca = ClientCaWatcher(home, facts.client_ca)
         self._election = election
-        self._relay_metrics = dependencies["relay_metrics"]
+        self._relay_metrics = relay_metrics
         directory = self._directory = EnginePodDirectory(engine)
         self._metrics = PodMetricsEndpoints(remote, directory, facts.identity, facts.metrics)
         self._metrics_endpoint = MetricsEndpoint()
@@ -141,9 +125,9 @@ class NodeKubelet:
             remote=remote,
             election=election,
             streams=lambda: self._server.streams,
-            recent=dependencies["recent_errors"],
+            recent=recent_errors,
         )
-        self._readiness = Readiness(engine)
+        self.readiness = Readiness(engine)
         self._server = KubeletServer(
             home=home,
             remote=remote,
@@ -154,7 +138,7 @@ class NodeKubelet:
             anonymous=settings.anonymous_auth,
             routes=[*self._metrics.routes, self._metrics_endpoint.route, *self._status.routes],
             standby=lambda: election.standby_reason,
-            ready=self._readiness.checks,
+            ready=self.readiness.checks,
             max_streams=max_streams(raise_open_file_limit()),
         )
         self.use_engine(engine, None)
@@ -163,8 +147,8 @@ class NodeKubelet:
         """Answers from this engine from now on. ``node``: the informer of the Node, where one
         exists already. Open streams continue."""
         self._status.attach(engine, node)
-        self._directory.use_engine(engine)
-        self._readiness.use_engine(engine)
+        self._directory.engine = engine
+        self.readiness.engine = engine
         parts = BridgeParts(
             version(), engine, self._server, self._metrics, self._election, self._relay_metrics
         )
@@ -184,8 +168,8 @@ class NodeKubelet:
     async def start(self) -> None:
         """Starts to listen. Raises ListenError."""
         await self._server.start(self._address, self._configured_port)
-        self._report(f"home: kubelet API listens on {self._address}:{self.port}")
-        self._report(f"home: the kubelet API's certificate is {self._source.origin}")
+        self._notify(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._notify(f"home: the kubelet API's certificate is {self._source.origin}")
 
     async def run(self) -> None:
         """Follows changes of certificate and client CA until cancelled."""
@@ -202,26 +186,16 @@ class NodeKubelet:
         await self._status.close()
 
 
-async def create_node_kubelet(
-    settings: JoinSettings, facts: JoinFacts, engine: Engine, **dependencies: Unpack[Dependencies]
-) -> NodeKubelet:
-    """Creates the kubelet with its first certificate. Raises CertificateError."""
-    source = _source(settings, facts, dependencies["home"], dependencies["report"])
-    certificate = await source.first()
-    return NodeKubelet(
-        settings, facts, engine, source=source, certificate=certificate, **dependencies
-    )
-
-
 def cert_dir(settings: JoinSettings, facts: JoinFacts) -> Path:
     """The directory of a certificate signed by home. Raises CertificateError."""
     folder = settings.cert_dir or default_cert_dir(facts.identity.home_id, facts.identity.node)
     return folder.expanduser().absolute()
 
 
-def _source(
-    settings: JoinSettings, facts: JoinFacts, home: KubeClient, report: Callable[[str], None]
+def certificate_source(
+    settings: JoinSettings, facts: JoinFacts, home: KubeClient, notify: Callable[[str], None]
 ) -> CertificateSource:
+    """The source of the serving certificate that the options select. Raises CertificateError."""
     node, addresses = facts.identity.node, [facts.address]
     if settings.certificate is not None and settings.key is not None:
         return FileSource(settings.certificate, settings.key)
@@ -229,5 +203,5 @@ def _source(
         from bridge.certificates.csr import CsrSource
 
         folder = CertDir(cert_dir(settings, facts))
-        return CsrSource(home, node, addresses, folder, report=report)
+        return CsrSource(home, node, addresses, folder, notify=notify)
     return SelfSignedSource(node, addresses)

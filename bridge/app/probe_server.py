@@ -18,11 +18,10 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-from bridge.app.readiness import Readiness
+from bridge.kubelet.healthz import Check
 from bridge.kubelet.server import ListenError
 from bridge.net.accepted_connections import PlainConnection, ServerConnections
 from bridge.net.listening_socket import listening_socket
-from sync.engine.engine import Engine
 
 #: Maximum number of connections; a kubelet has three probes in flight at most.
 MAX_CONNECTIONS = 32
@@ -38,29 +37,22 @@ class ProbeHandler:
     """Handles probes: alive at once, ready when the caches are filled."""
 
     def __init__(self) -> None:
-        self._readiness: Readiness | None = None
-        self._waiting_reason = "the clusters have not answered yet"
+        self.caches_problem: Check = lambda: "the clusters have not answered yet"
+        """Returns why the caches are incomplete, or ""."""
 
     def set_waiting(self, reason: str) -> None:
-        """Sets why the bridge still waits for a cluster."""
-        self._waiting_reason = reason
-
-    def use_engine(self, engine: Engine) -> None:
-        """Reports the caches of this engine from now on."""
-        self._readiness = Readiness(engine)
+        """Sets why the bridge still waits for a cluster, before there are caches."""
+        self.caches_problem = lambda: reason
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Handles one probe."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="use GET\n")
-        if request.path == "/readyz" and (reason := self._unready_reason()):
+        if request.path == "/readyz" and (reason := self.caches_problem()):
             return web.Response(status=503, text=f"{reason}\n")
         if request.path in ("/livez", "/readyz"):
             return web.Response(text="ok\n")
         return web.Response(status=404, text="use /livez or /readyz\n")
-
-    def _unready_reason(self) -> str:
-        return self._waiting_reason if self._readiness is None else self._readiness.caches_problem()
 
 
 @asynccontextmanager

@@ -24,14 +24,10 @@ from sync.engine.engine import Engine
 
 
 class Readiness:
-    """The readiness checks of one join."""
+    """The readiness checks of ``engine``, which may be replaced."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def use_engine(self, engine: Engine) -> None:
-        """Checks this engine from now on."""
-        self._engine = engine
+        self.engine = engine
 
     @property
     def checks(self) -> Mapping[str, Check]:
@@ -41,12 +37,12 @@ class Readiness:
 
     def caches_problem(self) -> str:
         """Why the caches are incomplete; "" where they are complete."""
-        waiting = sum(not informer.synced.is_set() for informer in self._engine.informers)
+        waiting = sum(not informer.synced.is_set() for informer in self.engine.informers)
         return f"{waiting} lists of the clusters are not read yet" if waiting else ""
 
     def _watch_problem(self, side: str) -> str:
         now = asyncio.get_running_loop().time()
-        for informer in self._engine.informers:
+        for informer in self.engine.informers:
             since = informer.failing_since
             if informer.client.side == side and since is not None and now - since > OUTAGE_SECONDS:
                 return f"{informer.resource} cannot be watched: {informer.error}"

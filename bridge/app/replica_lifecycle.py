@@ -66,21 +66,21 @@ async def run_replica(
     *,
     kubelet: NodeKubelet,
     election: LeaderElector,
-    report: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> NoReturn:
     """Runs terms until cancelled. Raises NodeLeft, ClaimRefused, and the errors of the parts."""
     term = first
     while True:
         try:
-            await _run_term(term, election, report)
+            await _run_term(term, election, notify)
         except* LeadershipLost as lost:
-            report(str(first_leaf(lost)))
+            notify(str(first_leaf(lost)))
         term = next_term()
         kubelet.use_engine(term.engine, term.node.node)
 
 
 async def _run_term(
-    term: ReplicaTerm, election: LeaderElector, report: Callable[[str], None]
+    term: ReplicaTerm, election: LeaderElector, notify: Callable[[str], None]
 ) -> NoReturn:
     """Runs one term. Raises LeadershipLost in a group."""
     engine, node, fence, claim = term.engine, term.node, term.fence, term.claim
@@ -97,7 +97,7 @@ async def _run_term(
             claim.fence.on_change(lambda is_open: _on_claim_fence(term, is_open=is_open))
             group.create_task(claim.renew_until_lost(), name="claim")
             await _register(term, retry=outdated)
-            report(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
+            notify(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
             group.create_task(node.run(), name="node")
             if outdated:
                 await engine.refresh()

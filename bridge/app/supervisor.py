@@ -29,24 +29,24 @@ STABLE_SECONDS = 60.0
 
 
 async def run_joins(
-    parts: Sequence[Part], *, report: Callable[[str], None], stop: asyncio.Event
+    parts: Sequence[Part], *, notify: Callable[[str], None], stop: asyncio.Event
 ) -> None:
     """Runs all joins until ``stop``. Raises NodeLeft when no join remains."""
     async with join_lifecycle.cancel_when_set(stop), join_lifecycle.releasing_memory():
         async with asyncio.TaskGroup() as group:
             for part in parts:
-                group.create_task(_run_join(part, report), name=f"join-{part.label}")
+                group.create_task(_run_join(part, notify), name=f"join-{part.label}")
         raise NodeLeft("no node remains to serve: `bridge leave` removed all of them")
 
 
-async def _run_join(part: Part, report: Callable[[str], None]) -> None:
+async def _run_join(part: Part, notify: Callable[[str], None]) -> None:
     """Runs one join and restarts it after failures. Raises nothing."""
     loop, backoff = asyncio.get_running_loop(), Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
     while True:
         NODE.set(part.label)
         began = loop.time()
         try:
-            await join_lifecycle.serve_node(part.settings, report)
+            await join_lifecycle.serve_node(part.settings, notify)
         except Exception as error:  # noqa: BLE001  # the other joins continue
             reason = find_user_error(error)
             if isinstance(reason, NodeLeft):
@@ -55,11 +55,9 @@ async def _run_join(part: Part, report: Callable[[str], None]) -> None:
             if loop.time() - began > STABLE_SECONDS:
                 backoff.reset()
             wait = backoff.next()
-            message = str(reason) if reason is not None else _describe_defect(error)
+            message = str(reason)
+            if reason is None:
+                defect = exception_summary.traced_summary(exception_summary.first_leaf(error))
+                message = f"a defect in the bridge; please report it: {defect}"
             log.error("%s (retry in %.0f s)", message, wait)  # noqa: TRY400
         await asyncio.sleep(wait)
-
-
-def _describe_defect(error: Exception) -> str:
-    first = exception_summary.first_leaf(error)
-    return f"a defect in the bridge; please report it: {exception_summary.traced_summary(first)}"

@@ -170,7 +170,7 @@ class _NotIssuedError(Exception):
 class CsrSource:
     """A `CertificateSource` of certificates that home signs.
 
-    ``report`` gets progress and instructions for the user.
+    ``notify`` gets progress and instructions for the user.
     """
 
     def __init__(
@@ -180,14 +180,14 @@ class CsrSource:
         addresses: Sequence[str],
         directory: CertDir,
         *,
-        report: Callable[[str], None],
+        notify: Callable[[str], None],
         now: Clock = utc_now,
     ) -> None:
         self._home = home
         self._node = node_name
         self._addresses = addresses
         self._directory = directory
-        self._report = report
+        self._notify = notify
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self.origin = "self-signed until home has signed one"
@@ -232,7 +232,7 @@ class CsrSource:
         self._renew_at = renewal_time(*validity(pair), self._rng)
         self._failures.reset()
         self._rejections.reset()
-        self._report(
+        self._notify(
             f"home: the kubelet API's certificate is signed by home, valid until {_expiry(pair)}"
         )
         return 0.0
@@ -287,7 +287,7 @@ class CsrSource:
         return outcome
 
     def _report_hint(self, name: str) -> None:
-        self._report(
+        self._notify(
             f"home: waiting for the approval of certificate signing request {name}: "
             f"kubectl certificate approve {name}"
         )

@@ -71,8 +71,8 @@ def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]
 
     settings = request.settings
     if isinstance(settings, tuple):
-        return lambda stop: supervisor.run_joins(settings, report=report_with_node, stop=stop)
-    return lambda stop: join_lifecycle.join(settings, report=report_step, stop=stop)
+        return lambda stop: supervisor.run_joins(settings, notify=report_with_node, stop=stop)
+    return lambda stop: join_lifecycle.join(settings, notify=report_step, stop=stop)
 
 
 def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:

@@ -30,7 +30,7 @@ from typing import Any
 from aiohttp import web
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from bridge.net.error_responses import HttpError
+from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient

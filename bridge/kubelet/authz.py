@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from bridge.kubelet.authn import ReviewClient, User
-from bridge.net.error_responses import HttpError
+from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from sync.kube.resources import SUBJECT_ACCESS_REVIEWS
 

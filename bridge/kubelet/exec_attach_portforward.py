@@ -15,17 +15,17 @@ from typing import cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from bridge.kubelet.active_streams import ActiveStreams, Stream, current_task_canceller
 from bridge.kubelet.authn import TOKEN_PROTOCOL
-from bridge.kubelet.pod_lookup import PodDirectory, RemotePod, requested_pod
-from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
-from bridge.kubelet.routing import RoutedRequest
-from bridge.net.error_responses import (
+from bridge.kubelet.error_responses import (
     PLAIN_TEXT_HEADERS,
     HttpError,
     credential_rejected_message,
     http_error_from,
 )
-from bridge.net.kubelet_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.kubelet.pod_lookup import PodDirectory, RemotePod, requested_pod
+from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
+from bridge.kubelet.routing import RoutedRequest
 from bridge.net.splice import Tunnel
 from sync.kube import http1 as http
 from sync.kube.api_errors import KubeError

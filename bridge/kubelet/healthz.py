@@ -14,8 +14,8 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from bridge.kubelet.error_responses import text_response
 from bridge.kubelet.routing import Handler, Route, RoutedRequest
-from bridge.net.error_responses import text_response
 
 #: Returns why the check fails, or "".
 Check = Callable[[], str]

@@ -12,11 +12,11 @@ import logging
 
 from aiohttp import web
 
+from bridge.kubelet.active_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.kubelet.error_responses import PLAIN_TEXT_HEADERS, http_error_from
 from bridge.kubelet.pod_lookup import PodDirectory, requested_pod
 from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.error_responses import PLAIN_TEXT_HEADERS, http_error_from
-from bridge.net.kubelet_streams import ActiveStreams, Stream, current_task_canceller
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS

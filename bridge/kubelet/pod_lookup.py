@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bridge.net.error_responses import HttpError
+from bridge.kubelet.error_responses import HttpError
 from sync.kube.resources import Object
 from translators.identity import Origin
 from translators.objects import name_of, namespace_of, uid_of

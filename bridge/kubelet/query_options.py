@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from itertools import chain
 
+from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import percent_decode
-from bridge.net.error_responses import HttpError
 from translators.timestamps import parse_time
 
 #: Maximum number of query parameters: a command has fewer arguments.

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from bridge.net.error_responses import HttpError
+from bridge.kubelet.error_responses import HttpError
 
 #: Paths of a kubelet that a virtual node lacks, by their first segment: status code and message.
 _NOT_SERVED: Mapping[str, tuple[int, str]] = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from bridge.kubelet.active_streams import ActiveStreams, current_task_canceller
+from bridge.kubelet.error_responses import PLAIN_TEXT_HEADERS, HttpError, http_error_from
 from bridge.kubelet.pod_lookup import PodDirectory, requested_pod
 from bridge.kubelet.query_options import parse_query, run_command_line
 from bridge.kubelet.routing import RoutedRequest
-from bridge.net.error_responses import PLAIN_TEXT_HEADERS, HttpError, http_error_from
-from bridge.net.kubelet_streams import ActiveStreams, current_task_canceller
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.pod_exec import OutputLimitExceeded, run_command

@@ -23,8 +23,10 @@ from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 from bridge.base.command_error import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
+from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.authn import Authenticator, ReviewClient
 from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
+from bridge.kubelet.error_responses import HttpError, text_response
 from bridge.kubelet.exec_attach_portforward import StreamHandler
 from bridge.kubelet.logs import LogHandler
 from bridge.kubelet.node_endpoints import NodeEndpoints
@@ -32,8 +34,6 @@ from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
 from bridge.kubelet.run_in_container import RunHandler
 from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
-from bridge.net.error_responses import HttpError, text_response
-from bridge.net.kubelet_streams import ActiveStreams
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient

@@ -27,9 +27,9 @@ import orjson
 from aiohttp import web
 
 from bridge.base.join_settings import MetricsSource
+from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.pod_lookup import PodDirectory, ScheduledPod
 from bridge.kubelet.routing import Route, RoutedRequest
-from bridge.net.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.pod_metrics import metrics_api_client
 from bridge.pod_metrics.kubelet_scraper import KubeletScraper, ScrapeResult

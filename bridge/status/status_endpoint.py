@@ -24,8 +24,8 @@ from aiohttp import web
 
 from bridge.base.version import version
 from bridge.election.elector import LeaderElector
+from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.routing import Route, RoutedRequest
-from bridge.net.kubelet_streams import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.observability.recent_errors import RecentErrors
 from bridge.status import node_pod_summary

@@ -50,7 +50,7 @@ def begin(settings: JoinSettings) -> Joined:
     """Starts a join."""
     told: list[str] = []
     stop = asyncio.Event()
-    task = asyncio.create_task(join_lifecycle.join(settings, report=told.append, stop=stop))
+    task = asyncio.create_task(join_lifecycle.join(settings, notify=told.append, stop=stop))
     return Joined(task, stop, told)
 
 

@@ -13,4 +13,4 @@ def relay_pod() -> None:
 
     configure_logging(verbose=False)
     raise_open_file_limit()
-    run(lambda stop: serve(stop, report=report_step), exit_within=TERMINATION_GRACE_SECONDS - 2.0)
+    run(lambda stop: serve(stop, notify=report_step), exit_within=TERMINATION_GRACE_SECONDS - 2.0)

@@ -319,7 +319,7 @@ class _BridgeConnection(asyncio.Protocol):
         self._agent.disconnected(self)
 
 
-async def serve(stop: asyncio.Event, *, report: Callable[[str], None]) -> None:
+async def serve(stop: asyncio.Event, *, notify: Callable[[str], None]) -> None:
     """Runs a relay agent; ``report`` shows progress to the user."""
-    report("relay: waiting for a bridge")
+    notify("relay: waiting for a bridge")
     await RelayAgent().run(stop)

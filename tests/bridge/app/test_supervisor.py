@@ -53,7 +53,7 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
     stop = asyncio.Event()
     running = asyncio.create_task(
         supervisor.run_joins(
-            parts, report=lambda text: told.append(f"{NODE.get()}: {text}"), stop=stop
+            parts, notify=lambda text: told.append(f"{NODE.get()}: {text}"), stop=stop
         )
     )
     try:
@@ -115,7 +115,7 @@ async def test_error_of_a_join_is_logged_and_the_join_restarted(
     ]
     stop = asyncio.Event()
     running = asyncio.create_task(
-        supervisor.run_joins(parts("good", "bad"), report=print, stop=stop)
+        supervisor.run_joins(parts("good", "bad"), notify=print, stop=stop)
     )
     async with asyncio.timeout(SOON):
         while serves.begun.count("bad") < 4:  # noqa: ASYNC110
@@ -138,5 +138,5 @@ async def test_left_node_is_not_joined_again_and_the_last_one_ends_the_run(
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}
     with pytest.raises(NodeLeft, match="no node remains to serve"):
         async with asyncio.timeout(SOON):
-            await supervisor.run_joins(parts("a", "b"), report=print, stop=asyncio.Event())
+            await supervisor.run_joins(parts("a", "b"), notify=print, stop=asyncio.Event())
     assert sorted(serves.begun) == ["a", "b"]

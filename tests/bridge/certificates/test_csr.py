@@ -61,7 +61,7 @@ class SourceFactory:
             node,
             [address],
             CertDir(self.folder),
-            report=self.reports.append,
+            notify=self.reports.append,
         )
 
 

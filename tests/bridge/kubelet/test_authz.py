@@ -23,8 +23,8 @@ from bridge.kubelet.authn import (
     User,
 )
 from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
+from bridge.kubelet.error_responses import HttpError
 from bridge.net import single_flight_cache
-from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.conftest import World
 from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.query_options import (
     MAX_PARAMETERS,
     exec_query,
@@ -14,7 +15,6 @@ from bridge.kubelet.query_options import (
     port_forward_query,
     run_command_line,
 )
-from bridge.net.error_responses import HttpError
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridge.kubelet.authz import node_subresources
+from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
-from bridge.net.error_responses import HttpError
 from sync.kube.resources import PODS
 
 GET = frozenset({"GET"})

@@ -15,9 +15,9 @@ from cryptography import x509
 
 from bridge.certificates.tls_key_pair import CertificateError, read_files, server_context
 from bridge.certificates.x509_builder import self_signed
+from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
-from bridge.net.error_responses import HttpError
 from sync.kube.client import KubeClient
 from sync.kube.resources import Object
 from tests.bridge.kubelet.conftest import World

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from bridge.net.error_responses import HttpError
+from bridge.kubelet.error_responses import HttpError
 from bridge.net.open_file_budget import MAX_STREAMS, ExceededLimit, NamespaceLimit
 from bridge.net.splice import Direction
 
