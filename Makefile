@@ -49,7 +49,7 @@ test-e2e: $(READY)
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
 	  --junitxml .results/native.xml e2e
 
-# On kind. `python -m e2e.results native=.results/native.xml kind=.results/kind.xml` compares.
+# On kind. `python -m e2e.junit_comparison native=.results/native.xml kind=.results/kind.xml` compares.
 KIND_TESTS ?= e2e
 
 test-kind: $(READY)

@@ -24,7 +24,7 @@ from typing import Any
 
 import aiohttp
 
-from e2e.clusters.packages import Package, ensure
+from e2e.clusters.system_packages import Package, ensure
 
 #: What has it in Debian, with a font to draw with.
 PACKAGES = (Package("chromium", "chromium"), Package("fontconfig", "fc-list"))

@@ -1,6 +1,6 @@
 """Two real clusters and a bridge between them, for the tests of this folder.
 
-The clusters are started once for a run (`e2e.clusters.fixture`); each test that asks for
+The clusters are started once for a run (`e2e.clusters.pytest_fixture`); each test that asks for
 ``bridged`` gets a virtual node of its own name, a home namespace of its own, and leaves nothing
 behind in either cluster. Its bridge has the permissions that `bridge rbac` prints and no others
 (`e2e.service_accounts`). The API servers' audit logs show at the end of a run which it used
@@ -19,17 +19,13 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge as bridge_command
+from e2e import bridge_process as bridge_command
 from e2e import service_accounts, used_permissions
 from e2e.bench.pods.audit_log import Requests
-from e2e.bridge import Bridge, BridgeFailed
+from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
-from e2e.clusters.fixture import (
-    clusters,  # noqa: F401  # a fixture
-    running,
-    settings_from_environment,
-)
-from e2e.clusters.model import Backend, Cluster
+from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.kubectl import Json, get, wait_for
 
 #: Seconds for a test on real clusters, without its fixtures: the first one may build the clusters'

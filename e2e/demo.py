@@ -19,7 +19,7 @@ from pathlib import Path
 
 import typer
 
-from e2e.bridge import Bridge
+from e2e.bridge_process import Bridge
 from e2e.clusters import Cluster, ClusterError, Settings, down, specs, up
 from e2e.clusters.processes import Identity, alive, end, identify
 

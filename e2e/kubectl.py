@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from e2e import api_reads
-from e2e.clusters.model import Cluster
+from e2e import api_reader
+from e2e.clusters.cluster import Cluster
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -32,12 +32,12 @@ def get(
     names = kinds.split(",")
     found = [
         obj
-        for kind in filter(api_reads.knows, names)
-        for obj in api_reads.listed(
+        for kind in filter(api_reader.knows, names)
+        for obj in api_reader.listed(
             cluster, kind, namespace=namespace, selector=selector, every=every
         )
     ]
-    if others := [kind for kind in names if not api_reads.knows(kind)]:
+    if others := [kind for kind in names if not api_reader.knows(kind)]:
         args = ["get", ",".join(others), "-o", "json"]
         args += ["-n", namespace] if namespace else []
         args += ["-l", selector] if selector else []
@@ -51,14 +51,14 @@ def read(cluster: Cluster, kinds: str) -> list[Json]:
     return [
         obj
         for kind in kinds.split(",")
-        for obj in api_reads.listed(cluster, kind, every=True, managed_fields=True)
+        for obj in api_reader.listed(cluster, kind, every=True, managed_fields=True)
     ]
 
 
 def get_one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
     """As `kubectl get KIND NAME -o json` has it."""
-    if api_reads.knows(kind):
-        return api_reads.one(cluster, kind, name, namespace=namespace)
+    if api_reader.knows(kind):
+        return api_reader.one(cluster, kind, name, namespace=namespace)
     args = ["get", kind, name, "-o", "json"] + (["-n", namespace] if namespace else [])
     found: Json = json.loads(cluster.kubectl(*args).stdout)
     return found

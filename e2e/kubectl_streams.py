@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Self
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 
 #: Seconds for a stream of megabytes on a busy machine.
 PATIENCE = 120.0

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.kubectl import get_one
 
 #: Seconds for one request.

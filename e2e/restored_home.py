@@ -19,11 +19,11 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters.api import Api
-from e2e.clusters.control_plane import API_SERVER, ETCD, START_TIMEOUT
-from e2e.clusters.layout import Site
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.native import NativeControl
+from e2e.clusters.native_control_plane import API_SERVER, ETCD, START_TIMEOUT
+from e2e.clusters.native_site import Site
+from e2e.clusters.startup_client import Api
 from e2e.kubectl import wait_for
 
 #: Ports that the original does not use.

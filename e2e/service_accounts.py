@@ -12,8 +12,8 @@ from pathlib import Path
 import yaml
 
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 
 OURS = Account()
 #: The widest that the tests' joins ask for, and what prints it.

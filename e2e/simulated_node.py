@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from e2e import api_reads
+from e2e import api_reader
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import ClusterError
-from e2e.clusters.model import Cluster
 from e2e.kubectl import Json
 from translators.timestamps import format_micro_time, format_time
 
@@ -59,7 +59,7 @@ class SimulatedNode:
 
     def pods(self) -> list[Json]:
         """The pods that are bound to it."""
-        found = api_reads.listed(self.cluster, "pods", every=True)
+        found = api_reader.listed(self.cluster, "pods", every=True)
         return [pod for pod in found if pod["spec"].get("nodeName") == self.name]
 
     def _live(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import time
 
-from e2e.admission import mutating, patch
 from e2e.bench.pods.audit_log import Requests
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
-from e2e.workloads import busybox, pod, shell
+from e2e.mutating_admission_policy import mutating, patch
+from e2e.workload_manifests import busybox, pod, shell
 
 #: Seconds in which a bridge would have sent what it has to send.
 _QUIET = 5.0

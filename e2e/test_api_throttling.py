@@ -17,14 +17,14 @@ import orjson
 import pytest
 import yaml
 
-from e2e.bench.pods import variants
-from e2e.bench.pods.api import Api
+from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import BRIDGE
-from e2e.bench.pods.load import Crowd, Shape
-from e2e.bridge import Bridge
+from e2e.bench.pods.benchmark_client import Api
+from e2e.bench.pods.pod_load import Crowd, Shape
+from e2e.bridge_process import Bridge
 from e2e.clusters import Cluster, Nodes, down, find, specs, up
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Backend
+from e2e.clusters.cluster import Backend
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.kubectl import Json
 
 REMOTE_NODES = 5
@@ -57,14 +57,14 @@ async def test_throttling_api_servers_lose_no_pod(
 ) -> None:
     """Both give the bridge a few seats, and refuse what is beyond (API priority and fairness)."""
     shape = Shape(pods=PUSHED_BACK)
-    async with variants.connected(simulated) as pair:
+    async with load_targets.connected(simulated) as pair:
         with ExitStack() as stack:
             home, remote = (
                 stack.enter_context(few_seats(cluster, tmp_path / cluster.name))
                 for cluster in (pair.home, pair.remote)
             )
             marks = [_size(pair.home), _size(pair.remote)]
-            node = variants.name("pushed")
+            node = load_targets.name("pushed")
             crowd = Crowd(pair.at_home, node, shape, node=node)
             await crowd.prepare()
             stack.enter_context(joined(home, remote, node, tmp_path / "log"))
@@ -84,8 +84,8 @@ async def test_burst_of_one_namespace_does_not_delay_another(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
     """It is made in the remote, and told to be Running, while most of those before it wait."""
-    async with variants.connected(simulated) as pair:
-        node = variants.name("fair")
+    async with load_targets.connected(simulated) as pair:
+        node = load_targets.name("fair")
         crowd = Crowd(pair.at_home, node, Shape(pods=CROWD), node=node)
         singles = Crowd(pair.at_home, f"{node}-one", Shape(pods=SINGLES), node=node)
         await crowd.prepare()

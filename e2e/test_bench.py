@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from e2e.bench import streams
-from e2e.bench.pods import burst, configmap, fairness, growth, idle_and_restart, latency
-from e2e.bench.pods.load import Shape
-from e2e.bench.pods.variants import connected
+from e2e.bench.pods import burst, configmap_update, cost_growth, fairness, idle_and_restart, latency
+from e2e.bench.pods.load_targets import connected
+from e2e.bench.pods.pod_load import Shape
 from e2e.bench.stream_measurements import MEASURES
 from e2e.bench.targets import TARGETS
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 
 #: Seconds for seven bridges, one after the other.
 LIMIT = 600
@@ -40,9 +40,9 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
         reports = [
             await burst.measure(pair, Shape(20), rounds=1, say=print),
             await latency.measure(pair, pods=2, rounds=1, say=print),
-            await configmap.measure(pair, pods=5, rounds=1, say=print),
+            await configmap_update.measure(pair, pods=5, rounds=1, say=print),
             await fairness.measure(pair, pods=20, rounds=1, say=print),
-            await growth.measure(pair, only=["references"], scale=0.01, rounds=1, say=print),
+            await cost_growth.measure(pair, only=["references"], scale=0.01, rounds=1, say=print),
         ]
     for report in reports:
         missing = {one.figure for one in TARGETS if one.benchmark == report.benchmark}

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.unmanaged_objects import asked_by_others
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 from translators.capacity import pod_requests
 
 #: Seconds from a change in the remote until home's Node says so; beside it, a kubectl that asks.

@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from bridge.certificates import x509_builder
-from e2e import bridge as bridge_command
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
-from e2e.workloads import BUSYBOX
+from e2e.workload_manifests import BUSYBOX
 
 #: What is to be seen nowhere.
 CANARY = "canary-4711"

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e import bridge as bridge_command
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 
 @dataclass

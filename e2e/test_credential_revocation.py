@@ -9,7 +9,7 @@ from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 #: Seconds until it is told: the server believes a token for 10 more, and 15 more make an outage.
 TOLD_SECONDS = 60.0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.apiservers import ApiServer
-from e2e.clusters.model import Backend, Cluster
+from e2e.clusters.cluster import Backend, Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
-from e2e.workloads import busybox
+from e2e.second_api_server import ApiServer
+from e2e.workload_manifests import busybox
 
 #: Seconds from the rewritten kubeconfig until a new pod runs: 40 are promised for the bridge.
 FOLLOWED_SECONDS = 60.0

@@ -8,7 +8,7 @@ import pytest
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, versions, wait_for
-from e2e.workloads import AGNHOST, BUSYBOX
+from e2e.workload_manifests import AGNHOST, BUSYBOX
 
 
 def _daemon(bridged: Bridged) -> Json:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import subprocess
 
-from e2e import bridge as bridge_command
+from e2e import bridge_process as bridge_command
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids
-from e2e.workloads import BUSYBOX, busybox
+from e2e.workload_manifests import BUSYBOX, busybox
 
 #: A Deployment whose pod has an emptyDir volume.
 SCRATCH = f"""

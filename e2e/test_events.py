@@ -6,7 +6,7 @@ import time
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, versions, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 #: What every pod that starts is said to be.
 STARTS = {"Scheduled", "Pulled", "Created", "Started"}

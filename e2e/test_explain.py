@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from e2e import bridge as command
-from e2e.bridge import Bridge
+from e2e import bridge_process as command
+from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import config_map, pod, secret, shell
+from e2e.workload_manifests import config_map, pod, secret, shell
 
 #: What is in the Secret, in both of its forms.
 HIDDEN = ("correct-horse", "Y29ycmVjdC1ob3JzZQ==")

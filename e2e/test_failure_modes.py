@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
-from e2e.workloads import busybox, web
+from e2e.workload_manifests import busybox, web
 
 #: What docs/explanation/failure-modes.md promises, in seconds: until an outage of the remote is on
 #: the node, until all has followed after its end, and from SIGTERM to the end of the process.

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Backend, Cluster
-from e2e.faults import registry
+from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.pytest_fixture import settings_from_environment
+from e2e.faults import fault_list
 from e2e.faults.environment import set_up
 from e2e.faults.runner import Run, seeded
 
@@ -38,8 +38,8 @@ def test_faults_lose_duplicate_and_leave_nothing(
     say(f"faults: CLUSTER_BRIDGE_FAULTS_SEED={seed}")
     native = home.backend is Backend.NATIVE
     chance = random.Random(seed)
-    quick = registry.possible(registry.short(registry.FAULTS), native=native)
-    plan = registry.once(chance.sample(quick, SOME), chance)
+    quick = fault_list.possible(fault_list.short(fault_list.FAULTS), native=native)
+    plan = fault_list.once(chance.sample(quick, SOME), chance)
     settings = settings_from_environment()
     with set_up(home, remote, settings, folder=tmp_path, seed=seed, say=lambda _: None) as stage:
         run = Run(stage, say)

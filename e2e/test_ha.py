@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.bridge import REGISTERED
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
-from e2e.replicas import Relay, Second, Write, account, now, second, writes
-from e2e.soak import Mix
+from e2e.random_load import Mix
+from e2e.standby_replica import Relay, Second, Write, account, now, second, writes
 from e2e.test_soak import auditor_of
-from e2e.workloads import busybox, web
+from e2e.workload_manifests import busybox, web
 
 #: Seconds from the end of a bridge that says nothing to the first write of the next.
 TAKEOVER = 5.0

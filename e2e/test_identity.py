@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, is_ready, wait_for
-from e2e.workloads import pod
+from e2e.workload_manifests import pod
 
 MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 

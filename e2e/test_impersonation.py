@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, usual_options
 from e2e.kubectl import get
 from e2e.service_accounts import OURS
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 
 def _impersonating(cluster: Cluster, path: Path, user: dict[str, Any]) -> Path:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e import image
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Cluster, silent
+from e2e import bridge_image
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster, silent
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import ACCOUNT_SECONDS
 from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
-from e2e.workloads import busybox, shell
+from e2e.workload_manifests import busybox, shell
 
 #: All kinds that an installation is made of.
 KINDS = (
@@ -30,7 +30,7 @@ KINDS = (
 @pytest.fixture(scope="module")
 def loaded(clusters: dict[str, Cluster]) -> str:
     """The bridge's image, made of the sources as they are: home's node has it."""
-    return image.load(clusters["home"], settings_from_environment().cache, silent)
+    return bridge_image.load(clusters["home"], settings_from_environment().cache, silent)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
-from e2e.workloads import BUSYBOX
+from e2e.workload_manifests import BUSYBOX
 
 
 def _job(bridged: Bridged, name: str, command: str, *, restart: str, **spec: Any) -> None:

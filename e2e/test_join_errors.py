@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 from e2e.kubectl import made_by_bridge
 
 #: What the issue promises, in seconds.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from e2e import bridge as bridge_command
+from e2e import bridge_process as bridge_command
 from e2e.conftest import Bridged
-from e2e.workloads import web
+from e2e.workload_manifests import web
 
 
 def test_join_under_another_home_name_ends_with_one_error(

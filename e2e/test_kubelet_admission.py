@@ -6,7 +6,7 @@ from typing import Any
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 
 #: Seconds that the pods which wait may be active.
 DEADLINE = 8

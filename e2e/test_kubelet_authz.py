@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters.certs import Authority
-from e2e.clusters.model import Cluster
+from e2e.clusters.certificates import Authority
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import is_ready, wait_for
 from e2e.kubelet_client import Credentials, endpoint, status_of
-from e2e.workloads import pod
+from e2e.workload_manifests import pod
 
 #: What begins a WebSocket, as a client of exec sends it.
 WEBSOCKET = {

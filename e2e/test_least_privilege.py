@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from bridge.rbac.rbac_manifests import Account
-from e2e import bridge as bridge_command
+from e2e import bridge_process as bridge_command
 from e2e import service_accounts
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited
 from e2e.kubectl import Json, get, get_one, made_by_bridge, wait_for
-from e2e.workloads import busybox, config_map, pod, shell
+from e2e.workload_manifests import busybox, config_map, pod, shell
 
 #: Seconds from a binding to a pod that runs: the bridge tries again each half minute at least.
 BOUND_SECONDS = 60.0

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
-from e2e.workloads import BUSYBOX, busybox, web
+from e2e.workload_manifests import BUSYBOX, busybox, web
 
 
 def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> None:

@@ -9,7 +9,7 @@ import urllib.request
 from e2e.conftest import Bridged
 from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
 from e2e.unmanaged_objects import asked_by_others
-from e2e.workloads import busybox, web
+from e2e.workload_manifests import busybox, web
 from translators import quantity
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.

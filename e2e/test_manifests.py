@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import bridge as bridge_command
-from e2e.clusters import build, recipes
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Cluster, silent
+from e2e import bridge_process as bridge_command
+from e2e.clusters import go_build, go_recipes
+from e2e.clusters.cluster import Cluster, silent
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.versions import DEFAULT_KUBERNETES
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
@@ -44,7 +44,7 @@ Objects = dict[tuple[str, str, str], dict[str, Any]]
 @pytest.fixture(scope="module")
 def helm() -> Path:
     """The program."""
-    return build.programs(recipes.helm(), settings_from_environment().cache, silent) / "helm"
+    return go_build.programs(go_recipes.helm(), settings_from_environment().cache, silent) / "helm"
 
 
 def by_name(text: str) -> Objects:

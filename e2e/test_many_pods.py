@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 
 from e2e.audit import Auditor
-from e2e.bench.output import say
-from e2e.bench.pods import variants
+from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, Request, Requests
-from e2e.bench.pods.load import Crowd, Shape
-from e2e.bench.pods.variants import Pair, Runner, connected
-from e2e.clusters.model import Cluster
+from e2e.bench.pods.load_targets import Pair, Runner, connected
+from e2e.bench.pods.pod_load import Crowd, Shape
+from e2e.bench.report_output import say
+from e2e.clusters.cluster import Cluster
 
 SHAPE = Shape(pods=2000, namespaces=8, references=5, secrets=5)
 #: Empty namespaces go at once: the last audit waits for them.
@@ -46,24 +46,24 @@ async def test_two_thousand_pods_are_created_updated_and_deleted(
     """Nothing is lost, doubled or left, and no pod is written to more often than it must be."""
     async with (
         connected(simulated) as pair,
-        variants.running(variants.BRIDGE, pair, SHAPE, *OPTIONS) as (runner, crowd),
+        load_targets.running(load_targets.BRIDGE, pair, SHAPE, *OPTIONS) as (runner, crowd),
         crowd.watched(),
     ):
         assert runner is not None
         with Auditor(pair.home, pair.remote, node=runner.node) as auditor:
-            counts = pair.requests(variants.BRIDGE)
+            counts = pair.requests(load_targets.BRIDGE)
             say(f"many: {SHAPE.pods} pods")
             await crowd.run()
             await _agreed(auditor, "with all pods Running")
             made, refused = _writes(counts), _refused(counts)
 
-            counts = pair.requests(variants.BRIDGE)
+            counts = pair.requests(load_targets.BRIDGE)
             await _config_maps_follow(pair, crowd)
             await _labels_follow(pair, crowd, runner)
             await _agreed(auditor, "after a change of all pods and ConfigMaps")
             changed = _writes(counts)
 
-            counts = pair.requests(variants.BRIDGE)
+            counts = pair.requests(load_targets.BRIDGE)
             await crowd.delete()
             await _agreed(auditor, "with everything deleted")
             await _all_gone(pair, runner)
@@ -98,7 +98,7 @@ async def _config_maps_follow(pair: Pair, crowd: Crowd) -> None:
 
     async def stale() -> int:
         found = 0
-        for namespace in map(variants.remote_namespace, crowd.namespaces):
+        for namespace in map(load_targets.remote_namespace, crowd.namespaces):
             path = f"/api/v1/namespaces/{namespace}/configmaps/shared-0"
             found += (await pair.in_remote.call("GET", path))["data"]["key"] != "changed"
         return found

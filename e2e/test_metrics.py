@@ -19,14 +19,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bridge.rbac.rbac_manifests import Account
 from e2e import service_accounts
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, is_ready, wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 
-#: Seconds for metrics to be there: two scrapes of metrics-server (`e2e.clusters.metrics`), and that
-#: what a kubelet itself looks at is up to 15 s old.
+#: Seconds until metrics exist: two scrapes of metrics-server (`e2e.clusters.metrics_server`), and
+#: the kubelet's own readings are up to 15 s old.
 METRICS_SECONDS = 120.0
 #: Seconds between two looks at a kubelet, and how many of them are averaged over: a bit more than
 #: two scrapes are apart.

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.bridge import Bridge
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.workloads import BUSYBOX, busybox
+from e2e.workload_manifests import BUSYBOX, busybox
 
 _FOREIGN = f"""
 apiVersion: v1

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from e2e import service_accounts
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import ACCOUNT_SECONDS, Bridged
 from e2e.kubectl import get, get_one, wait_for
-from e2e.workloads import busybox, pod, secret, shell
+from e2e.workload_manifests import busybox, pod, secret, shell
 
 _TEMPLATE = "edge-{namespace}"
 

@@ -10,7 +10,7 @@ import pytest
 from e2e import hostile_tenant
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
-from e2e.workloads import pod, secret, shell
+from e2e.workload_manifests import pod, secret, shell
 
 _LEASE = ("lease", "namespaces.cluster-bridge.io")
 
@@ -112,7 +112,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
 def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     """But for namespaces that stay, since something of others is in them: the next join knows
     them."""
-    from e2e import bridge as command
+    from e2e import bridge_process as command
 
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, uids, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 
 def _there(bridged: Bridged) -> str | None:

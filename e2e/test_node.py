@@ -10,7 +10,7 @@ import pytest
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
-from e2e.workloads import busybox, web
+from e2e.workload_manifests import busybox, web
 
 ZONE = "topology.kubernetes.io/zone"
 DEFAULT_TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}

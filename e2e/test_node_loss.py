@@ -5,7 +5,7 @@ from __future__ import annotations
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
-from e2e.workloads import BUSYBOX, busybox
+from e2e.workload_manifests import BUSYBOX, busybox
 
 #: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
 #: until a kubelet that is back has ended what it should no longer run.

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge as command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as command
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import shell
+from e2e.workload_manifests import shell
 from tests.translators.test_offload_admission_patch import SELECTOR, SPECS, applied
 from translators import offload_admission_patch
 from translators.capacity import pod_requests

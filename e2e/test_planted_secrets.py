@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge as bridge_command
-from e2e.clusters.model import Cluster
+from e2e import bridge_process as bridge_command
+from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 CANARY = "canary-4711"
 

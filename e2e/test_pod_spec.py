@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 from translators.pods.field_rules import rule_for
 
 #: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.

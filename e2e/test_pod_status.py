@@ -6,7 +6,7 @@ import json
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, is_ready, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 
 def _pod(bridged: Bridged, name: str) -> Json:

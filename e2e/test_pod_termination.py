@@ -6,7 +6,7 @@ import json
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
-from e2e.workloads import BUSYBOX, busybox
+from e2e.workload_manifests import BUSYBOX, busybox
 
 #: A pod that does not go by itself: its grace is what ends it.
 STUBBORN = "trap : TERM; while true; do sleep 1; done"

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 #: Seconds until a creation that failed again and again is tried once more: the bridge's longest
 #: wait is a minute.

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
-from e2e.workloads import config_map, pod, secret, shell
+from e2e.workload_manifests import config_map, pod, secret, shell
 
 #: Seconds from an edit at home to the edit in the remote: one, and time for two runs of kubectl
 #: on a busy machine.

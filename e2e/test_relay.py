@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
-from e2e.disconnected_networks import without_routes
+from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import AGNHOST, BUSYBOX
+from e2e.workload_manifests import AGNHOST, BUSYBOX
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
 #: Seconds until a Service has lost the pods of a remote that is cut off.

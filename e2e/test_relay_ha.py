@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bridge import REGISTERED
+from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import wait_for
-from e2e.replicas import Second, second
+from e2e.standby_replica import Second, second
 from e2e.test_relay import (
     Asking,
     address,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bridge import REGISTERED
-from e2e.clusters.model import Cluster
-from e2e.clusters.shell import run
+from e2e.bridge_process import REGISTERED
+from e2e.clusters.cluster import Cluster
+from e2e.clusters.run_command import run
 from e2e.conftest import Bridged
-from e2e.disconnected_networks import without_routes
+from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.replicas import Second, second
+from e2e.standby_replica import Second, second
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices
-from e2e.workloads import AGNHOST
+from e2e.workload_manifests import AGNHOST
 
 _WEB = """
 apiVersion: v1

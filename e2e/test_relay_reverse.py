@@ -19,18 +19,18 @@ from pathlib import Path
 
 import pytest
 
-from e2e import image
-from e2e.bridge import REGISTERED
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Cluster, silent
+from e2e import bridge_image
+from e2e.bridge_process import REGISTERED
+from e2e.clusters.cluster import Cluster, silent
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged
-from e2e.disconnected_networks import without_routes
+from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
 from e2e.pod_processes import processes
-from e2e.replicas import Second, second
+from e2e.standby_replica import Second, second
 from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 
 #: The relay pods, and the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
@@ -51,7 +51,7 @@ _BOUND = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 @pytest.fixture(scope="module")
 def loaded(clusters: dict[str, Cluster]) -> str:
     """The bridge's image, made of the sources as they are: the remote's node has it."""
-    return image.load(clusters["remote"], settings_from_environment().cache, silent)
+    return bridge_image.load(clusters["remote"], settings_from_environment().cache, silent)
 
 
 @pytest.fixture(autouse=True)
@@ -309,7 +309,7 @@ def test_bridge_in_homes_cluster_reaches_homes_pods(
     it = installing
     # The bridge is one of home's pods, and nothing here hides it behind home's node.
     it.remote.route_pods(it.home, routed=True)
-    image.load(it.home, settings_from_environment().cache, silent)
+    bridge_image.load(it.home, settings_from_environment().cache, silent)
     joined = it.join("--network", "relay", "--relay-image", loaded, "--replicas", "1")
     assert joined.returncode == 0, joined.stderr
     near = deployment("web", "near", it.home.node_names[0], 1)

@@ -21,9 +21,9 @@ import aiohttp
 import grpc
 import pytest
 
-from e2e import image
-from e2e.clusters.fixture import settings_from_environment
-from e2e.clusters.model import Cluster, silent
+from e2e import bridge_image
+from e2e.clusters.cluster import Cluster, silent
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, wait_for
 from e2e.test_relay import (
@@ -100,7 +100,7 @@ def serving(node: str, name: str, image: str, script: str) -> str:
 @pytest.fixture(scope="module")
 def python(clusters: dict[str, Cluster]) -> str:
     """An image with a Python and aiohttp: the remote's node has it."""
-    return image.load(clusters["remote"], settings_from_environment().cache, silent)
+    return bridge_image.load(clusters["remote"], settings_from_environment().cache, silent)
 
 
 @pytest.mark.join("--network=relay")

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from e2e.clusters import build
-from e2e.clusters.model import Settings
-from e2e.clusters.recipes import Recipe
+from e2e.clusters import go_build
+from e2e.clusters.cluster import Settings
+from e2e.clusters.go_recipes import Recipe
 from e2e.kubectl import Json
 from translators.capacity import pod_requests
 from translators.quantity import QuantityError, format_quantity, parse_quantity
@@ -98,7 +98,7 @@ def ask() -> Iterator[Ask]:
         programs=((name, "."),),
         source=_SOURCE,
     )
-    program = build.programs(recipe, chosen.cache, print) / name
+    program = go_build.programs(recipe, chosen.cache, print) / name
     with subprocess.Popen(
         [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge as bridge_command
+from e2e import bridge_process as bridge_command
 from e2e import service_accounts
-from e2e.bridge import REGISTERED, Bridge
+from e2e.bridge_process import REGISTERED, Bridge
 from e2e.clusters import specs
-from e2e.clusters.fixture import running, settings_from_environment
-from e2e.clusters.model import Backend, Cluster
+from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.pytest_fixture import running, settings_from_environment
 from e2e.conftest import Bridged, joined, usual_options
 from e2e.kubectl import Json, get, uids, wait_for
-from e2e.replicas import now, writes
 from e2e.restored_home import restored, saved
-from e2e.workloads import busybox, web
+from e2e.standby_replica import now, writes
+from e2e.workload_manifests import busybox, web
 
 #: What a refused bridge shows.
 _ID = re.compile(r"--take-over-claim ([0-9a-f]{16})")

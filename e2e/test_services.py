@@ -7,10 +7,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import web
+from e2e.workload_manifests import web
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, wait_for
 from e2e.kubelet_client import Credentials, endpoint, is_signed_by
-from e2e.workloads import pod
+from e2e.workload_manifests import pod
 
 pytestmark = pytest.mark.join("--serving-certificate", "csr")
 

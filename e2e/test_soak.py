@@ -15,9 +15,9 @@ import pytest
 from e2e.audit import Auditor, Finding
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
-from e2e.soak import Mix, jobs_are_done
+from e2e.random_load import Mix, jobs_are_done
 from e2e.unmanaged_objects import objects_of_others
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 SECONDS = float(os.environ.get("CLUSTER_BRIDGE_SOAK_SECONDS") or 30)
 #: The mix, and what comes before and after it.

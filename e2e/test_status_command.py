@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e import bridge as bridge_command
-from e2e import browser, terminal
-from e2e.bridge import BRIDGE
+from e2e import bridge_process as bridge_command
+from e2e import browser, command_terminal
+from e2e.bridge_process import BRIDGE
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 from translators.timestamps import parse_time
 
 #: What somebody may write into the status of a Node, to be shown.
@@ -172,7 +172,7 @@ def _kept(picture: bytes) -> None:
 
 def _watched_on_a_terminal(bridged: Bridged) -> None:
     command = (BRIDGE, "status", bridged.node, "--watch")
-    with terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
+    with command_terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
         end = shown.until(f"{bridged.node}: Ready")
         assert "\x1b[" in shown.raw
         assert "├──" in shown.text
@@ -183,14 +183,14 @@ def _watched_on_a_terminal(bridged: Bridged) -> None:
     assert "Traceback" not in shown.text
 
     env = {"KUBECONFIG": str(bridged.home.kubeconfig), "NO_COLOR": "1"}
-    with terminal.opened((BRIDGE, "status", bridged.node), env) as plain:
+    with command_terminal.opened((BRIDGE, "status", bridged.node), env) as plain:
         plain.until("the remote's kubelets")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.raw)
 
 
 def _page_at_this_machine(bridged: Bridged) -> None:
     command = (BRIDGE, "status", bridged.node, "--page")
-    with terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
+    with command_terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
         shown.until("until Ctrl-C")
         found = re.search(r"http://127\.0\.0\.1:\d+/\S+/bridge/", shown.text)
         assert found

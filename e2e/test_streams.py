@@ -21,7 +21,7 @@ import pytest
 from e2e.conftest import TEST_SECONDS, Bridged
 from e2e.kubectl import get_one, wait_for
 from e2e.kubectl_streams import Terminal, command, forwarded, protocol, run, running
-from e2e.workloads import BUSYBOX, pod, shell, web
+from e2e.workload_manifests import BUSYBOX, pod, shell, web
 
 MANY_BYTES = 100_000_000
 

@@ -7,7 +7,7 @@ import pytest
 from e2e import hostile_tenant
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
-from e2e.workloads import pod, secret, shell
+from e2e.workload_manifests import pod, secret, shell
 
 
 def _reason(bridged: Bridged, name: str) -> str:

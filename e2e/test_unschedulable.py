@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 from translators.timestamps import parse_time
 
 RACK = "example.com/rack"

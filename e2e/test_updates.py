@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import CommandFailed
-from e2e.clusters.model import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
-from e2e.workloads import BUSYBOX, config_map, pod, shell
+from e2e.workload_manifests import BUSYBOX, config_map, pod, shell
 
 #: The same program by another name.
 OTHER_BUSYBOX = "docker.io/library/busybox:1.37"

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from e2e.conftest import Bridged
 from e2e.kubectl import get, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 from translators import quantity
 
 

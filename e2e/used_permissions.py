@@ -25,7 +25,7 @@ from bridge.rbac.permissions import ALL_RESOURCES, Permission
 from e2e import service_accounts
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
-from e2e.clusters.fixture import settings_from_environment
+from e2e.clusters.pytest_fixture import settings_from_environment
 
 #: How namespaces of home begin whose rights are a test's matter.
 UNBOUND = "unbound-"

@@ -7,6 +7,6 @@ clusters for them, and watches pods meanwhile, since what ran twice shows in no 
 """
 
 from e2e.audit.auditor import Auditor
-from e2e.audit.model import Finding, Kind
+from e2e.audit.findings import Finding, Kind
 
 __all__ = ["Auditor", "Finding", "Kind"]

@@ -15,13 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from e2e.audit.copies import check_copies, check_namespaces
-from e2e.audit.history import History
-from e2e.audit.model import LABEL_NODE, Finding, Json, is_ours, of_kind
-from e2e.audit.pods import check_pods
-from e2e.audit.unmanaged import Seen, check_foreign, check_home, snapshot
+from e2e.audit.copied_objects import check_copies, check_namespaces
+from e2e.audit.findings import LABEL_NODE, Finding, Json, is_ours, of_kind
+from e2e.audit.pod_history import History
+from e2e.audit.pod_pairs import check_pods
+from e2e.audit.unmanaged_changes import Seen, check_foreign, check_home, snapshot
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import ClusterError
-from e2e.clusters.model import Cluster
 from e2e.kubectl import get_one, read
 
 #: The kinds that a bridge makes or could touch.

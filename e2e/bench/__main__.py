@@ -16,18 +16,18 @@ from typing import Annotated, Any
 
 import typer
 
-from e2e import image
-from e2e.bench import memory as memory_measures
-from e2e.bench import performance_page, tables
-from e2e.bench import relay as carried
+from e2e import bridge_image
+from e2e.bench import memory_savings as memory_measures
+from e2e.bench import performance_page, report_tables
+from e2e.bench import relay_forward as carried
 from e2e.bench import relay_reverse as back
 from e2e.bench import streams as bench
-from e2e.bench.output import Plot, measured, print_reports, say, with_targets
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
+from e2e.bench.report_output import Plot, measured, print_reports, say, with_targets
 from e2e.bench.suites import SUITES, Streams
 from e2e.clusters import Settings, down, find, specs, up
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 app.add_typer(pods)
@@ -79,7 +79,7 @@ def relay_back(
     """The same from the remote to home's pods, through a relay pod of the bridge's image."""
     wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
-        made = image.load(remote, Settings(prefix=prefix).cache, say)
+        made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
         add(with_targets(back.run(home, remote, wanted, say, log, image=made).as_json()))
 
 
@@ -121,7 +121,7 @@ def table(
     found = [
         part
         for file in reports
-        for part in tables.parts(json.loads(file.read_text()))
+        for part in report_tables.parts(json.loads(file.read_text()))
         if "figures" in part
     ]
     if write:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from e2e.bench.tables import cell_of, grid, title
+from e2e.bench.report_tables import cell_of, grid, title
 from e2e.bench.targets import RELAY, TARGETS, Target, Verdict, verdict
 
 FILE = Path(__file__).parents[2] / "docs" / "development" / "performance.md"

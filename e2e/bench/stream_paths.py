@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from kubernetes import config
 from websocket import WebSocket, create_connection
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 
 #: Seconds for an answer on a busy machine.
 PATIENCE = 60.0

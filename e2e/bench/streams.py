@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from e2e.bench.figures import Report
+from e2e.bench.report import Report
 from e2e.bench.stream_measurements import MEASURES, SCRIPT, Measure
 from e2e.bench.stream_paths import Way
-from e2e.bridge import Bridge
-from e2e.clusters.model import Cluster
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
 from e2e.kubectl import wait_for
-from e2e.workloads import pod, shell
+from e2e.workload_manifests import pod, shell
 
 BRIDGE, DIRECT, HOME = "bridge", "direct", "home"
 NODE, NAMESPACE, POD = "bench", "bench", "bench"
@@ -190,7 +190,7 @@ def _pods(home: Cluster) -> Iterator[str]:
 
 
 def as_report(found: Json) -> Json:
-    """The report as every benchmark prints it: `e2e.bench.figures`."""
+    """The report as every benchmark prints it: `e2e.bench.report`."""
     made = Report("streams", {"rounds": found["rounds"], "bytes": found["bytes"]})
     for name, measure in found["measures"].items():
         for way, rounds in measure["rounds"].items():

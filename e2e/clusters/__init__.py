@@ -25,9 +25,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from e2e.clusters import kind, native
-from e2e.clusters.build import locked
-from e2e.clusters.errors import ClusterError, InvalidRequest
-from e2e.clusters.model import (
+from e2e.clusters.cluster import (
     DEFAULT_NAMES,
     DEFAULT_PREFIX,
     Backend,
@@ -38,7 +36,9 @@ from e2e.clusters.model import (
     Settings,
     silent,
 )
-from e2e.clusters.record import Record, read_all
+from e2e.clusters.cluster_record import Record, read_all
+from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.go_build import locked
 from e2e.clusters.versions import KubernetesVersion
 
 __all__ = [

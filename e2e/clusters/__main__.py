@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 
 from e2e import clusters as api
-from e2e.clusters.errors import ClusterError, InvalidRequest
-from e2e.clusters.model import (
+from e2e.clusters.cluster import (
     DEFAULT_NETWORK,
     DEFAULT_PREFIX,
     Backend,
@@ -25,6 +24,7 @@ from e2e.clusters.model import (
     Settings,
     parse_nodes,
 )
+from e2e.clusters.errors import ClusterError, InvalidRequest
 from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES, KubernetesVersion
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)

@@ -1,9 +1,9 @@
 """Clusters in Docker, by `kind`: containers are their nodes, one of each unless more are asked for.
 
-The engine is the one that answers, or a private one (`e2e.clusters.engine`); the node image the
-published one, or one that is put together here (`e2e.clusters.node_image`). The program is taken
-from PATH, or built once. All clusters are on kind's own Docker network, so their nodes reach each
-other; routes to each other's pods are added in the nodes, and on this machine
+The Docker engine is the one that answers, or a private one (`e2e.clusters.docker_engine`); the
+node image is the published one, or one composed here (`e2e.clusters.node_image`). The program is
+taken from PATH, or built once. All clusters are on kind's own Docker network, so their nodes reach
+each other; routes to each other's pods are added in the nodes, and on this machine
 (`e2e.clusters.kind_routes`). A kubeconfig names the node's address, which is the same from this
 machine and from the other cluster.
 """
@@ -19,18 +19,21 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters import build, images, kind_routes, network, node, node_image, packages, recipes
-from e2e.clusters import engine as engines
+from e2e.clusters import docker_engine as engines
+from e2e.clusters import (
+    go_build,
+    go_recipes,
+    image_archives,
+    kind_routes,
+    native_network,
+    native_node,
+    node_image,
+    system_packages,
+)
 from e2e.clusters.addresses import Plan, free_index, free_slot
 from e2e.clusters.cgroups import hierarchies
-from e2e.clusters.control_plane import AUDIT_LOG, AUDIT_POLICY
-from e2e.clusters.engine import Engine
-from e2e.clusters.errors import ClusterError, CommandFailed, StartFailed
-from e2e.clusters.kind_config import AUDIT_POLICY_FILE, cluster_config, named_after
-from e2e.clusters.kind_control import KindControl
-from e2e.clusters.model import Backend, Cluster, ClusterSpec, Progress, Settings
-from e2e.clusters.node_image import NodeImage
-from e2e.clusters.record import (
+from e2e.clusters.cluster import Backend, Cluster, ClusterSpec, Progress, Settings
+from e2e.clusters.cluster_record import (
     Record,
     forget,
     forget_set,
@@ -39,7 +42,13 @@ from e2e.clusters.record import (
     slots,
     write_slot,
 )
-from e2e.clusters.shell import run
+from e2e.clusters.docker_engine import Engine
+from e2e.clusters.errors import ClusterError, CommandFailed, StartFailed
+from e2e.clusters.kind_config import AUDIT_POLICY_FILE, cluster_config, named_after
+from e2e.clusters.kind_control import KindControl
+from e2e.clusters.native_control_plane import AUDIT_LOG, AUDIT_POLICY
+from e2e.clusters.node_image import NodeImage
+from e2e.clusters.run_command import run
 
 _CREATE_TIMEOUT = 300.0
 _SETTLE_TIMEOUT = 120.0
@@ -74,7 +83,7 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
         engine = engines.ensure(settings.cache, say)
         image = node_image.choose(engine, settings, say)
         if os.geteuid() == 0:
-            node.allow_watchers(say)
+            native_node.allow_watchers(say)
         for spec in specs:
             _have(engine, tools, settings, spec, image=image, say=say)
         clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
@@ -148,23 +157,25 @@ def find(settings: Settings, record: Record) -> Cluster:
 
 def _provision(settings: Settings, say: Progress) -> _Tools:
     if os.geteuid() == 0:
-        packages.ensure(packages.TEST_IMAGES, say)
+        system_packages.ensure(system_packages.TEST_IMAGES, say)
     programs = _programs(settings, say)
-    archive = images.archive_of_test_images(settings.cache, programs, say)
+    archive = image_archives.archive_of_test_images(settings.cache, programs, say)
     return _Tools(_program(settings, say), archive)
 
 
 def _programs(settings: Settings, say: Progress) -> Path:
     """The folder of kubectl and agnhost: that of all components, where these were built."""
-    whole = recipes.kubernetes(settings.kubernetes)
+    whole = go_recipes.kubernetes(settings.kubernetes)
     built = (settings.cache / "bin" / whole.folder).exists()
-    recipe = whole if built else recipes.tools(settings.kubernetes)
-    return build.programs(recipe, settings.cache, say)
+    recipe = whole if built else go_recipes.tools(settings.kubernetes)
+    return go_build.programs(recipe, settings.cache, say)
 
 
 def _program(settings: Settings, say: Progress) -> Path:
     found = shutil.which("kind")
-    return Path(found) if found else build.programs(recipes.kind(), settings.cache, say) / "kind"
+    return (
+        Path(found) if found else go_build.programs(go_recipes.kind(), settings.cache, say) / "kind"
+    )
 
 
 def _kubectl(settings: Settings, record: Record) -> Path:
@@ -206,10 +217,10 @@ def _have_slot(settings: Settings) -> None:
     """Give the set addresses for pods and Services that no other set has."""
     if read_slot(settings) is not None:
         return
-    with build.locked(settings.state_root / ".addresses.lock"):
+    with go_build.locked(settings.state_root / ".addresses.lock"):
         taken = slots(settings)
         if shutil.which("ip") is not None:
-            taken += network.networks_in_use()
+            taken += native_network.networks_in_use()
         write_slot(settings, free_slot(settings.network, taken))
 
 

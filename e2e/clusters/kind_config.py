@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from e2e.clusters.addresses import Plan
-from e2e.clusters.control_plane import API_BURST, API_QPS, AUDIT_LOG, AUTOSCALER_PERIOD
 from e2e.clusters.errors import InvalidRequest
+from e2e.clusters.native_control_plane import API_BURST, API_QPS, AUDIT_LOG, AUTOSCALER_PERIOD
 from e2e.clusters.versions import KubernetesVersion
 
 AUDIT_POLICY_FILE = "audit-policy.yaml"

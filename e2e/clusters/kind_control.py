@@ -1,4 +1,4 @@
-"""What can be done to a cluster of kind while it runs: see `e2e.clusters.model.Control`.
+"""What can be done to a cluster of kind while it runs: see `e2e.clusters.cluster.Control`.
 
 The control plane's parts are static pods of the node, kubelet and containerd its services. A static
 pod is stopped by moving its manifest away, a service by systemd; both are ended by force where they
@@ -12,14 +12,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import build, metrics, network, recipes
-from e2e.clusters import engine as engines
-from e2e.clusters.control_plane import METRICS
-from e2e.clusters.engine import Engine
+from e2e.clusters import docker_engine as engines
+from e2e.clusters import go_build, go_recipes, metrics_server, native_network
+from e2e.clusters.cluster import Progress
+from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import StartFailed
-from e2e.clusters.model import Progress
+from e2e.clusters.native_control_plane import METRICS
 from e2e.clusters.processes import POLL
-from e2e.clusters.shell import run
+from e2e.clusters.run_command import run
 
 NODE_SUFFIX = "-control-plane"
 _WORKER_SUFFIX = "-worker"
@@ -143,7 +143,7 @@ class KindControl:
         hop = engines.hop(self.engine)
         if hop is not None and via == engines.host_address(self.engine):
             # This machine lies behind the engine's namespace, which is the nodes' gateway.
-            network.batch([f"route replace {pods} via {via}"], namespace=hop.namespace)
+            native_network.batch([f"route replace {pods} via {via}"], namespace=hop.namespace)
             via = self.inside("ip", "route", "show", "default").split()[2]
         way = (pods, "via", via) if via is not None else ("unreachable", pods)
         for node in self.nodes:
@@ -175,14 +175,16 @@ class KindControl:
 
     def serve_metrics(self, say: Progress) -> None:
         if not self._succeeds("test", "-e", _METRICS_UNIT):
-            folder = build.programs(recipes.metrics_server(), self.cache, say)
+            folder = go_build.programs(go_recipes.metrics_server(), self.cache, say)
             program = f"/usr/local/bin/{METRICS}"
             self.engine.docker("cp", folder / METRICS, f"{self.node}:{program}")
-            words = metrics.command(program, "/etc/kubernetes/admin.conf", f"/var/lib/{METRICS}")
+            words = metrics_server.command(
+                program, "/etc/kubernetes/admin.conf", f"/var/lib/{METRICS}"
+            )
             unit = f"[Service]\nExecStart={' '.join(map(str, words))}\nRestart=on-failure\n"
             self.inside("sh", "-c", f"cat >{_METRICS_UNIT}", text=unit)
             self.inside("systemctl", "daemon-reload")
-            for path, body in metrics.objects(self._address()):
+            for path, body in metrics_server.objects(self._address()):
                 self._kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
         self.start(METRICS)
         deadline = time.monotonic() + _METRICS_TIMEOUT

@@ -13,11 +13,11 @@ import contextlib
 from collections.abc import Mapping
 from ipaddress import IPv4Network
 
-from e2e.clusters import network
-from e2e.clusters.engine import Hop
+from e2e.clusters import native_network
+from e2e.clusters.cluster import Progress
+from e2e.clusters.docker_engine import Hop
 from e2e.clusters.errors import CommandFailed, MissingTool
-from e2e.clusters.model import Progress
-from e2e.clusters.shell import run
+from e2e.clusters.run_command import run
 
 
 def have(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> None:
@@ -28,11 +28,11 @@ def have(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> 
     :raises CommandFailed: a private engine's namespace takes no route.
     """
     if hop is not None:
-        network.batch(_routes(ways), namespace=hop.namespace)
-        network.batch(_routes(dict.fromkeys(ways, str(hop.address))))
+        native_network.batch(_routes(ways), namespace=hop.namespace)
+        native_network.batch(_routes(dict.fromkeys(ways, str(hop.address))))
         return
     try:
-        network.batch(_routes(ways))
+        native_network.batch(_routes(ways))
     except (CommandFailed, MissingTool) as error:
         say(
             f"{name}: this machine has no way to its pods ({error.what}): what runs here reaches "

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.clusters.errors import StartFailed
-from e2e.clusters.layout import Site
-from e2e.clusters.recipes import KWOK_STAGES
+from e2e.clusters.go_recipes import KWOK_STAGES
+from e2e.clusters.native_site import Site
 
 KWOK = "kwok"
 COMPONENTS = (KWOK,)

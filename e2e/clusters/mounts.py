@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from e2e.clusters.shell import run
+from e2e.clusters.run_command import run
 
 MOUNTS = Path("/proc/self/mountinfo")
 

@@ -14,24 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from e2e.clusters import coredns as dns
 from e2e.clusters import (
-    build,
-    control_plane,
-    dns,
-    images,
+    go_build,
+    go_recipes,
+    image_archives,
     kwok,
-    metrics,
-    network,
-    node,
-    packages,
-    recipes,
+    metrics_server,
+    native_control_plane,
+    native_network,
+    native_node,
+    system_packages,
 )
 from e2e.clusters.addresses import Plan, free_index, free_slot
-from e2e.clusters.errors import ClusterError, InvalidRequest
-from e2e.clusters.layout import Site
-from e2e.clusters.model import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
-from e2e.clusters.mounts import unmount_below
-from e2e.clusters.record import (
+from e2e.clusters.cluster import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
+from e2e.clusters.cluster_record import (
     Record,
     forget,
     forget_set,
@@ -40,6 +37,9 @@ from e2e.clusters.record import (
     slots,
     write_slot,
 )
+from e2e.clusters.errors import ClusterError, InvalidRequest
+from e2e.clusters.mounts import unmount_below
+from e2e.clusters.native_site import Site
 from e2e.clusters.versions import KubernetesVersion
 
 # Controllers have made these when the cluster is of use: a pod cannot be created before.
@@ -59,7 +59,7 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class NativeControl:
-    """See `e2e.clusters.model.Control`."""
+    """See `e2e.clusters.cluster.Control`."""
 
     site: Site
 
@@ -91,11 +91,11 @@ class NativeControl:
     def load(self, archive: Path) -> None:
         if self.site.spec.nodes is Nodes.SIMULATED:
             raise InvalidRequest("a simulated node has no images", where=self.site.spec.name)
-        node.load(self.site, archive)
+        native_node.load(self.site, archive)
 
     def serve_metrics(self, say: Progress) -> None:
-        folder = build.programs(recipes.metrics_server(), self.site.settings.cache, say)
-        metrics.start(self.site, folder)
+        folder = go_build.programs(go_recipes.metrics_server(), self.site.settings.cache, say)
+        metrics_server.start(self.site, folder)
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
@@ -104,26 +104,26 @@ def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -
     :raises MissingTool: something is absent and cannot be installed from here.
     :raises BuildFailed: a program does not compile.
     """
-    with build.locked(settings.cache / ".provision.lock"):
+    with go_build.locked(settings.cache / ".provision.lock"):
         return _provision(settings, specs, say)
 
 
 def _provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
     real = any(spec.nodes is Nodes.REAL for spec in specs)
     simulated = any(spec.nodes is Nodes.SIMULATED for spec in specs)
-    packages.ensure(packages.NETWORK + (packages.NODE if real else ()), say)
+    system_packages.ensure(system_packages.NETWORK + (system_packages.NODE if real else ()), say)
     cache = settings.cache
-    kubernetes = build.programs(recipes.kubernetes(settings.kubernetes), cache, say)
+    kubernetes = go_build.programs(go_recipes.kubernetes(settings.kubernetes), cache, say)
     archive = None
     if real:
-        packages.require_overlay()
-        node.allow_watchers(say)
-        archive = images.archive_of_test_images(cache, kubernetes, say)
+        system_packages.require_overlay()
+        native_node.allow_watchers(say)
+        archive = image_archives.archive_of_test_images(cache, kubernetes, say)
     return Tools(
         kubernetes=kubernetes,
-        etcd=build.programs(recipes.etcd(), cache, say),
-        coredns=build.programs(recipes.coredns(), cache, say) if real else None,
-        kwok=build.programs(recipes.kwok(), cache, say) if simulated else None,
+        etcd=go_build.programs(go_recipes.etcd(), cache, say),
+        coredns=go_build.programs(go_recipes.coredns(), cache, say) if real else None,
+        kwok=go_build.programs(go_recipes.kwok(), cache, say) if simulated else None,
         images=archive,
     )
 
@@ -171,7 +171,7 @@ def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
     _in_parallel(sites, _remove)
     slot = read_slot(settings)
     if slot is not None and not read_all(settings):
-        network.delete_bridge(network.bridge_name(settings.prefix))
+        native_network.delete_bridge(native_network.bridge_name(settings.prefix))
         forget_set(settings)
 
 
@@ -182,7 +182,7 @@ def find(settings: Settings, record: Record) -> Cluster:
 
 def handle(site: Site) -> Cluster:
     """The handle of a cluster."""
-    folder = recipes.kubernetes(site.settings.kubernetes).folder
+    folder = go_recipes.kubernetes(site.settings.kubernetes).folder
     return Cluster(
         name=site.spec.name,
         backend=Backend.NATIVE,
@@ -196,7 +196,7 @@ def handle(site: Site) -> Cluster:
         host_address=str(site.plan.host),
         kubectl_path=site.settings.cache / "bin" / folder / "kubectl",
         control=NativeControl(site),
-        audit_log=site.folder / control_plane.AUDIT_LOG,
+        audit_log=site.folder / native_control_plane.AUDIT_LOG,
     )
 
 
@@ -214,22 +214,22 @@ def _site(settings: Settings, record: Record) -> Site:
 
 def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
     """Give addresses to the set and to each cluster, and remember them."""
-    with build.locked(network.ADDRESS_LOCK):
+    with go_build.locked(native_network.ADDRESS_LOCK):
         slot = read_slot(settings)
         if slot is None:
-            bridge = network.bridge_name(settings.prefix)
-            if network.exists(bridge):
+            bridge = native_network.bridge_name(settings.prefix)
+            if native_network.exists(bridge):
                 raise InvalidRequest(
                     f"there is an interface {bridge} already, which these clusters did not make",
                     where=f"--prefix {settings.prefix}",
                     next_step="take another prefix, or the --state-dir it was made with",
                 )
             # What kind's clusters have is not to be seen on this machine.
-            taken = [*network.networks_in_use(), *slots(settings)]
+            taken = [*native_network.networks_in_use(), *slots(settings)]
             slot = free_slot(settings.network, taken)
             write_slot(settings, slot)
         # The address on the bridge is what tells other sets that the slot is taken.
-        network.create_bridge(network.bridge_name(settings.prefix), Plan(slot, 0))
+        native_network.create_bridge(native_network.bridge_name(settings.prefix), Plan(slot, 0))
     for spec in specs:
         records = read_all(settings)
         if spec.name not in records:
@@ -246,23 +246,25 @@ def _ready(site: Site) -> bool:
 def _start(site: Site, tools: Tools, say: Progress) -> None:
     started = time.monotonic()
     name = site.spec.name
-    control_plane.write_credentials(site)
+    native_control_plane.write_credentials(site)
     with ThreadPoolExecutor(1) as pool:
         runtime = None
         if tools.images is not None and site.spec.nodes is Nodes.REAL:
-            runtime = pool.submit(node.start_containerd, site, images.PAUSE, tools.images)
-        control_plane.start(site, tools.kubernetes, tools.etcd)
+            runtime = pool.submit(
+                native_node.start_containerd, site, image_archives.PAUSE, tools.images
+            )
+        native_control_plane.start(site, tools.kubernetes, tools.etcd)
         if runtime is not None:
             runtime.result()
     say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
     if site.spec.nodes is Nodes.REAL and tools.coredns is not None:
-        node.start(site, tools.kubernetes)
+        native_node.start(site, tools.kubernetes)
         dns.start(site, tools.coredns)
     elif tools.kwok is not None:
         kwok.start(site, tools.kwok)
     _wait_for_nodes(site)
     api = site.api
-    first = [control_plane.CONTROLLERS]
+    first = [native_control_plane.CONTROLLERS]
     site.wait("the default account", lambda: api.exists(_DEFAULT_ACCOUNT), first, 60)
     api.close()
     replace(read_all(site.settings)[name], ready=True).write(site.settings)
@@ -275,16 +277,16 @@ def _mend(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    parts = (control_plane, node, dns, kwok, metrics)
+    parts = (native_control_plane, native_node, dns, kwok, metrics_server)
     order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]
     for component in ended:
         say(f"{site.spec.name}: {component} had ended, starting it again")
         site.supervisor.start_again(component)
-        if component == control_plane.API_SERVER:
+        if component == native_control_plane.API_SERVER:
             api = site.api
-            site.wait("it was ready", api.ready, [component], control_plane.START_TIMEOUT)
+            site.wait("it was ready", api.ready, [component], native_control_plane.START_TIMEOUT)
             api.close()
     if ended:
         _wait_for_nodes(site)
@@ -292,7 +294,7 @@ def _mend(site: Site, say: Progress) -> None:
 
 def _wait_for_nodes(site: Site) -> None:
     if site.spec.nodes is Nodes.REAL:
-        node.wait(site)
+        native_node.wait(site)
         dns.wait(site)
     else:
         kwok.wait(site)
@@ -311,7 +313,7 @@ def _remove(site: Site) -> None:
     site.cgroups.kill()
     unmount_below(site.folder)
     site.network.delete()
-    node.clean(site)
+    native_node.clean(site)
     site.cgroups.remove()
     forget(site.settings, site.spec.name)
 

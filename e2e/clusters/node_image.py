@@ -24,15 +24,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import build, node_image_prune, packages, recipes
-from e2e.clusters.build import locked
-from e2e.clusters.engine import Engine
+from e2e.clusters import go_build, go_recipes, node_image_prune, system_packages
+from e2e.clusters.cluster import Progress, Settings
+from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import CommandFailed, MissingTool
-from e2e.clusters.model import Progress, Settings
+from e2e.clusters.go_build import locked
+from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.mounts import unmount_below
 from e2e.clusters.node_preload import Parts, preload
-from e2e.clusters.shell import run
-from e2e.clusters.toolchain import OLDEST, find_go
+from e2e.clusters.run_command import run
 from e2e.clusters.versions import COREDNS, ETCD, KIND, KubernetesVersion
 
 AUTO, STOCK, LOCAL = "auto", "stock", "local"
@@ -110,8 +110,8 @@ Restart=on-failure
 [Install]
 WantedBy=multi-user.target
 """
-# Routed and not bridged, as natively (see `e2e.clusters.node`); what leaves the node does so with
-# its address, as with kindnetd.
+# Routed and not bridged, as natively (see `e2e.clusters.native_node`); packets that leave the node
+# have its address, as with kindnetd.
 _POD_NETWORK_CONFIG = {
     "cniVersion": "0.4.0",
     "name": "pod-network",
@@ -219,7 +219,7 @@ def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
             next_step="have that image pulled or loaded, or run this as root",
         )
     started = time.monotonic()
-    packages.ensure(packages.NODE_IMAGE, say)
+    system_packages.ensure(system_packages.NODE_IMAGE, say)
     parts = _parts(settings, say)
     settings.cache.mkdir(parents=True, exist_ok=True)
     say(f"putting {name} together (once: the Docker engine keeps it)")
@@ -240,11 +240,11 @@ def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
 def _parts(settings: Settings, say: Progress) -> Parts:
     cache, version = settings.cache, settings.kubernetes
     return Parts(
-        kubernetes=build.programs(recipes.kubernetes(version), cache, say),
-        kubeadm=build.programs(recipes.kubeadm(version), cache, say),
-        etcd=build.programs(recipes.etcd(), cache, say),
-        coredns=build.programs(recipes.kubeadm_coredns(), cache, say),
-        kind=find_go(cache, OLDEST, say).fetch(recipes.kind().module, KIND).folder,
+        kubernetes=go_build.programs(go_recipes.kubernetes(version), cache, say),
+        kubeadm=go_build.programs(go_recipes.kubeadm(version), cache, say),
+        etcd=go_build.programs(go_recipes.etcd(), cache, say),
+        coredns=go_build.programs(go_recipes.kubeadm_coredns(), cache, say),
+        kind=find_go(cache, OLDEST, say).fetch(go_recipes.kind().module, KIND).folder,
     )
 
 
@@ -281,7 +281,7 @@ def _install_node(root: Path, parts: Parts, version: KubernetesVersion) -> None:
     plugins = root / "opt/cni/bin"
     plugins.mkdir(parents=True)
     for plugin in _CNI_PLUGINS:
-        shutil.copy2(root / packages.CNI_PLUGINS.relative_to("/") / plugin, plugins / plugin)
+        shutil.copy2(root / system_packages.CNI_PLUGINS.relative_to("/") / plugin, plugins / plugin)
     (root / "etc/kubernetes/manifests").mkdir(parents=True)
     _write(root / "kind/version", str(version))
     _write(root / "kind/manifests/default-cni.yaml", _CNI_MANIFEST)

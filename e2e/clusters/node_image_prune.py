@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from e2e.clusters.engine import Engine
-from e2e.clusters.model import Progress
+from e2e.clusters.cluster import Progress
+from e2e.clusters.docker_engine import Engine
 from e2e.clusters.mounts import unmount_below
 from translators.timestamps import parse_time
 

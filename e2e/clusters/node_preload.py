@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import images
-from e2e.clusters.build import go_program
+from e2e.clusters import image_archives
+from e2e.clusters.cluster import Progress, Settings
 from e2e.clusters.errors import ClusterError, CommandFailed
-from e2e.clusters.images import Entry, Image, Layer
-from e2e.clusters.model import Progress, Settings
-from e2e.clusters.node import CRI_NAMESPACE
+from e2e.clusters.go_build import go_program
+from e2e.clusters.image_archives import Entry, Image, Layer
+from e2e.clusters.native_node import CRI_NAMESPACE
 from e2e.clusters.node_image_prune import PARTIAL
 from e2e.clusters.processes import POLL
-from e2e.clusters.shell import run
+from e2e.clusters.run_command import run
 from e2e.clusters.versions import KubernetesVersion
 
 _CONTAINERD_TIMEOUT = 30.0
@@ -49,9 +49,11 @@ def preload(root: Path, parts: Parts, settings: Settings, say: Progress) -> None
     """
     with tempfile.TemporaryDirectory(dir=settings.cache, prefix=PARTIAL) as folder:
         pause = Path(folder, "pause")
-        go_program(images.PAUSE_SOURCE, "pause", pause, settings.cache, say)
+        go_program(image_archives.PAUSE_SOURCE, "pause", pause, settings.cache, say)
         archive = Path(folder, "images.tar")
-        images.write_archive(archive, list(_images(root, parts, settings.kubernetes, pause)))
+        image_archives.write_archive(
+            archive, list(_images(root, parts, settings.kubernetes, pause))
+        )
         with _containerd(root / "var/lib/containerd", Path(folder)) as ctr:
             run([*ctr, "--namespace", CRI_NAMESPACE, "images", "import", archive])
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from e2e.clusters.errors import InvalidRequest, StartFailed
-from e2e.clusters.shell import last_lines
+from e2e.clusters.run_command import last_lines
 
 # How often a condition is looked at. Short, because the whole start is a few seconds.
 POLL = 0.05

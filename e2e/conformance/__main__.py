@@ -3,7 +3,7 @@
 The report goes to standard output as JSON, what a person wants to see meanwhile to standard error.
 Exit status 0: what the real node passes, the virtual node passes; 1: it does not, or the tests
 could not be run; 2: the request was wrong. The environment says which clusters, as for the tests
-(`e2e/clusters/fixture.py`); those that were not up before are taken down again.
+(`e2e/clusters/pytest_fixture.py`); those that were not up before are taken down again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Annotated
 
 import typer
 
-from e2e.bridge import BridgeFailed
+from e2e.bridge_process import BridgeFailed
 from e2e.clusters import Cluster, ClusterError, InvalidRequest, Settings, down, find, specs, up
-from e2e.clusters.fixture import settings_from_environment
+from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conformance import conformance_page as documents
 from e2e.conformance import exceptions as exempt
 from e2e.conformance.report import Report

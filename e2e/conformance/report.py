@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from e2e.conformance.results import Outcome, Result
+from e2e.conformance.junit_results import Outcome, Result
 
 Json = dict[str, Any]
 

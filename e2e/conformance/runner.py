@@ -8,15 +8,15 @@ from enum import StrEnum
 from pathlib import Path
 
 from e2e.clusters import Cluster, InvalidRequest, Settings
-from e2e.clusters.build import programs
-from e2e.clusters.model import Progress
-from e2e.clusters.recipes import kubernetes, kubernetes_e2e
+from e2e.clusters.cluster import Progress
+from e2e.clusters.go_build import programs
+from e2e.clusters.go_recipes import kubernetes, kubernetes_e2e
 from e2e.conformance import exceptions as exempt
-from e2e.conformance import images
-from e2e.conformance.nodes import require_real_alone, virtual_alone
+from e2e.conformance import image_stand_ins
+from e2e.conformance.node_under_test import require_real_alone, virtual_alone
 from e2e.conformance.report import Json, Report, Run, run_from_json
 from e2e.conformance.selection import Selection, select
-from e2e.conformance.suite import Suite
+from e2e.conformance.upstream_suite import Suite
 
 
 class Node(StrEnum):
@@ -83,7 +83,7 @@ def _provide(clusters: dict[str, Cluster], settings: Settings, say: Progress) ->
     version, cache = settings.kubernetes, settings.cache
     e2e = programs(kubernetes_e2e(version), cache, say)
     components = programs(kubernetes(version), cache, say)
-    archive = images.archive(cache, version, components, e2e, say)
+    archive = image_stand_ins.archive(cache, version, components, e2e, say)
     for cluster in clusters.values():
         cluster.load_images(archive)
     return Suite(e2e, clusters["home"], say)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from e2e.docs import external_resources, pages
+from e2e.docs import external_resources, generated_pages
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
@@ -18,8 +18,8 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def write() -> None:
     """Make the pages anew."""
-    for name, made in pages.MADE.items():
-        file = pages.DOCS / name
+    for name, made in generated_pages.MADE.items():
+        file = generated_pages.DOCS / name
         text = made()
         if not file.exists() or file.read_text("utf-8") != text:
             file.write_text(text, "utf-8")

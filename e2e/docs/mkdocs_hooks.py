@@ -14,7 +14,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from e2e.docs import links
-from e2e.docs.pages import REPOSITORY
+from e2e.docs.generated_pages import REPOSITORY
 
 #: Page of the repository's root → its name in the site.
 ROOT = {

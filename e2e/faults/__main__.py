@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from e2e.clusters import Settings, down, find, specs, up
-from e2e.clusters.model import Backend
-from e2e.faults import registry, report
+from e2e.clusters.cluster import Backend
+from e2e.faults import fault_list, report
 from e2e.faults.environment import set_up
 from e2e.faults.runner import Run, seeded
 
@@ -31,7 +31,7 @@ BACKEND = Backend.NATIVE
 @app.command("list")
 def list_faults() -> None:
     """Every fault: its name, what it does, and how it heals."""
-    for fault in registry.FAULTS:
+    for fault in fault_list.FAULTS:
         typer.echo(f"{fault.name}\n    {fault.what}; {fault.heals}")
 
 
@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Faults, one after the other, for so many minutes; ends with a table."""
     try:
-        faults = registry.named(only or ())
+        faults = fault_list.named(only or ())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--only") from None
     folder = Path(mkdtemp(prefix="cluster-bridge-faults-"))
@@ -75,7 +75,7 @@ def run(
 
         with steps, set_up(home, remote, settings, folder=folder, seed=chosen, say=step) as stage:
             made = Run(stage, say)
-            plan = registry.plan(faults, random.Random(chosen))
+            plan = fault_list.plan(faults, random.Random(chosen))
             try:
                 made.faults(plan, until=time.monotonic() + minutes * 60)
             finally:
@@ -113,11 +113,11 @@ def table(
     if write:
         _write(found, recorded)
     else:
-        typer.echo(report.document(registry.FAULTS, found, recorded))
+        typer.echo(report.document(fault_list.FAULTS, found, recorded))
 
 
 def _write(found: list[report.Json], recorded: str = "") -> None:
-    made = report.document(registry.FAULTS, found, recorded)
+    made = report.document(fault_list.FAULTS, found, recorded)
     report.FILE.write_text(report.renewed(report.FILE.read_text(), made))
 
 

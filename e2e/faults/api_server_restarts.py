@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from e2e.clusters.control_plane import API_SERVER, ETCD
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.native import NativeControl
-from e2e.clusters.shell import run
+from e2e.clusters.native_control_plane import API_SERVER, ETCD
+from e2e.clusters.run_command import run
 from e2e.faults.environment import READY_SECONDS, Stage
-from e2e.faults.model import Fault, Join
+from e2e.faults.fault_model import Fault, Join
 from e2e.kubectl import wait_for
 
 _ETCD = "http://127.0.0.1:2379/v3"

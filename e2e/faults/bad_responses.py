@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault, Join
-from e2e.faults.proxy import Harm, Rule
+from e2e.faults.fault_model import Fault, Join
+from e2e.faults.faulty_proxy import Harm, Rule
 
 _WRITES = frozenset({"POST", "PUT", "PATCH"})
 _ANY_WRITE = _WRITES | {"DELETE"}

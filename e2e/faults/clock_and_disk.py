@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault, Join
+from e2e.faults.fault_model import Fault, Join
 
 _HOUR = 3600.0
 _CHUNK = 4096

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from e2e.bridge import Bridge, BridgeFailed
+from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault
+from e2e.faults.fault_model import Fault
 from e2e.restored_home import restored, saved
 
 

@@ -18,21 +18,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from e2e.bridge import Bridge
-from e2e.clusters.control_plane import API_SERVER
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Backend, Cluster, Settings
 from e2e.clusters.errors import ClusterError
-from e2e.clusters.model import Backend, Cluster, Settings
-from e2e.clusters.node import KUBELET
-from e2e.clusters.shell import run
+from e2e.clusters.native_control_plane import API_SERVER
+from e2e.clusters.native_node import KUBELET
+from e2e.clusters.run_command import run
 from e2e.conftest import Bridged, joined, usual_options
+from e2e.faults.bridge_network_namespace import Line
 from e2e.faults.clock import Clock
-from e2e.faults.model import Join
-from e2e.faults.network import Line
-from e2e.faults.proxy import Proxy
+from e2e.faults.fault_model import Join
+from e2e.faults.faulty_proxy import Proxy
 from e2e.faults.service_account_tokens import Credential
 from e2e.faults.untouched_pods import Witnesses
 from e2e.kubectl import get_one, wait_for
-from e2e.soak import Mix
+from e2e.random_load import Mix
 
 #: Seconds until the node is Ready after the last thing that was wrong, and an API server answers.
 READY_SECONDS = 90.0

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from e2e.audit.model import HOME_NAME, LABEL_HOME, LABEL_NODE, is_deleting, is_terminal
-from e2e.clusters.node import KUBELET
+from e2e.audit.findings import HOME_NAME, LABEL_HOME, LABEL_NODE, is_deleting, is_terminal
+from e2e.clusters.native_node import KUBELET
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault
+from e2e.faults.fault_model import Fault
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
+from e2e.faults.bridge_network_namespace import Line
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault, Strike
-from e2e.faults.network import Line
+from e2e.faults.fault_model import Fault, Strike
 
 #: Makes the line of one cluster as it should not be.
 Break = Callable[[Line, Cluster], None]

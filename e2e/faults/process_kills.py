@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from e2e.bridge import BridgeFailed
+from e2e.bridge_process import BridgeFailed
 from e2e.faults.environment import Stage
-from e2e.faults.model import Fault
+from e2e.faults.fault_model import Fault
 
 #: Seconds in which a bridge that was killed is killed at the latest: what a step of the mix makes
 #: it do is under way for about so long.

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from e2e.faults.model import COUNTED, Fault, Tally, Trial, tallies
+from e2e.faults.fault_model import COUNTED, Fault, Tally, Trial, tallies
 
 FILE = Path(__file__).parents[2] / "docs" / "development" / "reliability.md"
 BEGIN = "<!-- faults, made by `python -m e2e.faults table --write REPORT...`: do not edit -->"

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from e2e.audit import Auditor, Finding, Kind
-from e2e.bridge import BridgeFailed
+from e2e.bridge_process import BridgeFailed
 from e2e.clusters.errors import ClusterError
 from e2e.faults.bad_responses import NothingMet
 from e2e.faults.environment import BridgeEnded, Stage
-from e2e.faults.model import Fault, Trial
+from e2e.faults.fault_model import Fault, Trial
 from e2e.kubectl import get, uids, wait_for
-from e2e.soak import jobs_are_done
+from e2e.random_load import jobs_are_done
 from e2e.unmanaged_objects import objects_of_others
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 #: Seconds of the mix before each fault, at least and at most.
 _BEFORE = (0.5, 2.0)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.kubectl import get_one
 
 _NAMESPACE = "default"

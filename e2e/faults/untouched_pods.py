@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from e2e.audit import Finding, Kind
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, wait_for
-from e2e.workloads import busybox
+from e2e.workload_manifests import busybox
 
 NAMES = ("witness-always", "witness-never")
 #: Seconds until new ones run: a namespace that was deleted must be gone first.

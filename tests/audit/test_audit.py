@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from e2e.audit.auditor import events
-from e2e.audit.copies import check_copies, check_namespaces, references
-from e2e.audit.history import History
-from e2e.audit.model import GATE, Finding, Kind
-from e2e.audit.pods import check_pods
-from e2e.audit.unmanaged import check_foreign, check_home, snapshot
+from e2e.audit.copied_objects import check_copies, check_namespaces, references
+from e2e.audit.findings import GATE, Finding, Kind
+from e2e.audit.pod_history import History
+from e2e.audit.pod_pairs import check_pods
+from e2e.audit.unmanaged_changes import check_foreign, check_home, snapshot
 
 Json = dict[str, Any]
 

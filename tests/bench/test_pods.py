@@ -11,14 +11,14 @@ from unittest.mock import AsyncMock
 import orjson
 import pytest
 
-from e2e.bench.figures import Report
 from e2e.bench.pods import burst, fairness, latency
-from e2e.bench.pods.api import ApiFailed
 from e2e.bench.pods.audit_log import BRIDGE, NODE, LogGone, Requests
+from e2e.bench.pods.benchmark_client import ApiFailed
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.growth import SHAPES, add, scaler
-from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.cost_growth import SHAPES, add, scaler
+from e2e.bench.pods.pod_load import Crowd, Lost, Shape
 from e2e.bench.pods.process_usage import account
+from e2e.bench.report import Report
 
 
 def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:

@@ -11,10 +11,11 @@ from unittest.mock import MagicMock
 import pytest
 import typer
 
-from e2e.bench import figures, output, performance_page, plot, suites, tables, targets
-from e2e.bench import relay as carried
-from e2e.bench.figures import Figure, Report
-from e2e.bench.pods.load import Lost
+from e2e.bench import performance_page, report_output, report_plot, report_tables, suites, targets
+from e2e.bench import relay_forward as carried
+from e2e.bench import report as figures
+from e2e.bench.pods.pod_load import Lost
+from e2e.bench.report import Figure, Report
 from e2e.bench.targets import RELAY, STREAMS, TARGETS, Target, judge, verdict
 
 
@@ -23,7 +24,7 @@ def report(value: float, *, pods: int = 1000, spread: float = 0.0) -> dict[str, 
     made = Report("burst", {"pods": pods})
     made.add("bridge.cpu_burst_ms", "ms", [value - spread, value, value + spread])
     made.add("direct.pods_per_second", "pods/s", [100.0])
-    return output.with_targets(made.as_json())
+    return report_output.with_targets(made.as_json())
 
 
 def test_a_figure_has_its_median_and_spread() -> None:
@@ -156,7 +157,7 @@ def test_of_two_reports_that_of_the_right_size_counts_and_then_the_last() -> Non
 
 
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    tables.show(report(2.6))
+    report_tables.show(report(2.6))
     said = capsys.readouterr().err
     assert "cpu_burst_ms" in said
     assert "at most 2.5 ms" in said
@@ -170,23 +171,23 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_report_is_printed_as_it_is_and_several_as_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with output.print_reports("burst") as add:
+    with report_output.print_reports("burst") as add:
         add(report(2.0))
     assert json.loads(capsys.readouterr().out)["figures"]["bridge.cpu_burst_ms"]["median"] == 2.0
-    with output.print_reports("short") as add:
+    with report_output.print_reports("short") as add:
         add(report(2.0))
         add(report(3.0))
     found = json.loads(capsys.readouterr().out)
     assert [part["benchmark"] for part in found["reports"]] == ["burst", "burst"]
-    assert tables.parts(found) == found["reports"]
+    assert report_tables.parts(found) == found["reports"]
 
 
 def test_a_run_that_lost_a_pod_fails_and_says_what(capsys: pytest.CaptureFixture[str]) -> None:
     def lost() -> Report:
         raise ExceptionGroup("tasks", [ExceptionGroup("more", [Lost("3 of 9 pods are Running")])])
 
-    made = output._outcome("burst", lost)
-    with pytest.raises(typer.Exit) as ended, output.print_reports("burst") as add:
+    made = report_output._outcome("burst", lost)
+    with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst") as add:
         add(made)
     assert ended.value.exit_code == 1
     said = capsys.readouterr()
@@ -198,7 +199,7 @@ def test_what_was_measured_before_an_interruption_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted() -> None:
-        with output.print_reports("full") as add:
+        with report_output.print_reports("full") as add:
             add(report(2.0))
             raise KeyboardInterrupt
 
@@ -212,7 +213,7 @@ def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
         raise KeyError("mistake")
 
     with pytest.raises(KeyError):
-        output._outcome("burst", broken)
+        report_output._outcome("burst", broken)
 
 
 # -- pictures ----------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit) as ended, output.print_reports("burst", tmp_path / name):
+    with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst", tmp_path / name):
         pytest.fail("it began")
     assert ended.value.exit_code == 2
     assert name in capsys.readouterr().err
@@ -232,8 +233,8 @@ def test_without_matplotlib_the_next_step_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(plot.PlotFailed, match=r"pip install --editable '\.\[plot\]'"):
-        plot.require(tmp_path / "a.svg")
+    with pytest.raises(report_plot.PlotFailed, match=r"pip install --editable '\.\[plot\]'"):
+        report_plot.require(tmp_path / "a.svg")
 
 
 def test_suites_have_targets_only_of_what_they_measure() -> None:
@@ -258,9 +259,9 @@ def test_a_picture_has_a_part_for_each_unit_and_a_line_at_each_target(
     library, axes = MagicMock(), Grid([[MagicMock(), MagicMock()]])
     library.pyplot.subplots.return_value = (figure := MagicMock(), axes)
     monkeypatch.setitem(sys.modules, "matplotlib", library)
-    plot.require(tmp_path / "a.svg")
+    report_plot.require(tmp_path / "a.svg")
     failed = {"benchmark": "idle", "failed": "lost"}
-    plot.draw({"benchmark": "short", "reports": [report(2.0), failed]}, tmp_path / "a.svg")
+    report_plot.draw({"benchmark": "short", "reports": [report(2.0), failed]}, tmp_path / "a.svg")
     assert [axis.barh.call_args.args for axis in axes.flat] == [
         (["bridge.cpu_burst_ms"], [2.0]),
         (["direct.pods_per_second"], [100.0]),

@@ -8,7 +8,7 @@ import os
 import pytest
 from typer.testing import CliRunner
 
-from e2e.bench import output, streams
+from e2e.bench import report_output, streams
 from e2e.bench.__main__ import app
 from e2e.bench.stream_measurements import MEASURES, Measure
 from e2e.bench.streams import Settings, Taken, report
@@ -41,7 +41,7 @@ def test_the_report_of_streams_is_like_any_other_and_has_its_targets() -> None:
         Settings(rounds=3, size=7, idle=0),
         None,
     )
-    whole = output.with_targets(streams.as_report(made))
+    whole = report_output.with_targets(streams.as_report(made))
     assert whole["figures"]["bridge.exec_output"]["rounds"] == [75, 30, 60]
     assert whole["figures"]["ratio_to_direct.exec_output"]["median"] == 0.75
     assert [(one["figure"], one["met"]) for one in whole["targets"]] == [

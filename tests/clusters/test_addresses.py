@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from e2e.clusters.addresses import MAX_CLUSTERS, Plan, free_index, free_slot
+from e2e.clusters.cluster import DEFAULT_NETWORK
 from e2e.clusters.errors import InvalidRequest
-from e2e.clusters.model import DEFAULT_NETWORK
 
 SLOT = IPv4Network("10.213.0.0/16")
 

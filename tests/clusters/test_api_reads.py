@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from e2e import api_reads, kubectl
+from e2e import api_reader, kubectl
+from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.errors import CommandFailed
-from e2e.clusters.model import Backend, Cluster
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
@@ -64,7 +64,7 @@ async def test_objects_are_as_kubectl_has_them(api: FakeApi, cluster: Cluster) -
     assert both[0] == "b"
     assert "shop" in both[1:]
     (b,) = await look(
-        api_reads.listed, cluster, "configmaps", namespace="shop", managed_fields=True
+        api_reader.listed, cluster, "configmaps", namespace="shop", managed_fields=True
     )
     assert b["metadata"]["managedFields"]
     one = await look(kubectl.get_one, cluster, "configmap", "b", namespace="shop")
@@ -75,13 +75,13 @@ async def test_what_is_not_there_and_who_does_not_answer_is_an_error(
     api: FakeApi, cluster: Cluster
 ) -> None:
     with pytest.raises(CommandFailed, match="404"):
-        await asyncio.to_thread(api_reads.one, cluster, "node", "none")
+        await asyncio.to_thread(api_reader.one, cluster, "node", "none")
     await api.stop()
     with pytest.raises(CommandFailed, match="GET /api/v1/nodes"):
-        await asyncio.to_thread(api_reads.listed, cluster, "nodes")
+        await asyncio.to_thread(api_reader.listed, cluster, "nodes")
 
 
 async def test_a_connection_that_was_closed_is_replaced(api: FakeApi, cluster: Cluster) -> None:
-    assert await asyncio.to_thread(api_reads.listed, cluster, "configmaps") == []
+    assert await asyncio.to_thread(api_reader.listed, cluster, "configmaps") == []
     api.fail(Fault("GET", "*/configmaps", drop="before"))
-    assert await asyncio.to_thread(api_reads.listed, cluster, "configmaps") == []
+    assert await asyncio.to_thread(api_reader.listed, cluster, "configmaps") == []

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters.packages import INSTALL
+from e2e.clusters.system_packages import INSTALL
 
 #: Two that run at once fail, as apt-get does; what is installed is a file in a folder.
 APT_GET = """#!/bin/sh

@@ -9,7 +9,12 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from e2e.clusters.certs import Authority, service_account_keys, write_kubeconfig, write_private
+from e2e.clusters.certificates import (
+    Authority,
+    service_account_keys,
+    write_kubeconfig,
+    write_private,
+)
 
 
 def test_a_certificate_carries_user_groups_and_hosts_and_is_signed(tmp_path: Path) -> None:

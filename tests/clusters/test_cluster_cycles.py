@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 
-from e2e import cluster_cycles
+from e2e import cluster_leak_check
 
 
 def test_only_what_is_new_is_left_over() -> None:
     before = {"mount": frozenset({"/", "/gone"}), "rule": frozenset({"-A OUTPUT"})}
     after = {"mount": frozenset({"/", "/b", "/a"}), "rule": frozenset({"-A OUTPUT"})}
-    assert cluster_cycles.left(before, after) == ["mount: /a", "mount: /b"]
-    assert cluster_cycles.left(after, after) == []
+    assert cluster_leak_check.left(before, after) == ["mount: /a", "mount: /b"]
+    assert cluster_leak_check.left(after, after) == []
 
 
 def test_the_machine_is_looked_at() -> None:
-    found = cluster_cycles.state()
+    found = cluster_leak_check.state()
     assert "/proc" in found["mount"]
     assert not [line for line in found["process"] if f" {os.getpid()} of " in line]
 
@@ -28,4 +28,4 @@ def test_where_others_work_only_what_has_the_name_of_the_set_or_of_docker_counts
         "process: etcd 9 of 1:pids:/cluster-bridge-other-home",
         "engine: docker volume abc",
     ]
-    assert cluster_cycles.of_set(lines, "cycle", ["theirs"]) == [lines[0], lines[2], lines[4]]
+    assert cluster_leak_check.of_set(lines, "cycle", ["theirs"]) == [lines[0], lines[2], lines[4]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from e2e.clusters.dns import is_answered, question
+from e2e.clusters.coredns import is_answered, question
 
 NAME = "kubernetes.default.svc.cluster.local"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from e2e.clusters import ClusterSpec, Settings, fixture, specs
+from e2e.clusters import ClusterSpec, Settings, pytest_fixture, specs
 from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES
 
 
@@ -38,10 +38,12 @@ def test_each_cluster_has_the_version_that_is_asked_for(
         return dict.fromkeys(names, str(settings.kubernetes))
 
     monkeypatch.setenv("CLUSTER_BRIDGE_E2E_KUBERNETES", asked)
-    monkeypatch.setattr(fixture, "find", lambda _: {})
-    monkeypatch.setattr(fixture, "up", up)
-    monkeypatch.setattr(fixture, "down", lambda names, _: ended.extend(names))
-    with fixture.running(request, specs(), fixture.settings_from_environment()) as found:
+    monkeypatch.setattr(pytest_fixture, "find", lambda _: {})
+    monkeypatch.setattr(pytest_fixture, "up", up)
+    monkeypatch.setattr(pytest_fixture, "down", lambda names, _: ended.extend(names))
+    with pytest_fixture.running(
+        request, specs(), pytest_fixture.settings_from_environment()
+    ) as found:
         assert sorted(found) == ["home", "remote"]
     assert begun == started
     assert sorted(ended) == ["home", "remote"]

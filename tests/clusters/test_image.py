@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from e2e import image
-from e2e.clusters.model import Cluster, silent
+from e2e import bridge_image
+from e2e.clusters.cluster import Cluster, silent
 
 
 class Node:
@@ -25,7 +25,7 @@ class Node:
         before = path.read_bytes()
         self.loaded.append(path)
         if len(self.loaded) < 2:
-            image.load(cast("Cluster", self), self.cache, silent)
+            bridge_image.load(cast("Cluster", self), self.cache, silent)
         assert path.read_bytes() == before
 
 
@@ -36,10 +36,10 @@ def test_who_loads_it_has_an_archive_of_his_own(
     base.parent.mkdir()
     with tarfile.open(base, "w"):
         pass
-    monkeypatch.setattr(image, "_base", lambda *_: base)
+    monkeypatch.setattr(bridge_image, "_base", lambda *_: base)
     node = Node(tmp_path)
-    name = image.load(cast("Cluster", node), tmp_path, silent)
-    assert name.startswith(f"{image.REPOSITORY}:e2e-")
+    name = bridge_image.load(cast("Cluster", node), tmp_path, silent)
+    assert name.startswith(f"{bridge_image.REPOSITORY}:e2e-")
     assert len(set(node.loaded)) == 2
     assert not any(path.exists() for path in node.loaded)
     assert [*base.parent.iterdir()] == [base], "nothing of it stays in the cache"

@@ -7,7 +7,7 @@ import json
 import tarfile
 from pathlib import Path
 
-from e2e.clusters.images import Entry, Image, layer_bytes, write_archive
+from e2e.clusters.image_archives import Entry, Image, layer_bytes, write_archive
 
 BASE = (Entry("bin"), Entry("bin/tool", content=b"#!"), Entry("bin/t", 0o777, link="/bin/tool"))
 TOP = (Entry("data", 0o644, b"x"), Entry("data-2", link="data", hard=True), Entry("up", 0o1777))

@@ -15,22 +15,22 @@ import yaml
 
 from e2e.clusters import (
     Settings,
+    go_recipes,
     kind,
     kind_config,
     kind_routes,
     node_image,
     node_image_prune,
     oci_runtime,
-    recipes,
 )
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
-from e2e.clusters.engine import Engine, Hop
+from e2e.clusters.cluster import Progress, silent
+from e2e.clusters.cluster_record import slots, write_slot
+from e2e.clusters.docker_engine import Engine, Hop
 from e2e.clusters.errors import CommandFailed, InvalidRequest
 from e2e.clusters.kind_control import KindControl, worker_name
-from e2e.clusters.model import Progress, silent
 from e2e.clusters.node_image import NodeImage
-from e2e.clusters.record import slots, write_slot
 from e2e.clusters.versions import KubernetesVersion
 
 V34, V36 = KubernetesVersion(1, 34, 4), KubernetesVersion(1, 36, 3)
@@ -276,10 +276,10 @@ def test_what_a_killed_run_had_put_together_goes(tmp_path: Path) -> None:
 
 
 def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
-    source = recipes.kubeadm_coredns().source
+    source = go_recipes.kubeadm_coredns().source
     for plugin in ("forward", "health", "metrics", "ready", "reload"):
         assert f'"github.com/coredns/coredns/plugin/{plugin}"' in source
-    assert recipes.kubeadm_coredns().folder != recipes.coredns().folder
+    assert go_recipes.kubeadm_coredns().folder != go_recipes.coredns().folder
 
 
 # -- a runtime that asks for less ----------------------------------------------------------
@@ -421,8 +421,8 @@ class Routed(Engine):
 def test_nodes_lead_a_range_of_this_machines_through_a_private_engine(
     ip: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("e2e.clusters.engine.hop", lambda engine: HOP)
-    monkeypatch.setattr("e2e.clusters.engine.host_address", lambda engine: "10.210.0.1")
+    monkeypatch.setattr("e2e.clusters.docker_engine.hop", lambda engine: HOP)
+    monkeypatch.setattr("e2e.clusters.docker_engine.host_address", lambda engine: "10.210.0.1")
     engine = Routed("unix:///private")
     control = KindControl(Path("kind"), engine, "c", Path(), ("kubectl",))
     control.route("198.18.7.0/24", "10.210.0.1")

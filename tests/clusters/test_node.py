@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from e2e.clusters import Settings, node, specs
+from e2e.clusters import Settings, native_node, specs
 from e2e.clusters.addresses import Plan
-from e2e.clusters.api import Api
 from e2e.clusters.errors import StartFailed
-from e2e.clusters.layout import Site
+from e2e.clusters.native_site import Site
 from e2e.clusters.processes import Supervisor
+from e2e.clusters.startup_client import Api
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def _started(site: Site, kubelet: str) -> None:
-    for name in (node.CONTAINERD, node.KUBE_PROXY):
+    for name in (native_node.CONTAINERD, native_node.KUBE_PROXY):
         site.supervisor.start(name, ["sleep", "60"])
-    site.supervisor.start(node.KUBELET, ["sh", "-c", kubelet])
+    site.supervisor.start(native_node.KUBELET, ["sh", "-c", kubelet])
 
 
 def _stop(site: Site) -> None:
-    for name in node.COMPONENTS:
+    for name in native_node.COMPONENTS:
         site.supervisor.stop(name, grace=0)
 
 
@@ -51,8 +51,8 @@ def test_a_kubelet_that_ends_once_is_started_again(
         Api, "ready_nodes", lambda _: set(site.node_names) if up.exists() else set()
     )
     try:
-        node.wait(site)
-        assert site.supervisor.running(node.KUBELET)
+        native_node.wait(site)
+        assert site.supervisor.running(native_node.KUBELET)
     finally:
         _stop(site)
 
@@ -64,7 +64,7 @@ def test_a_kubelet_that_always_ends_is_an_error_with_its_log(
     monkeypatch.setattr(Api, "ready_nodes", lambda _: set())
     try:
         with pytest.raises(StartFailed, match="no device"):
-            node.wait(site)
+            native_node.wait(site)
     finally:
         _stop(site)
-    assert (tmp_path / "starts").read_text().count("started") == 1 + node.KUBELET_RESTARTS
+    assert (tmp_path / "starts").read_text().count("started") == 1 + native_node.KUBELET_RESTARTS

@@ -12,8 +12,8 @@ import pytest
 from e2e import clusters
 from e2e.clusters import Backend, ClusterSpec, InvalidRequest, Nodes, Settings, choose
 from e2e.clusters.cgroups import parse_hierarchies
-from e2e.clusters.model import MAX_REAL_NODES, parse_nodes
-from e2e.clusters.record import Record, read_all
+from e2e.clusters.cluster import MAX_REAL_NODES, parse_nodes
+from e2e.clusters.cluster_record import Record, read_all
 
 
 @pytest.fixture

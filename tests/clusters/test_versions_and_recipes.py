@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.clusters import recipes
+from e2e.clusters import go_recipes
 from e2e.clusters.errors import InvalidRequest
 from e2e.clusters.versions import (
     DEFAULT_KUBERNETES,
@@ -78,7 +78,7 @@ def test_every_minor_release_has_an_entry_of_its_own_in_both_tables() -> None:
 
 
 def test_go_mod_replaces_what_is_released_together_by_its_published_version() -> None:
-    made = recipes.go_mod(recipes.kubernetes(KubernetesVersion(1, 34, 4)), UPSTREAM)
+    made = go_recipes.go_mod(go_recipes.kubernetes(KubernetesVersion(1, 34, 4)), UPSTREAM)
     assert made == (
         "module cluster-bridge.invalid/kubernetes\n\n"
         "go 1.24\n"
@@ -91,23 +91,23 @@ def test_go_mod_replaces_what_is_released_together_by_its_published_version() ->
 
 
 def test_a_module_that_stands_alone_gets_no_replacements() -> None:
-    assert "replace" not in recipes.go_mod(recipes.etcd(), UPSTREAM)
+    assert "replace" not in go_recipes.go_mod(go_recipes.etcd(), UPSTREAM)
 
 
 def test_the_go_release_is_read_from_the_module() -> None:
-    assert recipes.go_needed(UPSTREAM) == (1, 24)
-    assert recipes.go_needed("module x\n") == (1, 21)
+    assert go_recipes.go_needed(UPSTREAM) == (1, 24)
+    assert go_recipes.go_needed("module x\n") == (1, 21)
 
 
 def test_the_version_is_stamped_into_the_programs() -> None:
-    recipe = recipes.kubernetes(KubernetesVersion(1, 35, 4))
+    recipe = go_recipes.kubernetes(KubernetesVersion(1, 35, 4))
     assert "version.gitVersion=v1.35.4 " in recipe.ldflags
     assert "version.gitMinor=35 " in recipe.ldflags
     assert recipe.folder == "kubernetes-v1.35.4"
 
 
 def test_the_upstream_tests_are_a_build_of_their_own_of_the_same_version() -> None:
-    recipe = recipes.kubernetes_e2e(KubernetesVersion(1, 34, 4))
+    recipe = go_recipes.kubernetes_e2e(KubernetesVersion(1, 34, 4))
     assert recipe.folder == "kubernetes-e2e-v1.34.4"
     assert recipe.tests == (("e2e.test", "k8s.io/kubernetes/test/e2e"),)
-    assert "k8s.io/api => k8s.io/api v0.34.4" in recipes.go_mod(recipe, UPSTREAM)
+    assert "k8s.io/api => k8s.io/api v0.34.4" in go_recipes.go_mod(recipe, UPSTREAM)

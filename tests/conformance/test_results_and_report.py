@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from e2e.conformance.junit_results import Outcome, Result, read_junit
 from e2e.conformance.report import Report, Run, run_from_json
-from e2e.conformance.results import Outcome, Result, read_junit
 
 PASSED = Result(Outcome.PASSED, seconds=1.0)
 FAILED = Result(Outcome.FAILED, "timed out", 30.0)

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from e2e.clusters.model import Backend, Cluster, Control
-from e2e.conformance.results import Outcome
-from e2e.conformance.suite import Suite, SuiteFailed, focus
+from e2e.clusters.cluster import Backend, Cluster, Control
+from e2e.conformance.junit_results import Outcome
+from e2e.conformance.upstream_suite import Suite, SuiteFailed, focus
 
 NAME = '[sig-node] Pods (a|b) should run "x" $HOME [Conformance]'
 

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from bridge.cli.command_table import app
-from e2e.docs.pages import DOCS, REPOSITORY
+from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 #: Pages that are written from the code itself, and the history.
 EXCLUDED = {"CHANGELOG.md", "docs/reference/cli.md"}

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from e2e.docs.pages import DOCS, REPOSITORY
+from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 COMPARISON = (DOCS / "explanation/comparison.md").read_text("utf-8")
 FAILURES = (DOCS / "explanation/failure-modes.md").read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from e2e.docs import external_resources, links
-from e2e.docs.pages import DOCS, REPOSITORY
+from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 DOCUMENTS = sorted(
     [*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md"), REPOSITORY / "manifests/README.md"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.docs import cli_page, pages, translation_page
+from e2e.docs import cli_page, generated_pages, translation_page
 from translators.pods import field_rules
 
 
-@pytest.mark.parametrize("name", pages.MADE)
+@pytest.mark.parametrize("name", generated_pages.MADE)
 def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
-    there = (pages.DOCS / name).read_text("utf-8")
-    assert pages.MADE[name]() == there, "run make docs-write"
+    there = (generated_pages.DOCS / name).read_text("utf-8")
+    assert generated_pages.MADE[name]() == there, "run make docs-write"
 
 
 def test_every_rule_has_its_reason_on_the_page() -> None:

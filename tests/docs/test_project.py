@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from e2e.clusters.versions import KIND_NODES, parse_versions
-from e2e.docs.pages import DOCS, REPOSITORY
+from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 TARGETS = {
     name

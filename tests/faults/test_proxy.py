@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.faults.proxy import Harm, Proxy, Rule
+from e2e.faults.faulty_proxy import Harm, Proxy, Rule
 from sync.kube.api_errors import ApiError, Conflict, KubeError, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load

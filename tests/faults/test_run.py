@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from e2e.audit import Finding, Kind
-from e2e.faults import registry, report
+from e2e.faults import fault_list, report
 from e2e.faults.clock import Clock
 from e2e.faults.clock_and_disk import fill
-from e2e.faults.model import COUNTED, Join, Trial, tallies
+from e2e.faults.fault_model import COUNTED, Join, Trial, tallies
 from e2e.faults.service_account_tokens import signed
 from e2e.faults.untouched_pods import NAMES, compare, runs
 from e2e.kubectl import Json
@@ -32,14 +32,14 @@ ASKED = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "
 
 
 def test_every_fault_has_a_name_of_its_own_and_says_how_it_heals() -> None:
-    names = [fault.name for fault in registry.FAULTS]
+    names = [fault.name for fault in fault_list.FAULTS]
     assert len(set(names)) == len(names)
-    assert all(fault.what and fault.heals and ": " in fault.name for fault in registry.FAULTS)
+    assert all(fault.what and fault.heals and ": " in fault.name for fault in fault_list.FAULTS)
 
 
 def test_the_first_pass_has_each_fault_and_a_full_share_fifty_kills() -> None:
-    faults = registry.FAULTS
-    first = list(islice(registry.plan(faults, random.Random(1)), len(faults)))
+    faults = fault_list.FAULTS
+    first = list(islice(fault_list.plan(faults, random.Random(1)), len(faults)))
     assert {fault.name for fault in first} == {fault.name for fault in faults}
     kills = [fault for fault in faults if fault.name.startswith("bridge: ")]
     ends = [fault for fault in kills if "kill" in fault.what or "SIGTERM" in fault.name]
@@ -48,33 +48,33 @@ def test_the_first_pass_has_each_fault_and_a_full_share_fifty_kills() -> None:
 
 def test_the_same_seed_is_the_same_plan() -> None:
     def names(seed: int) -> list[str]:
-        plan = registry.plan(registry.FAULTS, random.Random(seed))
+        plan = fault_list.plan(fault_list.FAULTS, random.Random(seed))
         return [fault.name for fault in islice(plan, 100)]
 
     assert names(1) == names(1) != names(2)
 
 
 def test_a_pass_changes_the_join_as_seldom_as_may_be() -> None:
-    joins = [fault.join for fault in registry.once(registry.FAULTS, random.Random(3))]
+    joins = [fault.join for fault in fault_list.once(fault_list.FAULTS, random.Random(3))]
     changes = sum(one is not other for one, other in pairwise(joins))
     assert changes == len(Join) - 1
 
 
 def test_faults_are_found_by_how_their_names_begin() -> None:
-    assert {fault.group for fault in registry.named(["credential"])} == {"credential"}
-    assert registry.named([]) == list(registry.FAULTS)
+    assert {fault.group for fault in fault_list.named(["credential"])} == {"credential"}
+    assert fault_list.named([]) == list(fault_list.FAULTS)
     with pytest.raises(ValueError, match="no fault is called 'nothing'"):
-        registry.named(["nothing"])
+        fault_list.named(["nothing"])
 
 
 def test_without_processes_of_this_machine_some_are_left_out() -> None:
-    left = registry.possible(registry.FAULTS, native=False)
+    left = fault_list.possible(fault_list.FAULTS, native=False)
     assert left
     assert not any(fault.packets or fault.native for fault in left)
 
 
 def test_the_short_form_has_each_kind_of_fault() -> None:
-    short = registry.short(registry.FAULTS)
+    short = fault_list.short(fault_list.FAULTS)
     assert {fault.group for fault in short} >= {"bridge", "remote", "home", "answers", "by hand"}
     assert not any(fault.harms for fault in short)
 
@@ -99,16 +99,16 @@ def test_trials_are_added_up_by_fault() -> None:
 
 
 def test_a_report_tells_what_was_counted_and_what_was_not_tried() -> None:
-    made = json.loads(json.dumps(report.report(trials(), registry.FAULTS, **ASKED)))
+    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **ASKED)))
     assert not report.is_clean(made)
     assert made["counted"][0]["findings"] == ["lost: Pod a/b: no remote pod"]
-    text = report.document(registry.FAULTS, [made])
+    text = report.document(fault_list.FAULTS, [made])
     rows = {row.split(" | ")[0]: row for row in text.splitlines() if row.startswith("| ")}
     assert rows["| bridge: kill -9"].endswith("| 8 | 2 | 1 lost |")
     assert rows["| home: cut"].endswith("| 1 | 1 | 1 failed |")
     assert rows["| remote: cut"].endswith("| 0 | 0 | not tried |")
     assert "`python -m e2e.faults run --minutes 30 --seed 7`: 9 faults in 30 minutes" in text
-    clean = report.report(trials()[:1], registry.FAULTS, **ASKED)
+    clean = report.report(trials()[:1], fault_list.FAULTS, **ASKED)
     assert report.is_clean(clean)
 
 
@@ -116,7 +116,7 @@ def test_the_table_of_the_docs_has_a_row_for_every_fault() -> None:
     _, begin, rest = report.FILE.read_text().partition(report.BEGIN)
     assert begin
     there = rest.partition(report.END)[0]
-    for fault in registry.FAULTS:
+    for fault in fault_list.FAULTS:
         assert f"| {fault.name} | {fault.what} |" in there, "run python -m e2e.faults table --write"
 
 
@@ -131,11 +131,11 @@ def test_the_table_is_made_anew_between_its_marks_only() -> None:
 
 
 def test_runs_are_added_to_those_of_an_earlier_document() -> None:
-    made = json.loads(json.dumps(report.report(trials(), registry.FAULTS, **ASKED)))
-    once = report.document(registry.FAULTS, [made])
-    assert report.document(registry.FAULTS, [], once) == once
-    assert report.document(registry.FAULTS, [made], once) == report.document(
-        registry.FAULTS, [made, made]
+    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **ASKED)))
+    once = report.document(fault_list.FAULTS, [made])
+    assert report.document(fault_list.FAULTS, [], once) == once
+    assert report.document(fault_list.FAULTS, [made], once) == report.document(
+        fault_list.FAULTS, [made, made]
     )
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 import pytest
 
-from e2e.audit.copies import check_copies
-from e2e.audit.history import History
-from e2e.audit.model import Finding
-from e2e.audit.pods import check_pods
-from e2e.audit.unmanaged import check_foreign, snapshot
+from e2e.audit.copied_objects import check_copies
+from e2e.audit.findings import Finding
+from e2e.audit.pod_history import History
+from e2e.audit.pod_pairs import check_pods
+from e2e.audit.unmanaged_changes import check_foreign, snapshot
 from sync.kube import throttle_retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects

@@ -1,8 +1,8 @@
 """Many pods at once, with the bridge and without.
 
-Each round runs the same load in three variants (`e2e.bench.pods.variants`), in turn and each alone.
-A run that loses a pod, creates one twice, or leaves one, is an error. The API servers count the
-requests; CPU time of the servers is that of API servers and etcd.
+Each round runs the same load on three targets (`e2e.bench.pods.load_targets`), in turn and each
+alone. A run that loses a pod, creates one twice, or leaves one, is an error. The API servers count
+the requests; CPU time of the servers is that of API servers and etcd.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from e2e.bench.figures import Report, rounded
-from e2e.bench.pods import variants
+from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, READS, Request, Requests
-from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.load_targets import Pair, Runner, Say
+from e2e.bench.pods.pod_load import Crowd, Lost, Shape
 from e2e.bench.pods.process_usage import Servers, account, own_cpu_seconds
-from e2e.bench.pods.variants import Pair, Runner, Say
+from e2e.bench.report import Report, rounded
 
 #: Of a core: a process that takes less has nothing left to do.
 AT_REST = 0.02
@@ -77,7 +77,7 @@ class _Moment:
 
 
 async def measure(
-    pair: Pair, shape: Shape, *, rounds: int, say: Say, ways_: Sequence[str] = variants.WAYS
+    pair: Pair, shape: Shape, *, rounds: int, say: Say, ways_: Sequence[str] = load_targets.WAYS
 ) -> Report:
     """The report: medians and spread of each way's runs, and each rate as a part of the others'."""
     runs: list[Run] = []
@@ -87,18 +87,18 @@ async def measure(
             run = await once(way, pair, shape)
             say(f"  {shape.pods / run.running_seconds:.0f} pods/s")
             runs.append(run)
-            await asyncio.sleep(variants.REST)
+            await asyncio.sleep(load_targets.REST)
     return report(shape, runs)
 
 
 async def once(way: str, pair: Pair, shape: Shape) -> Run:
     """One load, one way. Raises Lost."""
-    async with variants.running(way, pair, shape) as (runner, crowd):
-        await asyncio.sleep(variants.REST)
+    async with load_targets.running(way, pair, shape) as (runner, crowd):
+        await asyncio.sleep(load_targets.REST)
         counts = pair.requests(way)
         run = await _load(pair, crowd, way, runner)
         # What follows a pod's end, as the removal of its ConfigMap's copy, belongs to its life.
-        await asyncio.sleep(variants.REST)
+        await asyncio.sleep(load_targets.REST)
         return counted(run, counts, shape.pods)
 
 
@@ -139,11 +139,11 @@ async def _load(pair: Pair, crowd: Crowd, way: str, runner: Runner | None) -> Ru
 
 async def _rested(runner: Runner | None) -> None:
     """Until the process has done what it had put off: it takes next to nothing for a while."""
-    await asyncio.sleep(variants.REST)
+    await asyncio.sleep(load_targets.REST)
     while True:
         before = account(runner.pid).cpu if runner else 0.0
-        await asyncio.sleep(variants.REST)
-        if runner is None or account(runner.pid).cpu - before < AT_REST * variants.REST:
+        await asyncio.sleep(load_targets.REST)
+        if runner is None or account(runner.pid).cpu - before < AT_REST * load_targets.REST:
             return
 
 
@@ -179,7 +179,7 @@ def report(shape: Shape, runs: Sequence[Run]) -> Report:
             f"{way}.pods_per_second", "pods/s", (shape.pods / run.running_seconds for run in mine)
         )
         # Each way beside those that do less.
-        for base in variants.WAYS[: variants.WAYS.index(way)]:
+        for base in load_targets.WAYS[: load_targets.WAYS.index(way)]:
             if base in by_way:
                 _compare(made, way, base, list(zip(mine, by_way[base], strict=True)))
         for one in fields(Run):

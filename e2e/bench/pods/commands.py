@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from e2e.bench.output import Measure, Plot, measured, print_reports, say
 from e2e.bench.pods import burst as burst_bench
-from e2e.bench.pods import configmap as configmap_bench
+from e2e.bench.pods import configmap_update as configmap_bench
+from e2e.bench.pods import cost_growth as growth_bench
 from e2e.bench.pods import fairness as fairness_bench
-from e2e.bench.pods import growth as growth_bench
 from e2e.bench.pods import idle_and_restart
 from e2e.bench.pods import latency as latency_bench
-from e2e.bench.pods.load import Shape
-from e2e.bench.pods.variants import LEAST, WAYS
+from e2e.bench.pods.load_targets import LEAST, WAYS
+from e2e.bench.pods.pod_load import Shape
+from e2e.bench.report_output import Measure, Plot, measured, print_reports, say
 
 #: A set of its own, with simulated nodes.
 PREFIX = "bench"

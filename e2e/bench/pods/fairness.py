@@ -14,12 +14,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from itertools import count, islice
 
-from e2e.bench.figures import Report, percentile
-from e2e.bench.pods import variants
-from e2e.bench.pods.api import AGENT
+from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
-from e2e.bench.pods.load import Crowd, Lost, Shape
-from e2e.bench.pods.variants import Pair, Say
+from e2e.bench.pods.benchmark_client import AGENT
+from e2e.bench.pods.load_targets import Pair, Say
+from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.report import Report, percentile
 
 #: Single pods on an idle bridge.
 IDLE_PODS = 50
@@ -37,7 +37,7 @@ async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
         say(f"round {number + 1} of {rounds}: single pods, then beside {pods}")
         for phase, steps in (await _round(pair, pods)).items():
             taken[phase].append(steps)
-        await asyncio.sleep(variants.REST)
+        await asyncio.sleep(load_targets.REST)
     made = Report("fairness", {"pods": pods})
     for phase, found in taken.items():
         for step in found[0][0]:
@@ -49,7 +49,7 @@ async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
 
 
 async def _round(pair: Pair, pods: int) -> dict[str, list[Steps]]:
-    async with variants.running(variants.BRIDGE, pair, Shape(pods)) as (runner, crowd):
+    async with load_targets.running(load_targets.BRIDGE, pair, Shape(pods)) as (runner, crowd):
         assert runner is not None
         # More than will be made: they are made by number.
         single = Crowd(pair.at_home, f"single-{runner.node}", Shape(1), node=runner.node)
@@ -96,7 +96,9 @@ def _logs(pair: Pair) -> tuple[Requests, Requests]:
 def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list[Steps]:
     home, remote = (
         _made(log.all(), where)
-        for log, where in zip(logs, (namespace, variants.remote_namespace(namespace)), strict=True)
+        for log, where in zip(
+            logs, (namespace, load_targets.remote_namespace(namespace)), strict=True
+        )
     )
     if missing := wanted - len(home.keys() & remote.keys()):
         raise Lost(f"{missing} single pods were not made in the remote")

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from e2e.bench.figures import Report
-from e2e.bench.pods import variants
+from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import NODE, Requests
-from e2e.bench.pods.load import Crowd, Lost, Shape
+from e2e.bench.pods.load_targets import Pair, Runner, Say
+from e2e.bench.pods.pod_load import Crowd, Lost, Shape
 from e2e.bench.pods.process_usage import account
-from e2e.bench.pods.variants import Pair, Runner, Say
+from e2e.bench.report import Report
 
 #: Seconds after a burst in which its last echoes are gone, and after a restart.
 SETTLE = 15.0
@@ -32,7 +32,7 @@ async def idle(pair: Pair, shape: Shape, *, rounds: int, seconds: float, say: Sa
     async with _at_rest(pair, shape, say) as (runner, _):
         for number in range(rounds):
             say(f"all Running; {seconds:.0f} s of nothing, {number + 1} of {rounds}")
-            counts, before = pair.requests(variants.BRIDGE), account(runner.pid)
+            counts, before = pair.requests(load_targets.BRIDGE), account(runner.pid)
             await asyncio.sleep(seconds)
             after = account(runner.pid)
             percent.append((after.cpu - before.cpu) / seconds * 100)
@@ -57,7 +57,7 @@ async def restart(pair: Pair, shape: Shape, *, rounds: int, say: Say) -> Report:
         for number in range(rounds):
             say(f"all Running; joining again, {number + 1} of {rounds}")
             runner.stop()
-            counts = pair.requests(variants.BRIDGE)
+            counts = pair.requests(load_targets.BRIDGE)
             joined = await asyncio.to_thread(runner.start)
             await asyncio.sleep(SETTLE)
             after = account(runner.pid)
@@ -115,7 +115,10 @@ async def _in_sync(pair: Pair, crowd: Crowd, runner: Runner, value: str) -> floa
 @asynccontextmanager
 async def _at_rest(pair: Pair, shape: Shape, say: Say) -> AsyncIterator[tuple[Runner, Crowd]]:
     """A bridge whose pods all run, and have been left alone for a while; they are deleted then."""
-    async with variants.running(variants.BRIDGE, pair, shape) as (runner, crowd), crowd.watched():
+    async with (
+        load_targets.running(load_targets.BRIDGE, pair, shape) as (runner, crowd),
+        crowd.watched(),
+    ):
         assert runner is not None
         say(f"{shape.pods} pods")
         await crowd.run()

@@ -21,11 +21,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.bench.figures import Report, percentile
-from e2e.bench.pods import variants
-from e2e.bench.pods.api import Api
-from e2e.bench.pods.load import Crowd, Lost, Shape
-from e2e.bench.pods.variants import Pair, Say
+from e2e.bench.pods import load_targets
+from e2e.bench.pods.benchmark_client import Api
+from e2e.bench.pods.load_targets import Pair, Say
+from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.report import Report, percentile
 
 #: Seconds for one step of one pod.
 PATIENCE = 30.0
@@ -50,10 +50,10 @@ class Variant:
 
 
 VARIANTS: Mapping[str, Variant] = {
-    variants.DIRECT: Variant(variants.DIRECT),
-    variants.LEAST: Variant(variants.LEAST),
-    variants.BRIDGE: Variant(variants.BRIDGE, keepers=REFERENCES),
-    "bridge_copying": Variant(variants.BRIDGE, keepers=1, own=True),
+    load_targets.DIRECT: Variant(load_targets.DIRECT),
+    load_targets.LEAST: Variant(load_targets.LEAST),
+    load_targets.BRIDGE: Variant(load_targets.BRIDGE, keepers=REFERENCES),
+    "bridge_copying": Variant(load_targets.BRIDGE, keepers=1, own=True),
 }
 
 
@@ -111,7 +111,7 @@ async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
         for name, variant in VARIANTS.items():
             say(f"round {number + 1} of {rounds}: {name}, {pods} pods, one at a time")
             taken[name].append(await _steps(variant, pair, pods))
-            await asyncio.sleep(variants.REST)
+            await asyncio.sleep(load_targets.REST)
     return report(pods, taken)
 
 
@@ -123,11 +123,11 @@ def report(pods: int, taken: Mapping[str, Sequence[Sequence[Steps]]]) -> Report:
             for percent in (50, 99):
                 values = [percentile((one[step] for one in steps), percent) for steps in rounds]
                 made.add(f"{name}.{step}_p{percent}_ms", "ms", [value * 1000 for value in values])
-    direct = made.figures[f"{variants.DIRECT}.gone_p50_ms"].rounds
+    direct = made.figures[f"{load_targets.DIRECT}.gone_p50_ms"].rounds
     for name in taken:
         mine = made.figures[f"{name}.gone_p50_ms"].rounds
         added = [one - other for one, other in zip(mine, direct, strict=True)]
-        if name != variants.DIRECT:
+        if name != load_targets.DIRECT:
             made.add(f"{name}.gone_added_p50_ms", "ms", added)
     _add_of_least(made)
     return made
@@ -137,10 +137,11 @@ def _add_of_least(made: Report) -> None:
     """The steps that have a target, in times the least bridge's in the same round."""
     for step in ("exists", "running", "gone_added"):
         ours, least = (
-            made.figures[f"{way}.{step}_p50_ms"].rounds for way in (variants.BRIDGE, variants.LEAST)
+            made.figures[f"{way}.{step}_p50_ms"].rounds
+            for way in (load_targets.BRIDGE, load_targets.LEAST)
         )
         times = [one / other if other > 0 else None for one, other in zip(ours, least, strict=True)]
-        made.add(f"{variants.BRIDGE}.{step}_p50_of_least", "x", times)
+        made.add(f"{load_targets.BRIDGE}.{step}_p50_of_least", "x", times)
 
 
 async def _steps(variant: Variant, pair: Pair, pods: int) -> list[Steps]:
@@ -149,12 +150,12 @@ async def _steps(variant: Variant, pair: Pair, pods: int) -> list[Steps]:
     references = numbers.stop if variant.own else REFERENCES
     shape = Shape(pods=pods, references=references, secrets=references)
     async with AsyncExitStack() as stack:
-        _, crowd = await stack.enter_async_context(variants.running(variant.way, pair, shape))
-        made_in = Witness(pair.in_remote if variant.way == variants.DIRECT else pair.at_home)
-        runs_in = made_in if variant.way == variants.DIRECT else Witness(pair.in_remote)
+        _, crowd = await stack.enter_async_context(load_targets.running(variant.way, pair, shape))
+        made_in = Witness(pair.in_remote if variant.way == load_targets.DIRECT else pair.at_home)
+        runs_in = made_in if variant.way == load_targets.DIRECT else Witness(pair.in_remote)
         for witness in dict.fromkeys((made_in, runs_in)):
             await stack.enter_async_context(witness.watching(crowd.namespaces[0]))
-        await asyncio.sleep(variants.REST)
+        await asyncio.sleep(load_targets.REST)
         for number in range(variant.keepers):
             await crowd.create(number)
             await made_in.when(f"pod-{number}", "running")

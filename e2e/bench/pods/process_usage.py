@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters.control_plane import API_SERVER, ETCD
-from e2e.clusters.model import Cluster
+from e2e.clusters.cluster import Cluster
+from e2e.clusters.native_control_plane import API_SERVER, ETCD
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 

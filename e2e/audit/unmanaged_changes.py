@@ -1,0 +1,80 @@
+"""Objects of others: none is changed, taken or removed by a bridge, in either cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from e2e.audit.findings import Finding, Json, Kind, is_foreign, meta, subject_of, uid
+
+#: What API servers call the bridge in ``metadata.managedFields``, from its user agent.
+MANAGER = "cluster-bridge"
+#: What others change all the time: controllers of the cluster itself.
+_OWN_NAMESPACES = ("kube-system", "kube-node-lease", "kube-public")
+#: Published into every namespace, and gone with it.
+_ROOT_CA = "kube-root-ca.crt"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A foreign object as it was: changed means another UID or version."""
+
+    uid: str
+    version: str
+
+
+def snapshot(remote: Iterable[Json]) -> dict[str, Seen]:
+    """All that is not ours in the remote, by `subject_of`."""
+    return {
+        subject_of(obj): Seen(uid(obj), str(meta(obj)["resourceVersion"]))
+        for obj in remote
+        if is_foreign(obj) and meta(obj)["name"] != _ROOT_CA
+    }
+
+
+def check_foreign(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterator[Finding]:
+    """What was in ``before`` is there still, and nobody but its owners wrote it.
+
+    A new version is a finding where a write of the bridge's is in it, and for what nobody writes:
+    ConfigMaps and Secrets outside of the cluster's own namespaces. Pods, nodes and the like have
+    kubelets and controllers that write them.
+    """
+    there = {subject_of(obj): obj for obj in remote}
+    for subject, seen in sorted(before.items()):
+        obj = there.get(subject)
+        if obj is None:
+            yield Finding(Kind.FOREIGN, subject, "is gone")
+        elif uid(obj) != seen.uid:
+            yield Finding(Kind.FOREIGN, subject, "was removed and made anew")
+        elif _is_still(obj) and meta(obj)["resourceVersion"] != seen.version:
+            yield Finding(
+                Kind.FOREIGN,
+                subject,
+                f"was written (versions {seen.version} and {meta(obj)['resourceVersion']})",
+            )
+    for subject, obj in sorted(there.items()):
+        if is_foreign(obj) and _written(obj):
+            yield Finding(Kind.FOREIGN, subject, "has a write of the bridge")
+
+
+def check_home(home: Iterable[Json]) -> Iterator[Finding]:
+    """At home the bridge writes the status of pods, and otherwise only what it made: the Node,
+    its Lease, Events."""
+    for obj in home:
+        if any(part != "status" or obj["kind"] != "Pod" for part in _written(obj)):
+            yield Finding(Kind.FOREIGN, f"home's {subject_of(obj)}", "has a write of the bridge")
+
+
+def _is_still(obj: Json) -> bool:
+    return (
+        obj["kind"] in ("ConfigMap", "Secret") and meta(obj).get("namespace") not in _OWN_NAMESPACES
+    )
+
+
+def _written(obj: Json) -> list[str]:
+    """The subresources ("" for the object itself) that the bridge has written of an object."""
+    return [
+        str(entry.get("subresource", ""))
+        for entry in meta(obj).get("managedFields") or ()
+        if entry["manager"] == MANAGER
+    ]

@@ -1,0 +1,277 @@
+"""Connections that the bridge carries, next to a flat network, in one run.
+
+Two ways lead to the same pod of the remote, taken in turn in each round: ``relay`` (the port that
+the bridge publishes, its port-forward, the pod) and ``flat`` (the pod's own address: the tests'
+clusters have routes for this machine). The client is this process, for both, on the machine's own
+processors: a rate is of all together.
+
+- ``connect_N``: connections a second with N clients, each of which connects, asks, reads the answer
+  and closes;
+- ``request_ms``: an answer on a connection that stands;
+- ``download``: megabytes a second of one connection, and what a megabyte costs the bridge;
+- ``idle_kib``: what a connection that does nothing takes of the bridge's memory.
+
+``ratio_to_flat`` and ``added_to_flat`` are taken in each round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.bench.report import Report
+from e2e.bench.streams import cpu_seconds, resident
+from e2e.bridge_process import Bridge
+from e2e.bridge_process import run as run_bridge
+from e2e.clusters.cluster import Cluster
+from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.workload_manifests import AGNHOST, pod, shell
+
+NODE = NAMESPACE = "bench-relay"
+OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
+#: Clients at once.
+CLIENTS = (1, 10, 100, 500)
+#: Connections of one round, for each number of clients.
+CONNECTIONS = 500
+#: Requests on one connection.
+REQUESTS = 200
+SECONDS = 60.0
+_CPU = "cpu_per_megabyte_ms"
+
+_SCRIPT = "mkdir /www; head -c {size} /dev/zero >/www/big; exec httpd -f -p 9000 -h /www"
+_SERVER = {"name": "server", "image": AGNHOST, "args": ["netexec", "--http-port=8080"]}
+#: Home's Service, whose ports have names.
+SERVICE = """
+apiVersion: v1
+kind: Service
+metadata: {name: bench}
+spec:
+  selector: {app: bench}
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: file, port: 90, targetPort: 9000}]
+---
+"""
+_HELLO = b"GET /echo?msg=hello HTTP/1.1\r\nHost: bench\r\n\r\n"
+_ANSWER = b"\r\n\r\nhello"
+_BIG = b"GET /big HTTP/1.0\r\n\r\n"
+
+Progress = Callable[[str], None]
+Way = dict[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is done."""
+
+    rounds: int
+    size: int
+    """Bytes of a download."""
+    idle: int
+    """Connections that do nothing; 0 for none."""
+
+
+def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Path) -> Report:
+    """Joins, measures, and leaves."""
+    with joined(home, remote, log) as pid, _served(home, remote, asked.size) as ways:
+        return measured("relay", asked, ways, {"": pid}, say)
+
+
+def measured(
+    name: str, asked: Settings, ways: Mapping[str, Way], pids: Mapping[str, int], say: Progress
+) -> Report:
+    """Measures both ways. ``pids`` are processes to look at, by what their figures begin with."""
+    report = Report(name, {"rounds": asked.rounds, "bytes": asked.size, "idle": asked.idle})
+    # First, while memory is as small as it will ever be: what a process has freed, it keeps.
+    if asked.idle:
+        for whose, each in _idle(ways["relay"]["http"], asked.idle, pids).items():
+            say(f"{asked.idle} idle connections: {whose}idle {each / 1024:.1f} KiB each")
+            report.add(f"relay.{whose}idle_kib", "KiB", [each / 1024])
+    found: dict[str, list[float]] = {}
+    for number in range(asked.rounds):
+        for way in ("relay", "flat") if number % 2 else ("flat", "relay"):
+            for figure, value in _round(ways[way], pids).items():
+                found.setdefault(f"{way}.{figure}", []).append(value)
+        said = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
+        say(f"round {number + 1}: {said}")
+    for figure, rounds in compared(found).items():
+        if not (figure.startswith("flat.") and _CPU in figure):
+            report.add(figure, _unit(figure), rounds)
+    return report
+
+
+def compared(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
+    """What was found in each round, and the relay's of it beside that of the flat network."""
+    more: dict[str, list[float]] = {}
+    for name, flat in found.items():
+        way, _, figure = name.partition(".")
+        if way != "flat" or _CPU in figure:
+            continue
+        pairs = list(zip(found[f"relay.{figure}"], flat, strict=True))
+        if figure.endswith("_ms"):
+            more[f"added_to_flat.{figure}"] = [one - other for one, other in pairs]
+        else:
+            more[f"ratio_to_flat.{figure}"] = [one / other for one, other in pairs]
+    return {**found, **more}
+
+
+def _unit(name: str) -> str:
+    if name.startswith("ratio"):
+        return "x"
+    if name.endswith("_ms"):
+        return "ms"
+    if ".connect_" in name:
+        return "/s"
+    return "MB/s" if name.endswith("download") else ""
+
+
+def _round(way: Way, pids: Mapping[str, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for clients in CLIENTS:
+        found[f"connect_{clients}"] = asyncio.run(_connections(way["http"], clients))
+    found["request_ms"] = _request(way["http"])
+    before = {whose: cpu_seconds(pid) for whose, pid in pids.items()}
+    found["download"], size = _download(way["file"])
+    for whose, pid in pids.items():
+        spent = cpu_seconds(pid) - before[whose]
+        found[f"{whose}{_CPU}"] = spent * 1000 / (size / 1e6)
+    return found
+
+
+async def _connections(at: tuple[str, int], clients: int) -> float:
+    """Connections a second."""
+    left = iter(range(max(CONNECTIONS, clients)))
+
+    async def one() -> None:
+        for _ in left:
+            async with asyncio.timeout(SECONDS):
+                reader, writer = await asyncio.open_connection(*at)
+                writer.write(_HELLO)
+                answer = b""
+                while not answer.endswith(_ANSWER):
+                    more = await reader.read(4096)
+                    assert more, f"an answer that is not whole: {answer!r}"
+                    answer += more
+                writer.close()
+
+    began = time.monotonic()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(clients):
+            group.create_task(one())
+    return max(CONNECTIONS, clients) / (time.monotonic() - began)
+
+
+def _request(at: tuple[str, int]) -> float:
+    with socket.create_connection(at, SECONDS) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        took = []
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            _asked(sock)
+            took.append((time.perf_counter() - began) * 1000)
+        return statistics.median(took)
+
+
+def _download(at: tuple[str, int]) -> tuple[float, int]:
+    """Megabytes a second, and the bytes."""
+    with socket.create_connection(at, SECONDS) as sock:
+        began, got = time.monotonic(), 0
+        sock.sendall(_BIG)
+        while data := sock.recv(1 << 20):
+            got += len(data)
+        return got / 1e6 / (time.monotonic() - began), got
+
+
+def _idle(at: tuple[str, int], count: int, pids: Mapping[str, int]) -> dict[str, float]:
+    held = [socket.create_connection(at, SECONDS) for _ in range(10)]
+    for sock in held:
+        _asked(sock)
+    before = {whose: resident(pid) for whose, pid in pids.items()}
+    try:
+        for _ in range(count):
+            held.append(socket.create_connection(at, SECONDS))
+            _asked(held[-1])
+        return {whose: (resident(pid) - before[whose]) / count for whose, pid in pids.items()}
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def _asked(sock: socket.socket) -> None:
+    """One answer on a connection that stands."""
+    sock.sendall(_HELLO)
+    answer = b""
+    while not answer.endswith(_ANSWER):
+        more = sock.recv(4096)
+        assert more, f"an answer that is not whole: {answer!r}"
+        answer += more
+
+
+@contextmanager
+def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[int]:
+    """A bridge with these arguments more: its process."""
+    args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
+    # What is measured is how fast it goes, and not how fast it may.
+    unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
+    many = ("--relay-connections", "10000", "--relay-service-connections", "5000")
+    bridge = Bridge(home, remote, log, (*args, "--network", "relay", *many, *unbound, *more))
+    bridge.start()
+    assert bridge.process is not None
+    try:
+        yield bridge.process.pid
+    finally:
+        bridge.stop()
+        leave = ("leave", "--name", NODE, "--yes", "--force", "--kubeconfig", remote.kubeconfig)
+        run_bridge(*leave, home=home).check_returncode()
+
+
+@contextmanager
+def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Way]]:
+    """A pod in the remote, and the two ways to its ports."""
+    with namespace(home):
+        apply(home, SERVICE + server(NODE, size))
+        found = wait_for(
+            lambda: get(home, "endpointslices", namespace=NAMESPACE, selector=OURS), "an endpoint"
+        )
+        there = get_one(remote, "pod", "bench", namespace=f"{NAMESPACE}-{NODE}")
+        yield {"relay": way(found[0]), "flat": flat(there["status"]["podIP"])}
+
+
+@contextmanager
+def namespace(home: Cluster) -> Iterator[None]:
+    """The namespace of what is measured."""
+    home.kubectl("create", "namespace", NAMESPACE)
+    try:
+        yield
+    finally:
+        home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
+        gone = ("get", "pods", "-n", NAMESPACE, "-o", "name")
+        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
+
+
+def server(node: str, size: int) -> str:
+    """The pod that answers, on this node."""
+    container = shell("main", _SCRIPT.format(size=size))
+    return pod(node, "bench", {"labels": {"app": "bench"}}, containers=[container, _SERVER])
+
+
+def apply(home: Cluster, manifest: str) -> None:
+    """Applies it, and waits until its pods are Ready."""
+    home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
+    wait = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
+    home.kubectl(*wait, "--timeout=60s")
+
+
+def way(slice_: Json) -> Way:
+    """To where an EndpointSlice leads."""
+    (address,) = slice_["endpoints"][0]["addresses"]
+    return {port["name"]: (str(address), int(port["port"])) for port in slice_["ports"]}
+
+
+def flat(address: str) -> Way:
+    """To the pod's own address."""
+    return {"http": (address, 8080), "file": (address, 9000)}

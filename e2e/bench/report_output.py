@@ -1,0 +1,118 @@
+"""What every command does with its figures: JSON on standard output, a table for people on
+standard error, and a picture where one is asked for. A run that failed is told in all of them, and
+is the command's exit status.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import aiohttp
+import typer
+import uvloop
+
+from e2e.bench import report_plot as pictures
+from e2e.bench import report_tables
+from e2e.bench.pods.audit_log import LogGone
+from e2e.bench.pods.benchmark_client import ApiFailed
+from e2e.bench.pods.load_targets import Pair, connected
+from e2e.bench.pods.pod_load import Lost
+from e2e.bench.report import Report, machine
+from e2e.bench.targets import judge
+from e2e.bridge_process import BridgeFailed
+from e2e.clusters import Settings, down, find, specs, up
+from e2e.clusters.cluster import Backend, Nodes
+from sync.base.exception_summary import leaves
+
+Json = dict[str, Any]
+Measure = Callable[[Pair], Awaitable[Report]]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw a picture into this file, .svg or .png.", metavar="FILE")
+]
+
+#: What ends a run that is otherwise well: it counts for nothing, and says why.
+_FAILURES = (Lost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
+
+
+def say(line: str) -> None:
+    """Progress, on standard error."""
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def print_reports(name: str, plot: Path | None = None) -> Iterator[Callable[[Json], None]]:
+    """Prints the reports that are added in the block: one as it is, more as ``reports`` of one.
+
+    Ends the command with status 1 when one of them failed, and 2 before anything is measured when
+    the picture cannot be drawn.
+    """
+    if plot is not None:
+        try:
+            pictures.require(plot)
+        except pictures.PlotFailed as failed:
+            say(str(failed))
+            raise typer.Exit(2) from None
+    found: list[Json] = []
+    try:
+        yield found.append
+    finally:
+        # What was measured before an interruption of hours of it is worth having, too.
+        if found:
+            _print(name, found, plot)
+    if any("failed" in one for one in found):
+        raise typer.Exit(1)
+
+
+def _print(name: str, found: Sequence[Json], plot: Path | None) -> None:
+    if len(found) == 1 and found[0]["benchmark"] == name:
+        report = found[0]
+    else:
+        report = {"benchmark": name, "machine": machine(), "reports": found}
+    report_tables.show(report)
+    typer.echo(json.dumps(report, indent=2))
+    if plot is not None:
+        pictures.draw(report, plot)
+
+
+def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Iterator[Json]:
+    """Reports of these benchmarks, one after the other, on clusters with simulated nodes; they are
+    started when they are not up, and then taken down."""
+    settings = Settings(prefix=prefix, backend=Backend.NATIVE)
+    home = specs(["home"], nodes=Nodes.SIMULATED)
+    remote = specs(["remote"], nodes=Nodes.SIMULATED, node_count=nodes)
+    before = set(find(settings))
+
+    async def run(measure: Measure) -> Report:
+        async with connected(clusters) as pair:
+            return await measure(pair)
+
+    try:
+        clusters = up([*home, *remote], settings, say)
+        for name, measure in measures.items():
+            yield _outcome(name, lambda measure=measure: uvloop.run(run(measure)))  # type: ignore[misc]
+    finally:
+        if started := [name for name in find(settings) if name not in before]:
+            down(started, settings, say)
+
+
+def _outcome(name: str, run: Callable[[], Report]) -> Json:
+    """The report with its targets, or why there is none."""
+    failed: list[str] = []
+    report: Json = {}
+    try:
+        report = run().as_json()
+    except* _FAILURES as group:
+        failed = [str(one) or repr(one) for one in leaves(group)]
+    if failed:
+        return {"benchmark": name, "machine": machine(), "failed": "; ".join(failed)}
+    return with_targets(report)
+
+
+def with_targets(report: Json) -> Json:
+    """The report, with the verdicts on its figures."""
+    return {**report, "targets": [one.as_json() for one in judge(report)]}

@@ -1,0 +1,251 @@
+"""The bridge's image without Docker, for clusters whose nodes have a containerd of their own.
+
+    python -m e2e.bridge_image            builds it, prints the archive's path and the image's name
+    python -m e2e.bridge_image --load     also loads it into the home cluster
+
+It equals what the Containerfile makes as far as a bridge can tell: a Python, the packages that the
+bridge depends on (those of this environment), the bridge, and nobody in particular as its user. The
+root file system is put together from this machine's: the interpreter with its standard library, the
+shared libraries that these load, and nothing else, not even a shell. The lower layer is kept in the
+cache under the versions of all that is in it; the upper one, the bridge itself, is made each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import hashlib
+import platform
+import py_compile
+import re
+import shutil
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+from e2e.clusters import find
+from e2e.clusters.cluster import Cluster, Progress
+from e2e.clusters.go_build import locked
+from e2e.clusters.image_archives import Image, write_archive
+from e2e.clusters.pytest_fixture import settings_from_environment
+from e2e.clusters.run_command import run
+
+#: Under which it is loaded. What is in it decides the tag.
+REPOSITORY = "docker.io/library/cluster-bridge"
+PACKAGES = ("bridge", "sync", "translators", "manifests")
+USER = "65532:65532"
+# Part of the cached layer's name: raise it when the layer is made in another way.
+_EDITION = 1
+
+_ROOT = Path(__file__).parent.parent
+_PREFIX = Path("usr/local")
+_LIBRARY = _PREFIX / f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+#: Of the standard library: what a program does not import.
+_LEFT_OUT = ("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "__pycache__")
+_LEFT_OUT_GLOBS = ("site-packages", "dist-packages", "config-*", "*.a")
+#: Models of the kubernetes package, which the bridge does not import.
+_NOT_COMPILED = re.compile(r"kubernetes/(aio/)?client")
+_SHARED = re.compile(r"(?:=> )?(/\S+) \(0x[0-9a-f]+\)")
+
+_SCRIPT = """\
+#!/usr/local/bin/python3
+from bridge.cli import main
+
+main()
+"""
+
+
+def archive(cache: Path, folder: Path, say: Progress) -> tuple[Path, str]:
+    """The image's archive in the folder, from the sources as they are, and the image's name."""
+    base = _base(cache, say)
+    own = folder / "bridge.tar"
+    _pack(own, _lay_out_bridge)
+    path = folder / "cluster-bridge.tar"
+    said = base.name.encode() + own.read_bytes()
+    name = f"{REPOSITORY}:e2e-{hashlib.sha256(said).hexdigest()[:12]}"
+    image = Image(
+        (name,),
+        (base, own),
+        entrypoint=("/usr/local/bin/bridge",),
+        command=("--help",),
+        user=USER,
+        environment=("PATH=/usr/local/bin", "PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1"),
+    )
+    write_archive(path, [image])
+    return path, name
+
+
+def load(cluster: Cluster, cache: Path, say: Progress) -> str:
+    """Builds it and loads it into the cluster's node; its name. Others may do so meanwhile."""
+    with tempfile.TemporaryDirectory(prefix="cluster-bridge-image-") as folder:
+        path, name = archive(cache, Path(folder), say)
+        say(f"loading {name} into {cluster.name}")
+        cluster.load_images(path)
+    return name
+
+
+# -- the layer below -----------------------------------------------------------------------
+
+
+def _base(cache: Path, say: Progress) -> Path:
+    wanted = sorted(f"{it.name}-{it.version}" for it in _dependencies())
+    said = repr((_EDITION, sys.version, platform.machine(), wanted))
+    key = hashlib.sha256(said.encode()).hexdigest()[:12]
+    path = cache / "images" / f"python-{key}.tar"
+    with locked(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            say(f"making the layer of Python and {len(wanted)} packages in {path.parent}")
+            _pack(path, _lay_out_base)
+    return path
+
+
+def _dependencies() -> list[metadata.Distribution]:
+    """The distributions that the bridge needs, and those that these need."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = ["cluster-bridge"]
+    while waiting:
+        name = waiting.pop()
+        plain = re.sub(r"[-_.]+", "-", name).lower()
+        if plain in found:
+            continue
+        try:
+            found[plain] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue  # of another platform or Python
+        waiting += [
+            re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+            for requirement in found[plain].requires or ()
+            if "extra ==" not in requirement
+        ]
+    del found["cluster-bridge"]
+    return list(found.values())
+
+
+def _lay_out_base(root: Path) -> None:
+    (root / _PREFIX / "bin").mkdir(parents=True)
+    (root / "etc").mkdir()
+    (root / "tmp").mkdir()
+    (root / "etc/passwd").write_text("root:x:0:0:root:/:/sbin/nologin\n")
+    program = Path(sys.executable).resolve()
+    shutil.copy2(program, root / _PREFIX / "bin/python3")
+    left_out = shutil.ignore_patterns(*_LEFT_OUT, *_LEFT_OUT_GLOBS)
+    shutil.copytree(sysconfig.get_path("stdlib"), root / _LIBRARY, ignore=left_out)
+    packages = root / _LIBRARY / "site-packages"
+    for distribution in _dependencies():
+        _copy_distribution(distribution, packages)
+    for library in _shared_libraries(root, program):
+        target = root / str(library).lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(library.resolve(), target)
+    _compile(root / _LIBRARY)
+
+
+def _copy_distribution(distribution: metadata.Distribution, packages: Path) -> None:
+    for file in distribution.files or ():
+        if ".." in file.parts or "__pycache__" in file.parts:  # scripts; made here anew
+            continue
+        source = Path(str(distribution.locate_file(file)))
+        if source.is_file():
+            target = packages / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+
+
+def _shared_libraries(root: Path, program: Path) -> set[Path]:
+    """What the interpreter and all extension modules load, but for what packages bring along."""
+    found: set[Path] = set()
+    for file in (program, *root.rglob("*.so"), *root.rglob("*.so.*")):
+        said = run(["ldd", file], check=False).stdout
+        found |= {Path(path) for path in _SHARED.findall(said)}
+    return {it for it in found if root not in it.parents}
+
+
+# -- the bridge itself ---------------------------------------------------------------------
+
+
+def _lay_out_bridge(root: Path) -> None:
+    packages = root / _LIBRARY / "site-packages"
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(_ROOT / name, packages / name, ignore=ignored)
+    version = metadata.version("cluster-bridge")
+    told = packages / f"cluster_bridge-{version}.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: cluster-bridge\nVersion: {version}\n"
+    )
+    script = root / _PREFIX / "bin/bridge"
+    script.parent.mkdir(parents=True)
+    script.write_text(_SCRIPT)
+    script.chmod(0o755)
+    _compile(packages)
+
+
+# -- archives ------------------------------------------------------------------------------
+
+
+def _compile(folder: Path) -> None:
+    """Once and for all: the root file system is read-only where it runs."""
+    compileall.compile_dir(
+        folder,
+        quiet=2,
+        rx=_NOT_COMPILED,
+        stripdir=str(folder.parents[2]),
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
+
+
+def _pack(path: Path, lay_out: Callable[[Path], None]) -> None:
+    """Writes the tar archive of what is laid out; renamed into place when complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        root = Path(folder) / "root"
+        root.mkdir()
+        lay_out(root)
+        partial = Path(folder) / "partial"
+        with tarfile.open(partial, "w") as packed:
+            for file in _ordered(root):
+                packed.add(file, str(file.relative_to(root)), recursive=False, filter=_plain)
+        partial.replace(path)
+
+
+def _ordered(folder: Path) -> Iterator[Path]:
+    for file in sorted(folder.iterdir()):
+        yield file
+        if file.is_dir() and not file.is_symlink():
+            yield from _ordered(file)
+
+
+def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Root's, readable by everybody, of no time."""
+    info.uid = info.gid = 0
+    info.uname = info.gname = ""
+    info.mtime = 0
+    info.mode = 0o1777 if info.name == "tmp" else info.mode | 0o444 | (0o111 * info.isdir())
+    return info
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.bridge_image", description=__doc__)
+    parser.add_argument("--load", action="store_true", help="into the home cluster that is up")
+    settings = settings_from_environment()
+    if parser.parse_args().load:
+        clusters = find(settings)
+        if "home" not in clusters:
+            raise SystemExit("error: no cluster is up; python -m e2e.clusters up starts some")
+        print(load(clusters["home"], settings.cache, _say))
+    else:
+        print(*archive(settings.cache, settings.cache / "images", _say))
+
+
+if __name__ == "__main__":
+    main()

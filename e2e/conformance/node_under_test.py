@@ -1,0 +1,64 @@
+"""Home with one node for the tests: its real one, or the virtual one alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from e2e import bridge_process as bridge_command
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster, Progress
+from e2e.clusters.errors import ClusterError
+
+#: The virtual node; the tests' own helpers ask a kubelet at the standard port only.
+NODE = "virtual"
+_JOIN = ("--name", NODE, "--taints", "none", "--port", "10250")
+
+#: A node that was registered just now is Ready when the remote's nodes are summed up.
+_READY = "60s"
+
+
+def require_real_alone(home: Cluster) -> None:
+    """Home has its real nodes only.
+
+    :raises ClusterError: it has others: tests would run there.
+    """
+    found = json.loads(home.kubectl("get", "nodes", "-o", "json").stdout)["items"]
+    others = {node["metadata"]["name"] for node in found} - set(home.node_names)
+    if others:
+        raise ClusterError(
+            f"home has other nodes than its own: {', '.join(sorted(others))}",
+            next_step="end what made them (`make demo-down`), or take clusters of another prefix: "
+            "CLUSTER_BRIDGE_E2E_PREFIX",
+        )
+
+
+@contextmanager
+def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -> Iterator[None]:
+    """Home's real nodes are cordoned, and a bridge serves a virtual node without taint.
+
+    Afterwards the bridge has left, and the real nodes are as they were.
+
+    :raises BridgeFailed: it did not join.
+    :raises ClusterError: the node was not Ready in time, or the bridge could not leave.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    bridge = Bridge(home, remote, folder / "bridge.log", _JOIN)
+    with ExitStack() as undo:
+        undo.callback(home.kubectl, "uncordon", *home.node_names)
+        home.kubectl("cordon", *home.node_names)
+        undo.callback(_leave, bridge)
+        undo.callback(bridge.kill)
+        say(f"bridge {' '.join(map(str, bridge.command[1:]))}")
+        bridge.start()
+        home.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", f"--timeout={_READY}")
+        yield
+
+
+def _leave(bridge: Bridge) -> None:
+    command = ["leave", "--name", NODE, "--yes", "--force"]
+    left = bridge_command.run(*command, "--kubeconfig", bridge.remote.kubeconfig, home=bridge.home)
+    if left.returncode != 0:
+        raise ClusterError(f"bridge leave: {left.stderr}", where=str(bridge.log))

@@ -1,0 +1,120 @@
+"""Admission policies of a test in one of the clusters, which mutate pods.
+
+    with mutating(remote, namespace, patch("/spec/hostUsers", None, op="remove")):
+        ...
+
+An API server acts on a policy a moment after it was made or removed: `mutating` waits until a
+probe, a dry run, shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from e2e.clusters.cluster import Cluster
+from e2e.kubectl import Json, wait_for
+from e2e.workload_manifests import BUSYBOX
+
+_GROUP = "admissionregistration.k8s.io"
+#: Says on a probe which policy it looks for.
+_PROBE = "e2e.example.com/probe"
+#: Seconds for an API server to act on a policy: it watches policies, and compiles them.
+_KNOWN_SECONDS = 60.0
+
+
+@contextmanager
+def mutating(
+    cluster: Cluster,
+    namespace: str,
+    *patches: str,
+    when: str = "true",
+    operations: Sequence[str] = ("CREATE",),
+) -> Iterator[None]:
+    """Pods of the namespace, which has to exist, are changed by the JSON patches (CEL expressions
+    of ``JSONPatch``) where ``when`` is true."""
+    name = f"e2e-{uuid.uuid4().hex[:8]}"
+    noted = (
+        f"object.metadata.?annotations[?'{_PROBE}'].orValue('') != '{name}' ? [] : "
+        f"[JSONPatch{{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('{_PROBE}'), "
+        "value: 'seen'}]"
+    )
+    expressions = [f"({when}) ? [{patch}] : []" for patch in patches]
+    spec = {
+        "matchConstraints": _pods(namespace, operations),
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "mutations": [
+            {"patchType": "JSONPatch", "jsonPatch": {"expression": it}}
+            for it in (*expressions, noted)
+        ],
+    }
+    binding = {"policyName": name}
+
+    def works() -> bool:
+        annotations = _probed(cluster, namespace, name)["metadata"]["annotations"]
+        return bool(annotations[_PROBE] == "seen")
+
+    with _policy(cluster, name, spec, binding):
+        wait_for(works, "the API server mutates pods", seconds=_KNOWN_SECONDS)
+        yield
+    wait_for(lambda: not works(), "it does so no more", seconds=_KNOWN_SECONDS)
+
+
+@contextmanager
+def _policy(cluster: Cluster, name: str, spec: Json, binding: Json) -> Iterator[None]:
+    items = [
+        {
+            "apiVersion": f"{_GROUP}/v1beta1",
+            "kind": f"MutatingAdmissionPolicy{it}",
+            "metadata": {"name": name},
+            "spec": its,
+        }
+        for it, its in (("", spec), ("Binding", binding))
+    ]
+    listed = {"apiVersion": "v1", "kind": "List", "items": items}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(listed))
+    try:
+        yield
+    finally:
+        for which in ("mutatingadmissionpolicybindings", "mutatingadmissionpolicies"):
+            cluster.kubectl("delete", f"{which}.{_GROUP}", name, "--ignore-not-found")
+
+
+def _pods(namespace: str, operations: Sequence[str]) -> Json:
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    return {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+        "resourceRules": [{**rule, "operations": [*operations]}],
+    }
+
+
+def _probed(cluster: Cluster, namespace: str, name: str) -> Json:
+    """What the API server would make of a pod."""
+    probe = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"probe-{name}", "annotations": {_PROBE: name}},
+        "spec": {"containers": [{"name": "main", "image": BUSYBOX}]},
+    }
+    args = ("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-")
+    found: Json = json.loads(cluster.kubectl(*args, input=json.dumps(probe)).stdout)
+    return found
+
+
+def patch(path: str, value: object, *, op: str = "add") -> str:
+    """A ``JSONPatch`` in CEL."""
+    given = "" if op == "remove" else f", value: {_cel(value)}"
+    return f"JSONPatch{{op: '{op}', path: '{path}'{given}}}"
+
+
+def _cel(value: object) -> str:
+    """A value of JSON in CEL, whose maps and lists may have values of several types."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(key)}: {_cel(it)}" for key, it in value.items())
+        return f"dyn({{{inner}}})"
+    if isinstance(value, list):
+        return f"dyn([{', '.join(map(_cel, value))}])"
+    return f"dyn({json.dumps(value)})"

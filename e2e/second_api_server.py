@@ -1,0 +1,140 @@
+"""Another API server of a native cluster: at a port of its own, with a CA of its own.
+
+It is what a highly available control plane has: it shares etcd, the keys of service accounts and
+the client CA with the cluster's first API server, which goes on for all others. So its CA can be
+rotated and its address changed without harm to the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from e2e.clusters import go_recipes
+from e2e.clusters.certificates import Authority
+from e2e.clusters.cluster import Cluster
+from e2e.clusters.native import NativeControl
+from e2e.clusters.native_control_plane import AUDIT_LOG, api_server_command
+from e2e.kubectl import wait_for
+
+#: Seconds until an API server is ready on a busy machine.
+START_SECONDS = 120.0
+#: Seconds until it has ended.
+STOP_SECONDS = 10.0
+#: Above the ports of everything else in a cluster's network namespace.
+_PORTS = itertools.count(26443)
+
+
+class ApiServer:
+    """Use as a context manager: it runs in the block. ``cluster`` has the credential of the
+    kubeconfig that `written` writes for it."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        control = cluster.control
+        assert isinstance(control, NativeControl)
+        self._cluster = cluster
+        self._site = control.site
+        self._folder = folder / f"api-server-{cluster.name}"
+        self._names = itertools.count()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = next(_PORTS)
+
+    def __enter__(self) -> ApiServer:
+        self._folder.mkdir()
+        self._authority = self._new_authority()
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def rotate(self) -> None:
+        """Starts it again with a certificate of another CA."""
+        self._stop()
+        self._authority = self._new_authority()
+        self._start()
+
+    def move(self) -> None:
+        """Starts it again at another port."""
+        self._stop()
+        self.port = next(_PORTS)
+        self._start()
+
+    def written(self, name: str = "kubeconfig") -> Cluster:
+        """The cluster behind this server; its kubeconfig is re-written in one step."""
+        config = yaml.safe_load(self._cluster.kubeconfig.read_text())
+        authority = self._authority.files.certificate.read_bytes()
+        for entry in config["clusters"]:
+            entry["cluster"] = {
+                "server": f"https://{self._cluster.node_ip}:{self.port}",
+                "certificate-authority-data": base64.b64encode(authority).decode(),
+            }
+        path = self._folder / name
+        partial = path.with_suffix(".partial")
+        partial.touch(mode=0o600)
+        partial.write_text(yaml.safe_dump(config))
+        partial.replace(path)
+        return dataclasses.replace(self._cluster, kubeconfig=path)
+
+    def _new_authority(self) -> Authority:
+        name = f"ca-{next(self._names)}"
+        authority = Authority.create(self._folder, name, name)
+        authority.issue(f"{name}-serving", "kube-apiserver", hosts=[self._cluster.node_ip])
+        return authority
+
+    def _command(self) -> list[str | Path]:
+        serving = self._folder / f"{self._authority.name}-serving"
+        programs = self._site.settings.cache / "bin"
+        programs /= go_recipes.kubernetes(self._site.settings.kubernetes).folder
+        own = {
+            "--secure-port": self.port,
+            "--tls-cert-file": f"{serving}.crt",
+            "--tls-private-key-file": f"{serving}.key",
+            "--audit-log-path": self._folder / AUDIT_LOG,
+            "--cert-dir": self._folder,
+        }
+        program, *flags = api_server_command(self._site, programs)
+        kept = [it for it in flags if str(it).partition("=")[0] not in own]
+        # It is no endpoint of the Service kubernetes: pods keep to the first API server.
+        more = [
+            *(f"{key}={value}" for key, value in own.items()),
+            "--endpoint-reconciler-type=none",
+        ]
+        return [program, *kept, *more]
+
+    def _start(self) -> None:
+        inside = ["nsenter", f"--net={self._site.network.path}", "--"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*inside, *self._command()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        through = self.written("own-kubeconfig")
+        wait_for(
+            lambda: (
+                through.kubectl("get", "--raw", "/readyz", check=False, timeout=10).returncode == 0
+            ),
+            f"the API server of {self._cluster.name} at port {self.port} is ready",
+            seconds=START_SECONDS,
+        )
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

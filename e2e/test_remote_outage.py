@@ -1,0 +1,150 @@
+"""API servers that restart and networks that are cut harm no running pod."""
+
+from __future__ import annotations
+
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
+from e2e.bridge_process import REGISTERED
+from e2e.conftest import Bridged
+from e2e.kubectl import get_one, uids, wait_for
+from e2e.workload_manifests import busybox
+
+#: Seconds until an outage is told: a dead peer is noticed in 20, and 15 more make an outage.
+TOLD_SECONDS = 60.0
+#: Until the first bookmark of a watch: API servers send one a minute.
+BOOKMARK_SECONDS = 65.0
+#: Until an API server that hangs is reported (docs/explanation/failure-modes.md): bookmarks stay
+#: away for 75, it does not answer for 30, and 15 more make an outage.
+HANG_SECONDS = 120.0
+
+
+def _ready(bridged: Bridged) -> tuple[str, str]:
+    node = get_one(bridged.home, "node", bridged.node)
+    ready = next(c for c in node["status"]["conditions"] if c["type"] == "Ready")
+    return ready["status"], ready["reason"]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["API server is down", "network is cut"])
+def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
+    """The node says so, pods keep their UIDs and starts, and what was asked meanwhile follows."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "pod/goes", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+
+    if cut:
+        bridged.remote.freeze_network()
+    else:
+        bridged.remote.stop_component("kube-apiserver")
+    try:
+        wait_for(
+            lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
+            "the node tells the outage",
+            seconds=TOLD_SECONDS,
+        )
+        bridged.kubectl("delete", "pod", "goes", "--wait=false")
+        bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+    finally:
+        if cut:
+            bridged.remote.thaw_network()
+        else:
+            bridged.remote.start_component("kube-apiserver")
+
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    ready = ("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=10s")
+    wait_for(
+        lambda: bridged.kubectl(*ready, check=False).count("condition met") == 2,
+        "both pods are Ready",
+        seconds=90,
+    )
+    wait_for(lambda: "goes" not in uids(bridged.remote_pods()), "the deletion was passed on")
+    assert uids(bridged.remote_pods())["stays"] == before["stays"]
+    pod = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
+    """It answers probes meanwhile, and says what it waits for; then all is as it was."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    bridged.bridge.stop()
+    with socket.create_server(("", 0)) as free:
+        port = int(free.getsockname()[1])
+
+    def probe(path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    bridged.remote.stop_component("kube-apiserver")
+    try:
+        bridged.bridge.args = [*bridged.bridge.args, f"--health-port={port}"]
+        bridged.bridge.launch()
+        bridged.bridge.says(WAITING_SUFFIX)
+        assert probe("/livez")[0] == 200
+        code, why = probe("/readyz")
+        assert code == 503
+        assert why.startswith("remote: ")
+    finally:
+        bridged.remote.start_component("kube-apiserver")
+    bridged.bridge.says(REGISTERED, times=2)
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again")
+    wait_for(lambda: probe("/readyz")[0] == 200, "it is ready")
+    assert uids(bridged.remote_pods()) == before
+
+
+@pytest.mark.timeout(420)
+def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
+    """It takes connections and says nothing; nothing is asked of it meanwhile."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    time.sleep(BOOKMARK_SECONDS)
+    bridged.remote.suspend_component("kube-apiserver")
+    began = time.monotonic()
+    try:
+        wait_for(
+            lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
+            "the node tells that its remote hangs",
+            seconds=HANG_SECONDS,
+        )
+        print(
+            f"measured: the remote's API server hangs: told after {time.monotonic() - began:.1f} s"
+        )
+    finally:
+        bridged.remote.resume_component("kube-apiserver")
+        # Where it is a static pod, its kubelet may have taken it for dead, and starts another.
+        wait_for(
+            lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
+            "the remote's API server is back",
+            seconds=TOLD_SECONDS,
+        )
+    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    assert uids(bridged.remote_pods()) == before
+
+
+def test_home_outage_harms_nothing(bridged: Bridged) -> None:
+    """Home's API server restarts: the bridge goes on, and so do the pods."""
+    bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    before = uids(bridged.remote_pods())
+    bridged.home.stop_component("kube-apiserver")
+    bridged.home.start_component("kube-apiserver")
+    wait_for(
+        lambda: bridged.home.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
+        "home's API server is back",
+    )
+    bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
+    bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=90s")
+    assert uids(bridged.remote_pods())["stays"] == before["stays"]
+    assert _ready(bridged)[0] == "True"
