@@ -1,4 +1,5 @@
-"""Escapes control characters in text for terminals and logs, such as API servers' messages.
+"""Escapes control characters in text for terminals and logs, such as API servers' messages, and
+shortens lists of names.
 
 An escape sequence can move the cursor, rewrite the screen or set the title of a terminal; a newline
 can forge a log line; a bidirectional override can reorder one. Objects and messages of API servers
@@ -7,6 +8,15 @@ as Python escapes (``\\x1b``, ``\\u202e``).
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def summarize_names(names: Iterable[str], limit: int = 5, *, separator: str = ", ") -> str:
+    """The first ``limit`` names, and the number of the others."""
+    found = list(names)
+    more = f" and {len(found) - limit} more" if len(found) > limit else ""
+    return separator.join(found[:limit]) + more
 
 
 def escape_line(text: str) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
-from bridge.checks import check_runner, virtual_node
+from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.cluster_access import check_connectivity
 from bridge.clusters.connection import Notify, cluster_uid
@@ -129,7 +129,7 @@ async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport
         if not settings.name:
             return (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
         known = await home.get(NODES, settings.name)
-        return [known] if virtual_node.is_virtual_node(known) else []
+        return [known] if node_object.is_virtual_node(known) else []
 
     nodes = await _part(found, "home: nodes", ask) or []
     if not nodes:

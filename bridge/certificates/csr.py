@@ -143,6 +143,13 @@ def is_csr_of_node(request: Object, node_name: str) -> bool:
     return name == _PREFIX + node_name[:_NODE_NAME_LENGTH] and len(digest) == _DIGEST_LENGTH
 
 
+async def list_csrs_of_node(home: KubeClient, node_name: str) -> list[Object]:
+    """The CertificateSigningRequests of the node's bridges. Raises KubeError."""
+    selector = f"spec.signerName={SIGNER}"
+    found = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+    return [it for it in found.items if is_csr_of_node(it, node_name)]
+
+
 def csr_outcome(request: Object) -> Outcome:
     """The outcome in the request's status."""
     status = request.get("status") or {}

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsSource
-from bridge.checks.catalog import CHECKS
 from bridge.checks.findings import Finding
 from bridge.clusters.bridge_address import find_bridge_address
 from bridge.clusters.connection import cluster_uid
@@ -24,7 +23,6 @@ from bridge.election import leave_lock
 from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.client import KubeClient
-from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
 from translators.identity import (
     Identity,
@@ -32,7 +30,7 @@ from translators.identity import (
     home_id_from_uid,
     validate_namespace_template,
 )
-from translators.objects import Object, metadata
+from translators.objects import Object
 
 T = TypeVar("T")
 Requirement = Literal["home", "remote", "node"]
@@ -43,7 +41,6 @@ class Connectivity:
     """One cluster, as far as it responded."""
 
     side: Side
-    ref: KubeconfigRef | None
     client: KubeClient | None = None
     version: str = ""
     """The server's, such as v1.34.4; "" if unknown."""
@@ -82,11 +79,6 @@ class CheckContext:
     def existing_node(self) -> Object:
         """The Node. Only for a check that requires it."""
         return _required(self.node)
-
-    @property
-    def annotations(self) -> dict[str, str]:
-        """The Node's annotations; none before a join."""
-        return dict(metadata(self.node or {}).get("annotations") or {})
 
     def unavailable(self, requirement: Requirement) -> str:
         """Why the requirement is not met; "" where it is."""
@@ -191,10 +183,6 @@ class Implementation:
     run: Callable[[CheckContext], Awaitable[Sequence[Finding]]]
     needs: tuple[Requirement, ...]
     only_before_join: bool = False
-
-    def __post_init__(self) -> None:
-        if self.check_id not in CHECKS:
-            raise KeyError(self.check_id)
 
 
 def _required(found: T | None) -> T:

@@ -27,7 +27,8 @@ from bridge.checks.check_input import CheckContext, Connectivity, Implementation
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Finding, Report, Scope, build_report, error, not_checked, warning
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
-from bridge.node import join_record_annotation, node_object
+from bridge.node import join_record_annotation
+from bridge.node.node_object import LABEL_REMOTE, is_virtual_node
 from sync.kube.api_errors import Forbidden, KubeError, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -99,7 +100,7 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
     try:
         async with asyncio.timeout(CHECK_SECONDS):
             if not name:
-                nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
+                nodes = (await home.list(NODES, labels=LABEL_REMOTE)).items
                 none = [error("BRG301", "home", "home has no virtual node", hint)]
                 return nodes, [] if nodes else none
             node = await home.get(NODES, name)
@@ -107,7 +108,7 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
         return [], [error("BRG301", "home", f"home has no node {name}", hint)]
     except (KubeError, TimeoutError) as problem:
         return [], [_undecided("BRG301", problem, "home")]
-    if not virtual_node.is_virtual_node(node):
+    if not is_virtual_node(node):
         text = f"node {name} is not a bridge's virtual node"
         return [], [error("BRG301", "home", text, hint)]
     return [node], []
@@ -125,7 +126,7 @@ async def _check_node(
         stack, home_client, node, settings.remote, warn=ignored.append
     )
     if source is None:
-        remote = Connectivity("remote", None)
+        remote = Connectivity("remote")
         reason = "this machine does not have the remote's kubeconfig that the node recorded"
         remote.findings.append(not_checked("BRG102", "remote", reason, "name it with --kubeconfig"))
     else:
@@ -137,16 +138,12 @@ async def _check_node(
         network=settings.network,
     )
     context = CheckContext(join_settings, name, home, remote, node)
-    findings = [warning("BRG102", "remote", it) for it in ignored]
-    findings += remote.findings
+    findings = [*(warning("BRG102", "remote", it) for it in ignored), *remote.findings]
     findings += await _run(context, [it for it in IMPLEMENTATIONS if not it.only_before_join])
-    return [_assign_node(it, name) for it in findings]
-
-
-def _assign_node(finding: Finding, name: str) -> Finding:
-    """The finding as one about the node, unless it is about home."""
-    about_home = finding.side == "home" and finding.id < "BRG300"
-    return finding if about_home or finding.node else replace(finding, node=name)
+    # A finding about home's API server or permissions is not about the node.
+    return [
+        it if it.side == "home" and it.id < "BRG300" else replace(it, node=name) for it in findings
+    ]
 
 
 # -- running checks ------------------------------------------------------------------------

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -15,7 +16,6 @@ from email.utils import parsedate_to_datetime
 
 import orjson
 
-from bridge.checks import credential_expiry
 from bridge.checks.check_input import Connectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.rbac import permissions
@@ -47,7 +47,7 @@ async def check_connectivity(
 
     Raises nothing: the findings say what failed. A check that fails has no other finding.
     """
-    cluster = Connectivity(side, ref)
+    cluster = Connectivity(side)
     config: ClientConfig | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -121,19 +121,17 @@ def _of_config(config: ClientConfig, cluster: Connectivity, named: str) -> Itera
         yield warning("BRG105", side, "the API server's certificate is not verified")
     elif cluster.client is not None:
         yield ok("BRG105", side, "the API server's certificate is verified")
-    yield check_expiry(config, accepted=cluster.client is not None)
+    yield _check_expiry(config, accepted=cluster.client is not None)
 
 
-def check_expiry(
-    config: ClientConfig, now: datetime | None = None, *, accepted: bool = False
-) -> Finding:
+def _check_expiry(config: ClientConfig, *, accepted: bool) -> Finding:
     """BRG104. ``accepted``: the API server accepted the credential just now."""
-    side, now = config.side, now or datetime.now(UTC)
-    ends = {
-        "the client certificate": credential_expiry.client_certificate_expiry(config),
-        "the token": credential_expiry.token_expiry(config),
-    }
-    known = [(end, what) for what, end in ends.items() if end is not None]
+    side, now = config.side, datetime.now(UTC)
+    ends = (
+        (_client_certificate_expiry(config), "the client certificate"),
+        (_token_expiry(config), "the token"),
+    )
+    known = [(end, what) for end, what in ends if end is not None]
     if not known:
         return info("BRG104", side, "the credential does not show when it expires")
     end, what = min(known)
@@ -143,6 +141,30 @@ def check_expiry(
             return warning("BRG104", side, f"{text}, but the API server still accepts it")
         return error("BRG104", side, text)
     text = f"{what} is valid until {format_time(end)}"
-    if credential_expiry.renews_itself(config.ref, config.context):
+    if config.renews_itself:
         return ok("BRG104", side, f"{text}, and renews itself")
     return warning("BRG104", side, text) if end - now < EXPIRY_WARNING else ok("BRG104", side, text)
+
+
+def _token_expiry(config: ClientConfig) -> datetime | None:
+    """When the bearer token ends (``exp`` of a JWT); None if it does not show that."""
+    parts = config.authorization().get("Authorization", "").removeprefix("Bearer ").split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return datetime.fromtimestamp(float(claims["exp"]), UTC)
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
+        return None
+
+
+def _client_certificate_expiry(config: ClientConfig) -> datetime | None:
+    """When the client certificate ends; None if there is none."""
+    if config.client_certificate is None:
+        return None
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(config.client_certificate).not_valid_after_utc
+    except ValueError:
+        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from bridge.checks.check_input import CheckContext, Connectivity, Implementation
 from bridge.checks.findings import Finding, error, not_checked, ok, warning
@@ -29,7 +29,7 @@ def minor(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
-async def versions(context: CheckContext) -> list[Finding]:
+async def check_kubernetes_versions(context: CheckContext) -> list[Finding]:
     """BRG106, for each cluster that responded."""
     sides = ((context.home, OLDEST_HOME), (context.remote, OLDEST_REMOTE))
     return [_version(cluster, oldest) for cluster, oldest in sides if cluster.client is not None]
@@ -48,7 +48,7 @@ def _version(cluster: Connectivity, oldest: int) -> Finding:
     return warning("BRG106", cluster.side, f"{text}, the oldest tested version")
 
 
-async def skew(context: CheckContext) -> list[Finding]:
+async def check_version_skew(context: CheckContext) -> list[Finding]:
     """BRG107."""
     home, remote = minor(context.home.version), minor(context.remote.version)
     text = f"home {context.home.version}, remote {context.remote.version}"
@@ -61,7 +61,7 @@ async def skew(context: CheckContext) -> list[Finding]:
     return [ok("BRG107", "both", text)]
 
 
-async def clocks(context: CheckContext) -> list[Finding]:
+async def check_api_server_clocks(context: CheckContext) -> list[Finding]:
     """BRG108, for each cluster that responded."""
     return [_clock(it.side, it.clock_ahead) for it in (context.home, context.remote) if it.client]
 
@@ -76,30 +76,23 @@ def _clock(side: Side, ahead: float | None) -> Finding:
     return (error if abs(ahead) >= SKEW_ERROR else warning)("BRG108", side, text)
 
 
-async def bridge_clock(context: CheckContext) -> list[Finding]:
+async def check_bridge_clock(context: CheckContext) -> list[Finding]:
     """BRG108, for the machine of the bridge: the renewTime that it writes to the node's Lease
     cannot be in the future of home."""
     try:
         lease = await context.home_client.get(LEASES, context.name, namespace=LEASE_NAMESPACE)
-    except NotFound:
+        renewed = parse_time(str((lease.get("spec") or {}).get("renewTime")))
+    except (NotFound, ValueError):
         return []
-    renewed = str((lease.get("spec") or {}).get("renewTime") or "")
-    ahead = _seconds_from_now(renewed) - (context.home.clock_ahead or 0.0) if renewed else 0.0
+    now = datetime.now(UTC) + timedelta(seconds=context.home.clock_ahead or 0.0)
+    ahead = (renewed - now).total_seconds()
     if ahead < SKEW_WARNING:
         return []
     text = f"the clock of the bridge's machine is {ahead:.0f} s ahead of home's (its Lease)"
     return [replace(warning("BRG108", "home", text), node=context.name)]
 
 
-def _seconds_from_now(moment: str) -> float:
-    try:
-        parsed = parse_time(moment)
-    except ValueError:
-        return -float("inf")
-    return (parsed - datetime.now(UTC)).total_seconds()
-
-
-async def different_clusters(context: CheckContext) -> list[Finding]:
+async def check_two_clusters(context: CheckContext) -> list[Finding]:
     """BRG109."""
     if await context.home_uid() == await context.remote_uid():
         server = context.remote_client.config.server
@@ -109,9 +102,9 @@ async def different_clusters(context: CheckContext) -> list[Finding]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG106", versions, ()),
-    Implementation("BRG107", skew, ("home", "remote")),
-    Implementation("BRG108", clocks, ()),
-    Implementation("BRG108", bridge_clock, ("home", "node")),
-    Implementation("BRG109", different_clusters, ("home", "remote")),
+    Implementation("BRG106", check_kubernetes_versions, ()),
+    Implementation("BRG107", check_version_skew, ("home", "remote")),
+    Implementation("BRG108", check_api_server_clocks, ()),
+    Implementation("BRG108", check_bridge_clock, ("home", "node")),
+    Implementation("BRG109", check_two_clusters, ("home", "remote")),
 )

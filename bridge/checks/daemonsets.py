@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bridge.base.printable_text import summarize_names
 from bridge.checks.check_input import CheckContext, Implementation
-from bridge.checks.findings import Finding, info, not_checked, ok, summarize_names, warning
+from bridge.checks.findings import Finding, info, not_checked, ok, warning
 from bridge.explain.cluster_lookup import pod_of_manifest
 from bridge.node import join_record_annotation, node_object
 from bridge.node.field_ownership import NodeMetadata
@@ -39,7 +40,7 @@ _HINT = (
 )
 
 
-async def before_join(context: CheckContext) -> list[Finding]:
+async def check_before_join(context: CheckContext) -> list[Finding]:
     """BRG507 before a join: for the Node that the join would register."""
     settings = context.settings
     facts = NodeFacts(
@@ -59,7 +60,7 @@ async def before_join(context: CheckContext) -> list[Finding]:
     return await _findings(context, planned, settings.daemonsets)
 
 
-async def existing_node(context: CheckContext) -> list[Finding]:
+async def check_existing_node(context: CheckContext) -> list[Finding]:
     """BRG507 of an existing node."""
     policy, _ = join_record_annotation.read_policy(context.existing_node, await context.home_id())
     return await _findings(context, context.existing_node, policy.daemonsets)
@@ -103,6 +104,6 @@ def _is_placed(daemon_set: Object, node: Object) -> bool:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG507", before_join, ("home", "remote"), only_before_join=True),
-    Implementation("BRG507", existing_node, ("home", "node")),
+    Implementation("BRG507", check_before_join, ("home", "remote"), only_before_join=True),
+    Implementation("BRG507", check_existing_node, ("home", "node")),
 )

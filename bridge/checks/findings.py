@@ -11,8 +11,6 @@ from typing import Literal
 from bridge.checks.catalog import CHECKS, Check
 from translators.objects import Object
 
-#: The most names in a list; the rest is counted.
-MAX_NAMES = 5
 #: The cluster that a finding is about.
 Scope = Literal["home", "remote", "both"]
 
@@ -71,13 +69,6 @@ class Finding:
             "hint": self.advice,
             "docs": self.check.docs,
         }
-
-
-def summarize_names(names: Iterable[str]) -> str:
-    """The first `MAX_NAMES`, and the number of further ones."""
-    found = list(names)
-    more = f" and {len(found) - MAX_NAMES} more" if len(found) > MAX_NAMES else ""
-    return ", ".join(found[:MAX_NAMES]) + more
 
 
 def ok(check_id: str, side: Scope, found: str) -> Finding:

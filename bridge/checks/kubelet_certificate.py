@@ -20,7 +20,6 @@ from bridge.checks.check_input import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
 from bridge.node import join_record_annotation
 from sync.kube.api_errors import ApiError, Forbidden, KubeError
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
 from translators.objects import Object, name_of
 from translators.timestamps import format_time
 from translators.translation_options import HostPort
@@ -43,7 +42,7 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
-async def kubelet_api(context: CheckContext) -> list[Finding]:
+async def check_kubelet_api(context: CheckContext) -> list[Finding]:
     """BRG401 of an existing node: a request through home's API server, as for kubectl logs."""
     at = _endpoint(context.existing_node)
     if at is None:
@@ -77,7 +76,7 @@ async def _remedy(context: CheckContext) -> str:
                 "running bridge reads the files again"
             )
         case "csr":
-            pending = await _pending_requests(context)
+            pending = await _pending_csrs(context)
             names = " ".join(pending) or "NAME"
             listed = "" if pending else " (`kubectl get csr` has the name)"
             return f"approve the bridge's request: `kubectl certificate approve {names}`{listed}"
@@ -87,19 +86,15 @@ async def _remedy(context: CheckContext) -> str:
     )
 
 
-async def _pending_requests(context: CheckContext) -> list[str]:
-    """The undecided requests of the node; empty where they may not be listed."""
-    from bridge.certificates.csr import SIGNER, Pending, csr_outcome, is_csr_of_node
+async def _pending_csrs(context: CheckContext) -> list[str]:
+    """The undecided requests of the node; empty if they cannot be listed."""
+    from bridge.certificates.csr import Pending, csr_outcome, list_csrs_of_node
 
-    selector = f"spec.signerName={SIGNER}"
     try:
-        found = (
-            await context.home_client.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
-        ).items
+        found = await list_csrs_of_node(context.home_client, context.name)
     except KubeError:
         return []
-    ours = (it for it in found if is_csr_of_node(it, context.name))
-    return [name_of(it) for it in ours if isinstance(csr_outcome(it), Pending)]
+    return [name_of(it) for it in found if isinstance(csr_outcome(it), Pending)]
 
 
 def _endpoint(node: Object) -> HostPort | None:
@@ -115,7 +110,7 @@ def _endpoint(node: Object) -> HostPort | None:
 # -- what is served ------------------------------------------------------------------------
 
 
-async def served_certificate(context: CheckContext) -> list[Finding]:
+async def check_served_certificate(context: CheckContext) -> list[Finding]:
     """BRG402 to BRG404 of an existing node, by a connection from this machine."""
     at = _endpoint(context.existing_node)
     if at is None:
@@ -154,7 +149,7 @@ async def _certificate_at(at: HostPort) -> bytes | None:
     return der
 
 
-async def certificate_files(context: CheckContext) -> list[Finding]:
+async def check_certificate_files(context: CheckContext) -> list[Finding]:
     """BRG402 to BRG404 before a join, of the configured files."""
     settings = context.settings
     if settings.certificate is None or settings.key is None:
@@ -210,7 +205,7 @@ def _issuer(pair: TlsKeyPair, verdict: Verdict) -> Finding:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG401", kubelet_api, ("home", "node")),
-    Implementation("BRG402", served_certificate, ("node",)),
-    Implementation("BRG402", certificate_files, (), only_before_join=True),
+    Implementation("BRG401", check_kubelet_api, ("home", "node")),
+    Implementation("BRG402", check_served_certificate, ("node",)),
+    Implementation("BRG402", check_certificate_files, (), only_before_join=True),
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bridge.base.printable_text import summarize_names
 from bridge.checks.check_input import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, not_checked, ok, summarize_names, warning
+from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
 from bridge.clusters.bridge_address import relay_address
 from bridge.clusters.pod_network_probe import describe_pod, dial_pods
 from bridge.clusters.relay_cidr_validation import check_relay_cidr
@@ -12,13 +13,13 @@ from translators.translation_options import HostPort
 # -- home to the bridge --------------------------------------------------------------------
 
 
-async def kubelet_api_address(context: CheckContext) -> list[Finding]:
+async def check_kubelet_api_address(context: CheckContext) -> list[Finding]:
     """BRG401 before a join: nothing listens yet, so that only the address is known."""
     address = await context.bridge_address()
     return [info("BRG401", "home", f"its API server will dial this bridge at {address}")]
 
 
-async def kubelet_api_port(context: CheckContext) -> list[Finding]:
+async def check_kubelet_api_port(context: CheckContext) -> list[Finding]:
     """BRG406."""
     from bridge.kubelet.server import ListenError, kubelet_api_socket
 
@@ -31,7 +32,7 @@ async def kubelet_api_port(context: CheckContext) -> list[Finding]:
     return [ok("BRG406", "home", free)]
 
 
-async def relay_range(context: CheckContext) -> list[Finding]:
+async def check_relay_range(context: CheckContext) -> list[Finding]:
     """BRG408, where a range is configured and the bridge forwards connections."""
     cidr = context.settings.relay.cidr
     if cidr is None or (await context.network()).mode != "relay":
@@ -46,7 +47,7 @@ async def relay_range(context: CheckContext) -> list[Finding]:
 # -- between pods --------------------------------------------------------------------------
 
 
-async def pod_network(context: CheckContext) -> list[Finding]:
+async def check_pod_network(context: CheckContext) -> list[Finding]:
     """BRG405, by connections from this machine."""
     choice = context.settings.network
     if choice == "none":
@@ -75,7 +76,7 @@ async def pod_network(context: CheckContext) -> list[Finding]:
 # -- from pods to home's API server --------------------------------------------------------
 
 
-async def home_api(context: CheckContext) -> list[Finding]:
+async def check_home_api_address(context: CheckContext) -> list[Finding]:
     """BRG407."""
     if context.settings.service_accounts != "home":
         text = "--service-accounts none: pods do not use home's API server"
@@ -85,9 +86,9 @@ async def home_api(context: CheckContext) -> list[Finding]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG401", kubelet_api_address, ("home",), only_before_join=True),
-    Implementation("BRG405", pod_network, ("remote",)),
-    Implementation("BRG406", kubelet_api_port, ("home",), only_before_join=True),
-    Implementation("BRG407", home_api, ("home",)),
-    Implementation("BRG408", relay_range, ("home",), only_before_join=True),
+    Implementation("BRG401", check_kubelet_api_address, ("home",), only_before_join=True),
+    Implementation("BRG405", check_pod_network, ("remote",)),
+    Implementation("BRG406", check_kubelet_api_port, ("home",), only_before_join=True),
+    Implementation("BRG407", check_home_api_address, ("home",)),
+    Implementation("BRG408", check_relay_range, ("home",), only_before_join=True),
 )

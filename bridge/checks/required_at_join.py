@@ -110,8 +110,8 @@ async def check_join(
     context = CheckContext(
         settings,
         settings.name or dns_label(remote.config.context),
-        Connectivity("home", settings.home, home),
-        Connectivity("remote", settings.remote, remote),
+        Connectivity("home", home),
+        Connectivity("remote", remote),
     )
     with as_preflight_errors():
         async with asyncio.timeout(connection.CONNECT_SECONDS):

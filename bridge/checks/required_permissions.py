@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bridge.base.printable_text import summarize_names
 from bridge.checks.check_input import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok
 from bridge.rbac import permissions
-from sync.kube.api_errors import Side
+from bridge.rbac.permissions import Permission
+from sync.kube.client import KubeClient
 
 #: The most permissions that a finding names.
 MAX_NAMED = 6
 
 
-async def permissions_at_home(context: CheckContext) -> list[Finding]:
+async def check_home_permissions(context: CheckContext) -> list[Finding]:
     """BRG201."""
     required = permissions.required_at_home(context.settings)
-    missing = await permissions.missing_permissions(context.home_client, required, context.name)
-    return [_finding("BRG201", "home", missing, context)]
+    return [await _check_permissions("BRG201", context.home_client, required, context)]
 
 
-async def permissions_in_remote(context: CheckContext) -> list[Finding]:
+async def check_remote_permissions(context: CheckContext) -> list[Finding]:
     """BRG202."""
     required = permissions.REMOTE
-    missing = await permissions.missing_permissions(context.remote_client, required, context.name)
-    return [_finding("BRG202", "remote", missing, context)]
+    return [await _check_permissions("BRG202", context.remote_client, required, context)]
 
 
-def _finding(check_id: str, side: Side, missing: list[str], context: CheckContext) -> Finding:
+async def _check_permissions(
+    check_id: str, client: KubeClient, required: Sequence[Permission], context: CheckContext
+) -> Finding:
+    side = client.side
+    missing = await permissions.missing_permissions(client, required, context.name)
     if not missing:
         return ok(check_id, side, "all required permissions are granted")
-    more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-    text = f"the credential may not {', '.join(missing[:MAX_NAMED])}{more}"
+    text = f"the credential may not {summarize_names(missing, MAX_NAMED)}"
     command = permissions.rbac_command(side, context.settings)
     hint = f"`{command}` prints what to apply there; or use another credential"
     if context.node is None:
@@ -38,7 +43,7 @@ def _finding(check_id: str, side: Side, missing: list[str], context: CheckContex
     return info(check_id, side, f"{text}; the bridge's own credential may have that", hint)
 
 
-async def namespaces(context: CheckContext) -> list[Finding]:
+async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
     """BRG203."""
     settings = context.settings
     required = permissions.for_home_namespaces(
@@ -51,7 +56,7 @@ async def namespaces(context: CheckContext) -> list[Finding]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG201", permissions_at_home, ("home",)),
-    Implementation("BRG202", permissions_in_remote, ("remote",)),
-    Implementation("BRG203", namespaces, ("home",)),
+    Implementation("BRG201", check_home_permissions, ("home",)),
+    Implementation("BRG202", check_remote_permissions, ("remote",)),
+    Implementation("BRG203", check_namespace_permissions, ("home",)),
 )

@@ -5,30 +5,15 @@ from __future__ import annotations
 from bridge.base.version import version
 from bridge.checks.check_input import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
-from bridge.node import node_object
+from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_of
 from bridge.remote_claim import claim_removal
 from sync.kube.api_errors import NotFound
 from sync.kube.resources import NODES
 from translators.identity import Identity
-from translators.objects import Object, condition_of, metadata
-
-#: The prefix of a virtual node's ``osImage`` (`bridge.node.node_object`).
-_IMAGE = "cluster-bridge "
+from translators.objects import condition_of
 
 
-def is_virtual_node(node: Object) -> bool:
-    """Whether the Node is a bridge's."""
-    return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})
-
-
-def bridge_version(node: Object) -> str:
-    """The version of the bridge that last wrote the Node's status; "" for none."""
-    info_of = (node.get("status") or {}).get("nodeInfo") or {}
-    image = str(info_of.get("osImage") or "")
-    return image.removeprefix(_IMAGE) if image.startswith(_IMAGE) else ""
-
-
-async def name_taken(context: CheckContext) -> list[Finding]:
+async def check_node_name(context: CheckContext) -> list[Finding]:
     """BRG301."""
     name = context.name
     try:
@@ -37,15 +22,14 @@ async def name_taken(context: CheckContext) -> list[Finding]:
         return [ok("BRG301", "home", f"no node is named {name}")]
     if not is_virtual_node(known):
         return [error("BRG301", "home", f"node {name} exists and is not a bridge's virtual node")]
-    if context.node is None and context.remote.client is not None:
-        wanted = (metadata(known).get("labels") or {}).get(node_object.LABEL_REMOTE)
-        if await context.remote_id() != wanted:
-            text = f"node {name} exists and represents another remote cluster"
-            return [error("BRG301", "home", text)]
+    is_comparable = context.node is None and context.remote.client is not None
+    if is_comparable and await context.remote_id() != remote_id_of(known):
+        text = f"node {name} exists and represents another remote cluster"
+        return [error("BRG301", "home", text)]
     return [ok("BRG301", "home", f"{name} is a bridge's virtual node")]
 
 
-async def ready(context: CheckContext) -> list[Finding]:
+async def check_node_ready(context: CheckContext) -> list[Finding]:
     """BRG302. Without a serving bridge the condition is only the last one that was written."""
     condition = condition_of(context.existing_node, "Ready")
     text = f"{condition.get('reason') or 'no reason'}: {condition.get('message') or 'no message'}"
@@ -58,7 +42,7 @@ async def ready(context: CheckContext) -> list[Finding]:
     return [ok("BRG302", "home", f"Ready, {text}")]
 
 
-async def served(context: CheckContext) -> list[Finding]:
+async def check_serving_bridge(context: CheckContext) -> list[Finding]:
     """BRG303, by renewals of the election's Lease over some seconds."""
     bridge = await context.serving_bridge()
     if bridge:
@@ -68,27 +52,25 @@ async def served(context: CheckContext) -> list[Finding]:
     return [error("BRG303", "home", "no bridge renews the election Lease of the node")]
 
 
-async def same_version(context: CheckContext) -> list[Finding]:
+async def check_bridge_version(context: CheckContext) -> list[Finding]:
     """BRG304."""
     theirs, ours = bridge_version(context.existing_node), version()
     if not theirs:
-        return [info("BRG304", "home", "the Node does not report claim bridge's version")]
+        return [info("BRG304", "home", "the Node does not report its bridge's version")]
     if theirs == ours:
         return [ok("BRG304", "home", f"{theirs}, like this command")]
     return [warning("BRG304", "home", f"the bridge is {theirs}, this command is {ours}")]
 
 
-async def stands_for(context: CheckContext) -> list[Finding]:
+async def check_remote_identity(context: CheckContext) -> list[Finding]:
     """BRG305."""
-    labels = metadata(context.existing_node).get("labels") or {}
-    wanted = labels.get(node_object.LABEL_REMOTE)
-    client = context.remote_client
-    if await context.remote_id() == wanted:
-        return [ok("BRG305", "both", f"{client.config.server} is the cluster of this node")]
-    return [error("BRG305", "both", f"{client.config.server} is not the cluster of this node")]
+    server = context.remote_client.config.server
+    if await context.remote_id() == remote_id_of(context.existing_node):
+        return [ok("BRG305", "both", f"{server} is the cluster of this node")]
+    return [error("BRG305", "both", f"{server} is not the cluster of this node")]
 
 
-async def claimed(context: CheckContext) -> list[Finding]:
+async def check_remote_claim(context: CheckContext) -> list[Finding]:
     """BRG306."""
     ours = await context.home_id()
     identity = Identity(home_id=ours, home_name=ours[:8], node=context.name)
@@ -104,10 +86,10 @@ async def claimed(context: CheckContext) -> list[Finding]:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG301", name_taken, ("home",)),
-    Implementation("BRG302", ready, ("home", "node")),
-    Implementation("BRG303", served, ("home", "node")),
-    Implementation("BRG304", same_version, ("node",)),
-    Implementation("BRG305", stands_for, ("remote", "node")),
-    Implementation("BRG306", claimed, ("home", "remote")),
+    Implementation("BRG301", check_node_name, ("home",)),
+    Implementation("BRG302", check_node_ready, ("home", "node")),
+    Implementation("BRG303", check_serving_bridge, ("home", "node")),
+    Implementation("BRG304", check_bridge_version, ("node",)),
+    Implementation("BRG305", check_remote_identity, ("remote", "node")),
+    Implementation("BRG306", check_remote_claim, ("home", "remote")),
 )

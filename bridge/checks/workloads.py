@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from bridge.base.printable_text import summarize_names
 from bridge.checks.check_input import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, ok, summarize_names, warning
+from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node import conditions, node_object
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import NodeInventory
@@ -32,18 +33,18 @@ _REMOTE_CLASH = "RemoteClash"
 _REDUCED_REASONS = ("FieldDropped", "UpdateRefused")
 
 
-async def nodes(context: CheckContext) -> list[Finding]:
+async def check_schedulable_nodes(context: CheckContext) -> list[Finding]:
     """BRG501."""
     selector = ",".join(f"{key}={it}" for key, it in context.settings.node_selector.items())
     found = (await context.remote_client.list(NODES, labels=selector)).items
-    its = conditions.ready_condition(found)
-    if not its.status:
-        return [error("BRG501", "remote", its.message)]
-    severity = warning if its.reason == NO_SCHEDULABLE_NODES else ok
-    return [severity("BRG501", "remote", its.message)]
+    condition = conditions.ready_condition(found)
+    if not condition.status:
+        return [error("BRG501", "remote", condition.message)]
+    severity = warning if condition.reason == NO_SCHEDULABLE_NODES else ok
+    return [severity("BRG501", "remote", condition.message)]
 
 
-async def quotas(context: CheckContext) -> list[Finding]:
+async def check_quotas(context: CheckContext) -> list[Finding]:
     """BRG502."""
     remote = context.remote_client
     owner = f"{LABEL_HOME}={await context.home_id()}"
@@ -60,25 +61,25 @@ async def quotas(context: CheckContext) -> list[Finding]:
 # -- in the way, and left over -------------------------------------------------------------
 
 
-async def clashes_before(context: CheckContext) -> list[Finding]:
+async def check_namespace_clashes(context: CheckContext) -> list[Finding]:
     """BRG503 before a join: by the names that namespaces would have."""
     identity = await context.identity()
-    theirs = {name_of(it): it for it in (await context.remote_client.list(NAMESPACES)).items}
-    taken = []
-    for namespace in (await context.home_client.list(NAMESPACES)).items:
-        name = identity.remote_namespace(HomeNamespace(name_of(namespace)))
-        known = theirs.get(name)
-        if name_of(namespace) in _SYSTEM or known is None:
-            continue
-        if not is_usable_namespace(known, identity):
-            taken.append(name)
+    home_names = map(name_of, (await context.home_client.list(NAMESPACES)).items)
+    required = {
+        identity.remote_namespace(HomeNamespace(it)) for it in home_names if it not in _SYSTEM
+    }
+    taken = [
+        name_of(it)
+        for it in (await context.remote_client.list(NAMESPACES)).items
+        if name_of(it) in required and not is_usable_namespace(it, identity)
+    ]
     if not taken:
         return [ok("BRG503", "remote", "no unmanaged namespace has a required name")]
     text = f"unmanaged namespaces: {summarize_names(taken)}; pods that need them would wait"
     return [warning("BRG503", "remote", text)]
 
 
-async def leftovers(context: CheckContext) -> list[Finding]:
+async def check_leftovers(context: CheckContext) -> list[Finding]:
     """BRG504."""
     ours = await context.home_id()
     known = (await context.home_client.list(NODES, labels=node_object.LABEL_REMOTE)).items
@@ -110,7 +111,7 @@ def _describe(several: Sequence[NodeInventory]) -> str:
 # -- usage ---------------------------------------------------------------------------------
 
 
-async def metrics(context: CheckContext) -> list[Finding]:
+async def check_metrics_source(context: CheckContext) -> list[Finding]:
     """BRG505."""
     source = await context.metrics_source()
     if source == "kubelets":
@@ -127,7 +128,7 @@ async def metrics(context: CheckContext) -> list[Finding]:
 # -- the node's pods -----------------------------------------------------------------------
 
 
-async def pods(context: CheckContext) -> list[Finding]:
+async def check_pods(context: CheckContext) -> list[Finding]:
     """BRG506, and BRG503 of pods that wait until an unmanaged object is deleted."""
     found = (await context.home_client.list(PODS, fields=f"spec.nodeName={context.name}")).items
     waiting: defaultdict[str, list[Object]] = defaultdict(list)
@@ -139,46 +140,37 @@ async def pods(context: CheckContext) -> list[Finding]:
     findings = [
         warning("BRG506", "home", _waiting(reason, them)) for reason, them in waiting.items()
     ]
-    if skipped:
-        findings.append(info("BRG506", "home", _skipped(skipped)))
+    if skipped:  # Pods of DaemonSets, which wait for nothing.
+        names = summarize_names(map(_pod, skipped))
+        text = f"{len(skipped)} pod(s) of DaemonSets are skipped, see BRG507: {names}"
+        findings.append(info("BRG506", "home", text))
     if clashing:
         findings.append(error("BRG503", "remote", _waiting(_REMOTE_CLASH, clashing)))
     findings += await _reduced_pods(context.home_client, context.name)
     accepted = len(found) - sum(map(len, (*waiting.values(), clashing, skipped)))
     severity = ok if accepted == len(found) else info
-    return [
-        *findings,
-        severity("BRG506", "home", f"{accepted} of {len(found)} pod(s) are accepted"),
-    ]
+    findings.append(severity("BRG506", "home", f"{accepted} of {len(found)} pod(s) are accepted"))
+    return findings
 
 
 def _waiting(reason: str, them: list[Object]) -> str:
-    text = str((them[0].get("status") or {}).get("message") or "nothing is text")
+    text = str((them[0].get("status") or {}).get("message") or "no message")
     return f"{len(them)} pod(s) wait, {reason}: {summarize_names(map(_pod, them))}: {text}"
-
-
-def _skipped(them: list[Object]) -> str:
-    """About DaemonSet pods, which wait for nothing."""
-    return (
-        f"{len(them)} pod(s) of DaemonSets are skipped, see BRG507: "
-        f"{summarize_names(map(_pod, them))}"
-    )
 
 
 async def _reduced_pods(home: KubeClient, node: str) -> list[Finding]:
     """From the bridge's Events that still exist."""
-    by_reason: defaultdict[str, set[str]] = defaultdict(set)
+    findings = []
     for reason in _REDUCED_REASONS:
+        pods = set()
         for event in (await home.list(EVENTS, fields=f"reason={reason}")).items:
             about = event.get("involvedObject") or {}
             if (event.get("source") or {}).get("host") == node:
-                by_reason[reason].add(f"{about.get('namespace', '')}/{about.get('name', '')}")
-    return [
-        info(
-            "BRG506", "home", f"{reason}: {summarize_names(sorted(them))}; see kubectl describe pod"
-        )
-        for reason, them in sorted(by_reason.items())
-    ]
+                pods.add(f"{about.get('namespace', '')}/{about.get('name', '')}")
+        if pods:
+            text = f"{reason}: {summarize_names(sorted(pods))}; see kubectl describe pod"
+            findings.append(info("BRG506", "home", text))
+    return findings
 
 
 def _pod(pod: Object) -> str:
@@ -186,10 +178,10 @@ def _pod(pod: Object) -> str:
 
 
 IMPLEMENTATIONS = (
-    Implementation("BRG501", nodes, ("remote",)),
-    Implementation("BRG502", quotas, ("home", "remote")),
-    Implementation("BRG503", clashes_before, ("home", "remote"), only_before_join=True),
-    Implementation("BRG504", leftovers, ("home", "remote")),
-    Implementation("BRG505", metrics, ("remote",)),
-    Implementation("BRG506", pods, ("home", "node")),
+    Implementation("BRG501", check_schedulable_nodes, ("remote",)),
+    Implementation("BRG502", check_quotas, ("home", "remote")),
+    Implementation("BRG503", check_namespace_clashes, ("home", "remote"), only_before_join=True),
+    Implementation("BRG504", check_leftovers, ("home", "remote")),
+    Implementation("BRG505", check_metrics_source, ("remote",)),
+    Implementation("BRG506", check_pods, ("home", "node")),
 )

@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from bridge.base.command_error import PreflightError
+from bridge.base.printable_text import summarize_names
 from bridge.clusters.connection import Notify
-from bridge.drain.pod_filters import join_names, pod_name
+from bridge.drain.pod_filters import pod_name
 from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
 from sync.kube.api_errors import (
     ApiServerCertificateError,
@@ -111,10 +112,11 @@ class _Eviction:
         parts = []
         if self.failed:
             errors = [f"{name}: {error}" for name, error in self.failed.items()]
-            parts.append(f"{len(errors)} pod(s) could not be evicted ({join_names(errors, '; ')})")
+            summary = summarize_names(errors, separator="; ")
+            parts.append(f"{len(errors)} pod(s) could not be evicted ({summary})")
         if self._blocked:
             error = next(iter(self._blocked.values()))
-            names = join_names(self._blocked)
+            names = summarize_names(self._blocked)
             parts.append(f"{len(self._blocked)} pod(s) are still blocked ({names}: {error})")
         if self._terminating:
             parts.append(f"{len(self._terminating)} pod(s) are still terminating")

@@ -6,10 +6,11 @@ with emptyDir volumes ``delete_emptydir_data``. Finished pods require neither.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from bridge.base.command_error import PreflightError
+from bridge.base.printable_text import summarize_names
 from translators.objects import (
     Object,
     controller_of,
@@ -20,8 +21,6 @@ from translators.objects import (
     uid_of,
 )
 
-#: Names listed in an error message before the rest is only counted.
-MAX_NAMED = 5
 #: The annotation of a mirror pod (a kubelet's static pod), which no API call can delete.
 MIRROR = "kubernetes.io/config.mirror"
 
@@ -57,7 +56,8 @@ class DrainPlan:
     def check_unblocked(self, node: str) -> None:
         """Raises PreflightError if any pod prevents the drain."""
         reasons = [
-            f"{reason}: {join_names(map(pod_name, pods))}" for reason, pods in self.blocking.items()
+            f"{reason}: {summarize_names(map(pod_name, pods))}"
+            for reason, pods in self.blocking.items()
         ]
         if reasons:
             raise PreflightError(
@@ -112,10 +112,3 @@ def _is_finished(pod: Object) -> bool:
 def pod_name(pod: Object) -> str:
     """``namespace/name``."""
     return f"{namespace_of(pod)}/{name_of(pod)}"
-
-
-def join_names(names: Iterable[str], separator: str = ", ") -> str:
-    """The first `MAX_NAMED` names, and the number of the others."""
-    all_names = list(names)
-    more = f" and {len(all_names) - MAX_NAMED} more" if len(all_names) > MAX_NAMED else ""
-    return separator.join(all_names[:MAX_NAMED]) + more

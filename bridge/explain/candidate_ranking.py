@@ -22,8 +22,7 @@ from sync.kube.resources import (
 from sync.pods import action_planner
 from translators.explain import persistent_volume_claims
 from translators.explain.persistent_volume_claims import PodStorage
-from translators.identity import LABEL_VIRTUAL
-from translators.objects import Object, metadata, name_of
+from translators.objects import Object, name_of
 from translators.pods import scheduling_predicates
 from translators.pods.scheduling_predicates import PredicateFailure
 from translators.translation_options import Policy
@@ -60,9 +59,7 @@ async def rank_candidates(
     home: KubeClient, pod: Object, *, home_id: str, storage: PodStorage, not_checked: list[str]
 ) -> list[Candidate]:
     """All virtual nodes of home, the best first. Failed reads are appended to ``not_checked``."""
-    nodes = [
-        it for it in (await home.list(NODES, labels=LABEL_VIRTUAL)).items if is_bridge_node(it)
-    ]
+    nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     bound = await asyncio.gather(
         *(
             best_effort_reads.list_objects(
@@ -106,8 +103,3 @@ async def look_up_storage(
 
 def _is_unbound(spec: Object) -> bool:
     return bool(spec.get("storageClassName")) and not spec.get("volumeName")
-
-
-def is_bridge_node(node: Object) -> bool:
-    """Whether a bridge registered the node."""
-    return node_object.LABEL_REMOTE in (metadata(node).get("labels") or {})

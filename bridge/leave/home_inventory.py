@@ -22,7 +22,6 @@ from bridge.relay.forward import stale_endpoint_slices
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
-    CERTIFICATE_SIGNING_REQUESTS,
     LEASES,
     NAMESPACES,
     NODES,
@@ -87,7 +86,7 @@ async def _get_node(home: KubeClient, name: str) -> Object | None:
         node = await home.get(NODES, name)
     except NotFound:
         return None
-    if node_object.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
+    if not node_object.is_virtual_node(node):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; nothing was changed"
         )
@@ -141,7 +140,7 @@ async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) 
     """The label values of home's other virtual nodes for the same remote, or for all remotes if the
     Node does not exist. None if the credential may not list nodes (`bridge rbac home --name` grants
     only the named ones)."""
-    remote_id = (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE) if node else None
+    remote_id = node_object.remote_id_of(node or {})
     selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE
     try:
         nodes = (await home.list(NODES, labels=selector)).items
@@ -176,13 +175,12 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's CSRs for serving certificates; empty if the credential may not list them."""
-    from bridge.certificates.csr import SIGNER, is_csr_of_node
+    from bridge.certificates.csr import list_csrs_of_node
 
     try:
-        page = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=f"spec.signerName={SIGNER}")
+        return await list_csrs_of_node(home, node_name)
     except Forbidden:
         return []
-    return [it for it in page.items if is_csr_of_node(it, node_name)]
 
 
 def _certificate_store(

@@ -21,7 +21,7 @@ from translators import merge_patch
 from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
 from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.names import label_value
-from translators.objects import Object, condition_of
+from translators.objects import Object, condition_of, metadata
 
 #: Marks a Node as a bridge's virtual node; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"
@@ -41,9 +41,27 @@ ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
 #: Names the exhausted ResourceQuotas of the remote; on the Node where there are any.
 CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
+#: The beginning of a virtual node's ``osImage``; the bridge's version follows.
+_OS_IMAGE = "cluster-bridge "
 #: Keeps pods that can run elsewhere away while others wait for a node of the remote.
 _CROWDED: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
 _NETWORK = NodeCondition(False, "RemoteNetwork", "pods use the remote cluster's network")
+
+
+def remote_id_of(node: Object) -> str:
+    """The identity of the remote that the Node represents; "" if it is not a virtual node."""
+    return str((metadata(node).get("labels") or {}).get(LABEL_REMOTE) or "")
+
+
+def is_virtual_node(node: Object) -> bool:
+    """Whether a bridge registered the Node."""
+    return bool(remote_id_of(node))
+
+
+def bridge_version(node: Object) -> str:
+    """The version of the bridge that last wrote the Node's status; "" if unknown."""
+    image = str(((node.get("status") or {}).get("nodeInfo") or {}).get("osImage") or "")
+    return image.removeprefix(_OS_IMAGE) if image.startswith(_OS_IMAGE) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +224,7 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
     # Machine identities are never the virtual node's, even where there is only one machine.
     same.update({"machineID": "", "systemUUID": facts.remote_id, "bootID": ""})
-    same["osImage"] = f"cluster-bridge {facts.version}"
+    same["osImage"] = f"{_OS_IMAGE}{facts.version}"
     return {key: value or "" for key, value in same.items()}
 
 

@@ -11,7 +11,6 @@ from bridge.node import node_object
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of, namespace_of
 from translators.pods import status as podstatus
 
@@ -19,14 +18,6 @@ from translators.pods import status as podstatus
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 #: Rejected pods that are listed by name; the others are only counted.
 MAX_NAMED = 20
-
-_OSIMAGE = "cluster-bridge "
-
-
-def is_virtual_node(node: Object) -> bool:
-    """Whether a bridge manages the Node."""
-    labels = metadata(node).get("labels") or {}
-    return LABEL_VIRTUAL in labels and node_object.LABEL_REMOTE in labels
 
 
 class PodCounts:
@@ -82,7 +73,6 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
     """The status of the Node. ``pods`` are the counts of its pods; None if they are unknown."""
     status = obj.get("status") or {}
     info = status.get("nodeInfo") or {}
-    image = str(info.get("osImage") or "")
     return {
         "name": name_of(obj),
         "ready": node_object.is_ready(obj),
@@ -93,7 +83,7 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
         "pods": None if pods is None else pods.as_dict(),
         "versions": {
             "kubelet": str(info.get("kubeletVersion") or ""),
-            "bridge": image.removeprefix(_OSIMAGE) if image.startswith(_OSIMAGE) else "",
+            "bridge": node_object.bridge_version(obj),
         },
     }
 

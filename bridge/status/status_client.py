@@ -23,11 +23,10 @@ from sync.cache.informer import Informer
 from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, name_of
 
 #: Selects the virtual nodes of all bridges.
-VIRTUAL_NODE_SELECTOR = f"{LABEL_VIRTUAL},{node_object.LABEL_REMOTE}"
+VIRTUAL_NODE_SELECTOR = node_object.LABEL_REMOTE
 #: Timeout of a bridge's answer, in seconds: home's API server may be unable to reach it.
 TIMEOUT_SECONDS = 5.0
 #: Bridges that are queried concurrently.
@@ -45,7 +44,7 @@ async def get_node(home: KubeClient, name: str) -> Object:
         ]
         there = f"the virtual nodes are {', '.join(others)}" if others else "there are none"
         raise PreflightError(f"home: there is no node {name}; {there}") from None
-    if not node_pod_summary.is_virtual_node(found):
+    if not node_object.is_virtual_node(found):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; use kubectl for other nodes"
         )

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from bridge.base.version import version
-from bridge.checks import virtual_node
 from bridge.checks.check_input import Connectivity
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Severity
@@ -77,7 +76,7 @@ async def _node_versions(
     info = (known.get("status") or {}).get("nodeInfo") or {}
     return {
         "name": name_of(known),
-        "bridge": virtual_node.bridge_version(known),
+        "bridge": node_object.bridge_version(known),
         "servedBy": await _served_by(home, name_of(known)),
         "kubelets": str(info.get("kubeletVersion") or ""),
         "remote": remote,

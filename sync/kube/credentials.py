@@ -79,6 +79,8 @@ class ClientConfig:
         """The URL of the HTTP proxy: proxy-url of the kubeconfig, else from the environment."""
         self.client_certificate: bytes | None = None
         """The client certificate as PEM, if the credential is one."""
+        self.renews_itself = False
+        """Whether the credential is renewed without a person's help."""
         self.impersonation: list[tuple[str, str]] = []
         """``Impersonate-*`` headers (``as`` in a kubeconfig)."""
         self.generation = 0
@@ -283,6 +285,7 @@ class ClientConfig:
             ) from error
         self._reloaded_at = time.monotonic()
         settings.authorization = f"Bearer {token}"
+        settings.renews_itself = True
         settings.namespace = in_cluster.namespace()
         self._apply(settings)
 
@@ -321,6 +324,7 @@ class ClientConfig:
         self.server_hostname = settings.tls_server_name
         self.client_certificate = settings.cert
         self.impersonation = settings.impersonation
+        self.renews_itself = settings.renews_itself
         self._authorization = authorization or None
         self._sources = settings.sources
         self._authorities = settings.ca

@@ -53,6 +53,8 @@ class ResolvedContext:
     proxy: str | None = None
     authorization: str | None = field(default=None, repr=False)
     """The value of the Authorization header."""
+    renews_itself: bool = False
+    """Whether a plugin, an OIDC issuer or a token file renews the credential."""
     impersonation: list[tuple[str, str]] = field(default_factory=list)
     """``Impersonate-*`` headers; names may repeat."""
     context: str = ""
@@ -225,6 +227,7 @@ def _apply_user(settings: ResolvedContext, user: Entry) -> None:
     settings.cert = _file_or_data(settings, user, "client-certificate")
     settings.key = _file_or_data(settings, user, "client-key")
     settings.impersonation = _impersonation(fields)
+    settings.renews_itself = not {"exec", "auth-provider", "tokenFile"}.isdisjoint(fields)
     token = _text(fields, "token")
     if token is None and fields.get("tokenFile"):
         token = _file(settings, user, "tokenFile").decode("utf-8", "replace")

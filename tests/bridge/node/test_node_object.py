@@ -319,3 +319,16 @@ def test_differing_node_info_is_empty() -> None:
         "kubernetes.io/arch" not in node_object.desired_metadata(_FACTS, nodes, largest="").labels
     )
     assert _status({}, nodes=nodes)["nodeInfo"]["architecture"] == ""
+
+
+def test_label_with_remote_identifies_a_virtual_node() -> None:
+    virtual = {"metadata": {"name": "vn", "labels": {node_object.LABEL_REMOTE: "0123"}}}
+    assert node_object.is_virtual_node(virtual)
+    assert node_object.remote_id_of(virtual) == "0123"
+    assert not node_object.is_virtual_node({"metadata": {"name": "worker", "labels": {}}})
+
+
+def test_bridge_version_is_read_from_os_image() -> None:
+    assert node_object.bridge_version({"status": {"nodeInfo": {"osImage": "Debian"}}}) == ""
+    image = {"status": {"nodeInfo": {"osImage": "cluster-bridge 1.2.3"}}}
+    assert node_object.bridge_version(image) == "1.2.3"

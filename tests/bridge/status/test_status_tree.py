@@ -152,11 +152,3 @@ def test_amounts_share_one_unit(
         status_tree.build_tree({**node_pod_summary.summarize_node(node, counted), "bridge": None})
     )
     assert f"    {resource}: {expected}\n" in text
-
-
-@pytest.mark.parametrize("missing", ["cluster-bridge.io/virtual-node", "cluster-bridge.io/remote"])
-def test_virtual_node_requires_both_labels(missing: str) -> None:
-    node = examples.node()
-    assert node_pod_summary.is_virtual_node(node)
-    del node["metadata"]["labels"][missing]
-    assert not node_pod_summary.is_virtual_node(node)
