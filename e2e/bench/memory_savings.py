@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from sync.kube.resources import PODS, Object
-from tests.bridge.process import bridge
+from tests.bridge.join_process import join_process
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi
 from tests.objects import pod
-from tests.sync.world import NODE, THERE
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 
 #: Seconds until an idle bridge has settled, and after the last pod of a burst: two checks of
 #: `memory.release_memory`.
@@ -91,14 +91,14 @@ async def _resident(code: str, pods: int) -> int:
         tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
         async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
             both = clusters(home, remote, folder)
-            async with bridge(both, extra=code) as process:
-                await process.says("is registered")
+            async with join_process(both, extra=code) as process:
+                await process.wait_for_output("is registered")
                 if pods:
                     await _burst(both, pods)
                     await asyncio.sleep(RELEASE_SECONDS)
                 else:
                     await asyncio.sleep(IDLE_SECONDS)
-                resident = process.resident()
+                resident = process.resident_bytes()
                 await process.stop()
                 return resident
 
@@ -135,5 +135,5 @@ def _large_pod(name: str) -> Object:
 
 
 async def _wait_for_remote_pods(both: Clusters, count: int) -> None:
-    while len(both.remote.objects(PODS, THERE)) != count:  # noqa: ASYNC110
+    while len(both.remote.objects(PODS, REMOTE_NAMESPACE)) != count:  # noqa: ASYNC110
         await asyncio.sleep(0.5)

@@ -12,7 +12,7 @@ from sync.cleanup import remote_inventory
 from sync.runtime import workqueue
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import FakeApi
-from tests.sync.watched import Waits
+from tests.sync.informer_harness import ShortenedBackoff
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ async def two(home_api: FakeApi, remote_api: FakeApi, tmp_path: Path) -> Cluster
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens delays before retries and after changes."""
-    Waits(monkeypatch)
+    ShortenedBackoff(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
     monkeypatch.setattr(node_controller, "SETTLE", 0.01)
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.005)

@@ -16,7 +16,7 @@ from tests import objects
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.request_log import LoggedRequest
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 
 #: What proves who we are; to be seen nowhere.
 CANARY = "canary-4711"

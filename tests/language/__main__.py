@@ -29,6 +29,7 @@ CHECKED = (
     "sync",
     "translators",
     "docs",
+    "tests",
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",

@@ -20,7 +20,7 @@ from sync.kube import throttle_retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
-from tests.sync.world import ADDRESS, NODE, THERE, World
+from tests.sync.engine_harness import ADDRESS, NODE, REMOTE_NAMESPACE, EngineHarness
 
 STEPS = 90
 NAMES = ("a", "b", "c", "once-a", "once-b", "stays")
@@ -32,8 +32,8 @@ KINDS = (PODS, CONFIG_MAPS, SECRETS, SERVICES, NAMESPACES)
 class Mix:
     """Steps from one source of chance."""
 
-    def __init__(self, world: World, seed: int) -> None:
-        self.world = world
+    def __init__(self, harness: EngineHarness, seed: int) -> None:
+        self.harness = harness
         self.random = random.Random(seed)
         self.history = History()
         self.containers = 0
@@ -44,23 +44,23 @@ class Mix:
     def make(self) -> None:
         """A pod, unless one of that name is there."""
         name = self.random.choice(NAMES)
-        if self.world.home.find(PODS, name, "default") is None:
+        if self.harness.home.find(PODS, name, "default") is None:
             policy = "Never" if name.startswith("once") else "Always"
             uses = self.random.sample(USES, self.random.randint(0, 2))
             labels = {"app": self.random.choice("xy")}
-            self.world.pod(name, uses=uses, labels=labels, restartPolicy=policy)
+            self.harness.pod(name, uses=uses, labels=labels, restartPolicy=policy)
 
     def unmake(self) -> None:
         """Gracefully, with a grace of its own or less than before, or by force."""
         name = self.random.choice(NAMES)
-        if self.world.home.find(PODS, name, "default"):
+        if self.harness.home.find(PODS, name, "default"):
             grace = self.random.choice((None, None, 20, 1, 0))
-            self.world.home.delete(PODS, name, "default", grace_seconds=grace)
+            self.harness.home.delete(PODS, name, "default", grace_seconds=grace)
 
     def edit(self) -> None:
         """Labels, annotations, image."""
         name, value = self.random.choice(NAMES), str(self.random.randint(0, 5))
-        pod = self.world.home.find(PODS, name, "default")
+        pod = self.harness.home.find(PODS, name, "default")
         if pod is not None:
             container = {**pod["spec"]["containers"][0], "image": f"busybox:{value}"}
             changes: tuple[Object, ...] = (
@@ -69,7 +69,7 @@ class Mix:
                 {"metadata": {"labels": {"soak": None}}},
                 {"spec": {"containers": [container]}},
             )
-            self.world.home.update(PODS, name, self.random.choice(changes), "default")
+            self.harness.home.update(PODS, name, self.random.choice(changes), "default")
 
     def configure(self) -> None:
         """ConfigMaps, Secrets and Services come, change and go."""
@@ -82,50 +82,50 @@ class Mix:
             )
         )
         if self.random.random() < 0.7:
-            self.world.home.put(made)
-        elif self.world.home.find(kind, name, "default"):
-            self.world.home.delete(kind, name, "default")
+            self.harness.home.put(made)
+        elif self.harness.home.find(kind, name, "default"):
+            self.harness.home.delete(kind, name, "default")
 
     # -- the remote ----------------------------------------------------------------------------
 
     def kubelet(self, *, chance: float = 0.5) -> bool:
         """The remote's scheduler and kubelet go on with some of the pods; whether with any."""
-        for pod in self.world.home.objects(PODS):
+        for pod in self.harness.home.objects(PODS):
             self.history.saw_home(pod)
         acted = False
-        for pod in self.world.remote.objects(PODS, THERE):
+        for pod in self.harness.remote.objects(PODS, REMOTE_NAMESPACE):
             self.history.saw_remote(pod)
             if self.random.random() < chance:
                 acted |= self._sync(pod)
         return acted
 
     def _sync(self, pod: Object) -> bool:
-        name, world = pod["metadata"]["name"], self.world
+        name, harness = pod["metadata"]["name"], self.harness
         phase = (pod.get("status") or {}).get("phase") or "Pending"
         if name == "clash":
             return False
         if "deletionTimestamp" in pod["metadata"]:
-            world.remote.remove(PODS, name, THERE)
+            harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
         elif pod["spec"].get("schedulingGates"):
             return False
         elif phase == "Pending":
             self.containers += 1
             main = {"name": "main", "ready": True, "restartCount": 0, "state": {"running": {}}}
             main["containerID"] = f"containerd://{self.containers}"
-            world.runs(name, containerStatuses=[main])
+            harness.report_running(name, containerStatuses=[main])
         elif phase == "Running" and name.startswith("once") and self.random.random() < 0.3:
-            world.ends(self.random.choice(("Succeeded", "Failed")), name)
+            harness.report_terminated(self.random.choice(("Succeeded", "Failed")), name)
         else:
             return False
         return True
 
     def lose(self) -> None:
         """Somebody takes a running pod away in the remote alone."""
-        pods = self.world.remote.objects(PODS, THERE)
+        pods = self.harness.remote.objects(PODS, REMOTE_NAMESPACE)
         running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
         if running:
             name = self.random.choice(running)["metadata"]["name"]
-            self.world.remote.remove(PODS, name, THERE)
+            self.harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
 
     # -- what goes wrong -----------------------------------------------------------------------
 
@@ -151,10 +151,10 @@ class Mix:
 
     async def restart(self) -> None:
         """The bridge is killed; things happen without it; another one comes."""
-        await self.world.stop()
+        await self.harness.stop()
         for _ in range(self.random.randint(0, 5)):
             self.step()
-        await self.world.start(settle=False)
+        await self.harness.start(settle=False)
 
     async def outage(self) -> None:
         """An API server goes down and comes back."""
@@ -164,7 +164,7 @@ class Mix:
         await api.start()
 
     def _either(self) -> FakeApi:
-        return self.random.choice((self.world.home, self.world.remote))
+        return self.random.choice((self.harness.home, self.harness.remote))
 
     # -- the mix -------------------------------------------------------------------------------
 
@@ -177,14 +177,14 @@ class Mix:
 
     async def begin(self) -> None:
         """A namespace of ours, and objects of others in it and beside it."""
-        await self.world.start()
-        self.world.pod("stays")
-        await self.world.settle()
-        for namespace, name in (("theirs", "x"), (THERE, "clash")):
-            self.world.remote.put(objects.pod(name, namespace, node="worker"))
-            self.world.remote.put(objects.config_map("theirs", namespace, data={"k": "v"}))
-        self.world.pod("clash")
-        self.before = snapshot(_all(self.world.remote))
+        await self.harness.start()
+        self.harness.pod("stays")
+        await self.harness.settle()
+        for namespace, name in (("theirs", "x"), (REMOTE_NAMESPACE, "clash")):
+            self.harness.remote.put(objects.pod(name, namespace, node="worker"))
+            self.harness.remote.put(objects.config_map("theirs", namespace, data={"k": "v"}))
+        self.harness.pod("clash")
+        self.before = snapshot(_all(self.harness.remote))
 
     async def run(self) -> None:
         """All steps."""
@@ -198,18 +198,18 @@ class Mix:
 
     async def quiet(self) -> None:
         """Nothing fails any more, and the remote's kubelet does all that there is to do."""
-        for api in (self.world.home, self.world.remote):
+        for api in (self.harness.home, self.harness.remote):
             api.heal()
             api.unmute_watches()
-        await self.world.settle(waiting=True)
+        await self.harness.settle(waiting=True)
         while self.kubelet(chance=1):
-            await self.world.settle(waiting=True)
+            await self.harness.settle(waiting=True)
 
     def findings(self) -> list[Finding]:
         """What the auditor says."""
-        home, remote = _all(self.world.home), _all(self.world.remote)
+        home, remote = _all(self.harness.home), _all(self.harness.remote)
         pods = [pod for pod in home if pod["kind"] == "Pod"]
-        mine = [pod for pod in self.world.remote.objects(PODS, THERE) if _is_ours(pod)]
+        mine = [pod for pod in self.harness.remote.objects(PODS, REMOTE_NAMESPACE) if _is_ours(pod)]
         return [
             *check_pods(pods, mine, foreign=remote, address=ADDRESS),
             *check_copies(home, remote, pods=pods, node=NODE),
@@ -252,25 +252,25 @@ def _is_ours(pod: Object) -> bool:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_clusters_agree_after_a_random_load(
-    world: World, seed: int, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throttle_retry, "MIN_DELAY", 0.01)
     monkeypatch.setattr(throttle_retry, "MAX_DELAY", 0.01)
-    mix = Mix(world, seed)
+    mix = Mix(harness, seed)
     await mix.begin()
     await mix.run()
     await mix.quiet()
     assert mix.findings() == []
-    assert world.status("clash")["reason"] == "RemoteClash"
+    assert harness.status("clash")["reason"] == "RemoteClash"
 
-    for pod in world.home.objects(PODS):
-        world.home.delete(PODS, pod["metadata"]["name"], "default")
+    for pod in harness.home.objects(PODS):
+        harness.home.delete(PODS, pod["metadata"]["name"], "default")
     await mix.quiet()
     assert mix.findings() == []
-    assert world.home.objects(PODS) == []
-    assert _left(world) <= {"Namespace"}
+    assert harness.home.objects(PODS) == []
+    assert _left(harness) <= {"Namespace"}
 
 
-def _left(world: World) -> set[str]:
+def _left(harness: EngineHarness) -> set[str]:
     """The kinds of what is ours in the remote still."""
-    return {obj["kind"] for obj in _all(world.remote) if _is_ours(obj)}
+    return {obj["kind"] for obj in _all(harness.remote) if _is_ours(obj)}

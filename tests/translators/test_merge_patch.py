@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fakeapi.patching import strategic
-from tests.translators.patches import apply_merge_patch
+from tests.translators.patch_formats import apply_merge_patch
 from tests.translators.strategies import json_maps
 from translators.merge_patch import delete_condition, merge_patch, status_patch
 from translators.objects import Object

@@ -27,13 +27,19 @@ from sync.kube import in_cluster
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import LEASES, NODES, PODS
 from sync.namespaces.namespace_mapping import NamespaceMappingError
-from tests.bridge.joined import SOON, Joined, begin, caller, joined
 from tests.bridge.kubelet.pki import Pki
+from tests.bridge.running_join import (
+    SOON,
+    RunningJoin,
+    kubelet_api_client,
+    running_join,
+    start_join,
+)
 from tests.bridge.two_clusters import CANARY, Clusters, put_worker
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.csr_signer import Signer
 from tests.objects import config_map, node, pod
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.capacity.node_capacity import OfferLimits
 from translators.identity import ANNOTATION_ACCEPTS
 
@@ -61,7 +67,7 @@ def sockets() -> set[str]:
 
 async def ended(two: Clusters, **changes: Any) -> BaseException:
     """The error of a join that fails."""
-    run = begin(two.but(**changes))
+    run = start_join(two.but(**changes))
     with pytest.raises((Exception, ExceptionGroup)) as caught:
         async with asyncio.timeout(SOON):
             await run.task
@@ -72,28 +78,28 @@ async def ended(two: Clusters, **changes: Any) -> BaseException:
 
 
 async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Clusters) -> None:
-    world = World(two.home, two.remote)
-    async with joined(two) as run:
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two) as run:
         made = two.home.get(NODES, NODE)
         assert made["status"]["capacity"]["cpu"] == "4"
         assert made["status"]["addresses"][0] == {"type": "InternalIP", "address": "127.0.0.1"}
         assert made["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"] == run.port
         assert holder(two.home) == NODE
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
-        async with caller(run) as session, session.get("/pods") as answer:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
+        async with kubelet_api_client(run) as session, session.get("/pods") as answer:
             (listed,) = (await answer.json())["items"]
         assert listed["metadata"]["name"] == "web"
-        assert run.told[-1].startswith(f"home: node {NODE} is registered")
-    assert CANARY not in str(run.told)
+        assert run.reports[-1].startswith(f"home: node {NODE} is registered")
+    assert CANARY not in str(run.reports)
 
 
 async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -> None:
-    async with joined(two) as run:
+    async with running_join(two) as run:
         pass
-    steps = [line.partition(" ")[2].split(" ")[0] for line in run.told]
+    steps = [line.partition(" ")[2].split(" ")[0] for line in run.reports]
     assert steps == [
         two.remote.url,
         two.home.url,
@@ -116,7 +122,7 @@ async def test_kubeconfig_annotation_is_absolute(
     path = two.settings.remote.path
     assert path is not None
     monkeypatch.chdir(path.parent)
-    async with joined(two, two.but(remote=KubeconfigRef(Path(path.name)))):
+    async with running_join(two, two.but(remote=KubeconfigRef(Path(path.name)))):
         pass
     remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert remembered[node_object.ANNOTATION_KUBECONFIG] == str(path)
@@ -135,11 +141,11 @@ async def test_node_has_the_namespace_of_the_installation(
     monkeypatch.setattr(in_cluster, "server", lambda: two.home.url)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
-    async with joined(two, two.but(home=KubeconfigRef())):
+    async with running_join(two, two.but(home=KubeconfigRef())):
         pass
     recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert recorded[node_object.ANNOTATION_INSTALLATION] == "bridges"
-    async with joined(two):
+    async with running_join(two):
         pass
     recorded = two.home.get(NODES, NODE)["metadata"]["annotations"]
     assert recorded[node_object.ANNOTATION_INSTALLATION] == "", "the bridge runs elsewhere now"
@@ -151,14 +157,14 @@ async def test_two_virtual_nodes_represent_two_node_pools(two: Clusters) -> None
     two.remote.update(NODES, "worker", {"metadata": {"labels": {"pool": "a"}}})
     two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "b"}}})
     settings = [two.but(name=f"node-{pool}", node_selector={"pool": pool}) for pool in ("a", "b")]
-    async with joined(two, settings[0]), joined(two, settings[1]):
+    async with running_join(two, settings[0]), running_join(two, settings[1]):
         for node_name, cpu in (("node-a", "4"), ("node-b", "8")):
             assert two.home.get(NODES, node_name)["status"]["capacity"]["cpu"] == cpu
             two.home.put(pod(f"on-{node_name}", node=node_name))
         for pool in ("a", "b"):
             name = f"on-node-{pool}"
-            await two.remote.until(lambda name=name: two.remote.find(PODS, name, THERE))  # type: ignore[misc]
-            spec = two.remote.get(PODS, name, THERE)["spec"]
+            await two.remote.until(lambda name=name: two.remote.find(PODS, name, REMOTE_NAMESPACE))  # type: ignore[misc]
+            spec = two.remote.get(PODS, name, REMOTE_NAMESPACE)["spec"]
             assert spec["nodeSelector"] == {"pool": pool}
         two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "a"}}})
         await two.home.until(
@@ -173,7 +179,7 @@ async def test_node_capacity_follows_quotas_and_unmanaged_pods(two: Clusters) ->
     two.remote.put(theirs)
     two.remote.put(pod("ended", node="worker"))
     two.remote.update(PODS, "ended", {"status": {"phase": "Failed"}}, "default")
-    async with joined(
+    async with running_join(
         two, two.but(limits=OfferLimits(share=Fraction(1, 2)), accept_namespaces=("x",))
     ):
         status = two.home.get(NODES, NODE)["status"]
@@ -208,7 +214,7 @@ async def test_annotation_has_all_files_of_the_kubeconfig_variable(
     assert path is not None
     monkeypatch.chdir(path.parent)
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join([path.name, "absent.yaml"]))
-    async with joined(two, two.but(remote=KubeconfigRef())):
+    async with running_join(two, two.but(remote=KubeconfigRef())):
         pass
     remembered = two.home.get(NODES, NODE)["metadata"]["annotations"]
     files = [str(path), str(path.with_name("absent.yaml"))]
@@ -219,17 +225,17 @@ async def test_annotation_has_all_files_of_the_kubeconfig_variable(
 
 
 async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     tasks, open_before = asyncio.all_tasks(), sockets()
-    async with joined(two) as run:
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
+    async with running_join(two) as run:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
         port = run.port
     # What is left are the fake servers' own, of connections that were closed just now.
     await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
     await two.home.until(lambda: sockets() <= open_before)
     assert holder(two.home) is None
-    assert world.remote_pod("web")
+    assert harness.remote_pod("web")
     with pytest.raises(OSError, match=r"refused|failed"):
         await asyncio.open_connection("127.0.0.1", port)
 
@@ -238,7 +244,7 @@ async def test_stop_does_not_wait_for_an_unreachable_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_lifecycle, "RELEASE_SECONDS", 0.1)
-    async with joined(two):
+    async with running_join(two):
         two.home.pause()
     two.home.resume()
 
@@ -247,7 +253,7 @@ async def test_stop_does_not_wait_for_an_open_stream(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kubelet_api, "STREAMS_SECONDS", 0.1)
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     following = asyncio.Event()
 
     async def log(request: Any) -> Any:
@@ -255,10 +261,10 @@ async def test_stop_does_not_wait_for_an_open_stream(
         await asyncio.sleep(60)
 
     two.remote.route("GET", "*/pods/web/log", log)
-    async with joined(two) as run:
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-        async with caller(run) as session:
+    async with running_join(two) as run:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        async with kubelet_api_client(run) as session:
             path = "/containerLogs/default/web/main?follow=true"
             request = asyncio.ensure_future(session.get(path))
             async with asyncio.timeout(SOON):
@@ -268,24 +274,24 @@ async def test_stop_does_not_wait_for_an_open_stream(
 
 
 async def test_stop_before_registration_creates_no_node(two: Clusters) -> None:
-    run = begin(two.settings)
+    run = start_join(two.settings)
     await run.end()
     assert two.writes() == []
 
 
 async def test_rejoin_adopts_running_pods(two: Clusters) -> None:
-    world = World(two.home, two.remote)
-    async with joined(two):
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
-    before = world.remote_pod("web")
-    world.clear_logs()
-    async with joined(two):
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two):
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
+    before = harness.remote_pod("web")
+    harness.clear_logs()
+    async with running_join(two):
         assert holder(two.home) == NODE
         await asyncio.sleep(0.05)
-    assert world.remote_pod("web") == before
+    assert harness.remote_pod("web") == before
     assert [it for it in two.remote.writes() if "/leases" not in it.path] == []
 
 
@@ -294,10 +300,10 @@ async def test_certificate_signed_by_home_is_used_without_a_restart(
 ) -> None:
     signer = Signer(two.home)
     settings = two.but(serving="csr", cert_dir=tmp_path / "serving")
-    async with joined(two, settings) as run:
-        assert any("self-signed until home has signed one" in line for line in run.told)
+    async with running_join(two, settings) as run:
+        assert any("self-signed until home has signed one" in line for line in run.reports)
         signer.approve(await signer.requested())
-        await run.says("certificate is signed by home")
+        await run.wait_for_report("certificate is signed by home")
         context = ssl.create_default_context(cadata=signer.ca)
         context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
         for name in ("127.0.0.1", NODE):
@@ -305,8 +311,8 @@ async def test_certificate_signed_by_home_is_used_without_a_restart(
                 "127.0.0.1", run.port, ssl=context, server_hostname=name
             )
             writer.close()
-    async with joined(two, settings) as run:
-        assert any("certificate is signed by home" in line for line in run.told)
+    async with running_join(two, settings) as run:
+        assert any("certificate is signed by home" in line for line in run.reports)
 
 
 async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: Path) -> None:
@@ -315,12 +321,12 @@ async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: 
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
 
-    async def status(run: Joined) -> int:
+    async def status(run: RunningJoin) -> int:
         url = f"https://127.0.0.1:{run.port}/healthz/ping"
         async with aiohttp.ClientSession() as session, session.get(url, ssl=context) as answer:
             return answer.status
 
-    async with joined(two) as run:
+    async with running_join(two) as run:
         assert await status(run) == 401
         two.home.put(
             config_map(home_client_ca.NAME, "kube-system", data={"client-ca-file": pki.ca_text})
@@ -364,14 +370,14 @@ async def test_unmanaged_node_of_the_same_name_is_left_alone(two: Clusters) -> N
 async def test_changed_namespace_mapping_is_rejected_before_registration(
     two: Clusters,
 ) -> None:
-    world = World(two.home, two.remote)
-    async with joined(two):
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-    world.clear_logs()
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two):
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+    harness.clear_logs()
     error = await ended(two, home_name="other")
     assert isinstance(error, NamespaceMappingError)
-    assert f"{THERE}" in str(error)
+    assert f"{REMOTE_NAMESPACE}" in str(error)
     assert two.writes() == []
 
 
@@ -406,8 +412,8 @@ async def test_failed_part_releases_the_lease(
 
 
 async def test_lease_of_a_node_taken_over_is_not_released(two: Clusters) -> None:
-    run = begin(two.settings)
-    await run.says("is registered")
+    run = start_join(two.settings)
+    await run.wait_for_report("is registered")
     await two.home.until(lambda: two.home.open_watches(NODES))
     two.home.remove(NODES, NODE)
     two.home.put(node(NODE))

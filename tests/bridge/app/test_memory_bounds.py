@@ -10,11 +10,11 @@ import asyncio
 import pytest
 
 from sync.kube.resources import CONFIG_MAPS, PODS, Object
-from tests.bridge.process import Process, bridge
+from tests.bridge.join_process import JoinProcess, join_process
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod, service_account
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
 #: Bytes of a huge object: what an API server takes at the most, with some room for the rest of it.
 HUGE = 1_400_000
@@ -34,20 +34,20 @@ def using(name: str, config: str) -> Object:
     return made
 
 
-async def at_rest(two: Clusters, process: Process, world: World) -> int:
+async def at_rest(two: Clusters, process: JoinProcess, harness: EngineHarness) -> int:
     """Resident bytes after a first pod, with the modules and watches that it needs."""
-    await process.says("is registered")
+    await process.wait_for_output("is registered")
     two.home.put(config_map("small", data={"k": "v"}))
     two.home.put(using("first", "small"))
-    await two.remote.until(lambda: world.remote_pod("first"), timeout=PATIENCE)
+    await two.remote.until(lambda: harness.remote_pod("first"), timeout=PATIENCE)
     await asyncio.sleep(0.3)
-    process.forget_peak()
-    return process.resident()
+    process.reset_peak()
+    return process.resident_bytes()
 
 
 async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters) -> None:
     """A namespace's first pod causes one list of all of them; one is copied."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     for number in range(MANY):
         two.home.put(config_map(f"huge-{number}", "shop", data={"k": f"{number:03}" * (HUGE // 3)}))
     # What home's controller-manager makes in every namespace.
@@ -55,14 +55,14 @@ async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters
     two.home.put(config_map("kube-root-ca.crt", "shop", data={"ca.crt": "home's CA"}))
     made = using("web", "huge-7")
     made["metadata"]["namespace"] = "shop"
-    async with bridge(two) as process:
-        before = await at_rest(two, process, world)
+    async with join_process(two) as process:
+        before = await at_rest(two, process, harness)
         two.home.put(made)
         await two.remote.until(lambda: two.remote.find(PODS, "web", "shop-h"), timeout=PATIENCE)
         copied = two.remote.get(CONFIG_MAPS, "huge-7", "shop-h")
         assert len(copied["data"]["k"]) > HUGE - 3
         kept = HUGE * (MANY + 2)
-        grown = process.resident(peak=True) - before
+        grown = process.resident_bytes(peak=True) - before
         print(f"huge objects: {grown / kept:.2f} times what is kept, at the peak")
         assert grown < 2.5 * kept
 
@@ -70,51 +70,54 @@ async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters
 async def test_frequent_changes_of_a_huge_object_do_not_accumulate(two: Clusters) -> None:
     """Each change is 1.4 MB and returns from the remote too: about 20 times that is in flight at
     once, however many changes there are."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     changes = 80
-    async with bridge(two) as process:
-        before = await at_rest(two, process, world)
+    async with join_process(two) as process:
+        before = await at_rest(two, process, harness)
         for number in range(changes):
             huge = {"data": {"k": f"{number:03}" * (HUGE // 3)}}
             two.home.update(CONFIG_MAPS, "small", huge, "default")
             await asyncio.sleep(0.02)
         last = f"{changes - 1:03}"
         await two.remote.until(
-            lambda: two.remote.get(CONFIG_MAPS, "small", THERE)["data"]["k"].startswith(last),
+            lambda: two.remote.get(CONFIG_MAPS, "small", REMOTE_NAMESPACE)["data"]["k"].startswith(
+                last
+            ),
             timeout=PATIENCE,
         )
-        grown = process.resident(peak=True) - before
+        grown = process.resident_bytes(peak=True) - before
         print(f"changes of a huge object: {grown / HUGE:.1f} times one, of {changes}")
         assert grown < changes / 2 * HUGE
 
 
 async def test_many_watch_events_with_a_slow_home_do_not_accumulate(two: Clusters) -> None:
     """Pending changes of an object are merged into one write of its latest state."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     pods, rounds, note = 20, 100, 20_000
-    async with bridge(two) as process:
-        before = await at_rest(two, process, world)
+    async with join_process(two) as process:
+        before = await at_rest(two, process, harness)
         for number in range(pods):
             two.home.put(pod(f"p{number}", node=NODE))
         await two.remote.until(
-            lambda: all(world.remote_pod(f"p{number}") for number in range(pods)), timeout=PATIENCE
+            lambda: all(harness.remote_pod(f"p{number}") for number in range(pods)),
+            timeout=PATIENCE,
         )
         two.home.fail(Fault("PATCH", "*", delay=0.2, times=None))
-        process.forget_peak()
+        process.reset_peak()
         for turn in range(rounds):
             for number in range(pods):
                 told = {"phase": "Running", "message": f"{turn:03}" * (note // 3)}
-                two.remote.update(PODS, f"p{number}", {"status": told}, THERE)
+                two.remote.update(PODS, f"p{number}", {"status": told}, REMOTE_NAMESPACE)
             await asyncio.sleep(0.01)
         last = f"{rounds - 1:03}"
         await two.home.until(
             lambda: all(
-                world.status(f"p{number}").get("message", "").startswith(last)
+                harness.status(f"p{number}").get("message", "").startswith(last)
                 for number in range(pods)
             ),
             timeout=PATIENCE,
         )
         flood = pods * rounds * note
-        grown = process.resident(peak=True) - before
+        grown = process.resident_bytes(peak=True) - before
         print(f"a flood: {grown / flood:.2f} of what came")
         assert grown < flood / 2

@@ -13,7 +13,7 @@ from bridge.app import probe_server
 from bridge.base.command_error import PreflightError
 from bridge.clusters import wait_for_clusters
 from bridge.kubelet.server import ListenError
-from tests.bridge.joined import SOON, begin, joined
+from tests.bridge.running_join import SOON, running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 
@@ -47,7 +47,7 @@ async def listens(port: int) -> tuple[int, str]:
 
 async def test_serving_bridge_is_alive_and_ready(two: Clusters) -> None:
     port = free_port()
-    async with joined(two, two.but(health_port=port)):
+    async with running_join(two, two.but(health_port=port)):
         assert await ask(port, "/livez") == (200, "ok\n")
         assert await ask(port, "/readyz") == (200, "ok\n")
         assert (await ask(port, "/pods"))[0] == 404
@@ -59,8 +59,8 @@ async def test_serving_bridge_is_alive_and_ready(two: Clusters) -> None:
 async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters) -> None:
     port = free_port()
     two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
-    run = begin(two.but(health_port=port))
-    await run.says("certificate is")
+    run = start_join(two.but(health_port=port))
+    await run.wait_for_report("certificate is")
     assert await listens(port) == (200, "ok\n")
     code, why = await ask(port, "/readyz")
     assert code == 503
@@ -70,9 +70,9 @@ async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters
 
 async def test_standby_is_ready(two: Clusters) -> None:
     port = free_port()
-    async with joined(two):
-        run = begin(two.but(health_port=port))
-        await run.says("standing by")
+    async with running_join(two):
+        run = start_join(two.but(health_port=port))
+        await run.wait_for_report("standing by")
         assert (await listens(port))[0] == 200
         while (await ask(port, "/readyz"))[0] != 200:  # noqa: ASYNC110  # of a socket
             await asyncio.sleep(0.004)
@@ -87,7 +87,7 @@ async def test_unreachable_cluster_at_the_start_is_waited_for(
     port = free_port()
     api = two.home if side == "home" else two.remote
     await api.stop()
-    run = begin(two.but(health_port=port))
+    run = start_join(two.but(health_port=port))
     assert await listens(port) == (200, "ok\n")
     async with asyncio.timeout(SOON):
         while f"{side}: " not in (await ask(port, "/readyz"))[1]:  # noqa: ASYNC110  # of a socket
@@ -96,12 +96,12 @@ async def test_unreachable_cluster_at_the_start_is_waited_for(
     busy = api.fail(Fault("GET", "/version", code=503))
     early = api.fail(Fault("GET", "/version", code=403))
     await api.start()
-    await run.says("is registered")
+    await run.wait_for_report("is registered")
     assert busy.hits == 1, "a server that is busy is waited for, too"
     assert early.hits == 1, "and so is one that has not read its rules"
     assert (await ask(port, "/readyz"))[0] == 200
     await run.end()
-    assert len(run.told) == len(set(run.told)), "each once"
+    assert len(run.reports) == len(set(run.reports)), "each once"
     said = [it for it in caplog.messages if it.endswith(wait_for_clusters.WAITING_SUFFIX)]
     assert len(said) == 3
     assert all(it.startswith(f"{side}: ") for it in said)
@@ -110,28 +110,28 @@ async def test_unreachable_cluster_at_the_start_is_waited_for(
 async def test_permanent_failure_at_the_start_is_not_waited_for(two: Clusters) -> None:
     port = free_port()
     two.remote.token = "another"
-    run = begin(two.but(health_port=port))
+    run = start_join(two.but(health_port=port))
     with pytest.raises(PreflightError, match="does not accept the kubeconfig's credential"):
-        await run.says("is registered")
+        await run.wait_for_report("is registered")
 
 
 async def test_unreachable_cluster_without_probes_is_an_error(two: Clusters) -> None:
     await two.remote.stop()
-    run = begin(two.settings)
+    run = start_join(two.settings)
     with pytest.raises(PreflightError, match=r"remote: .*can be reached from here"):
-        await run.says("is registered")
+        await run.wait_for_report("is registered")
 
 
 async def test_used_health_port_is_an_error(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        run = begin(two.but(health_port=int(taken.getsockname()[1])))
+        run = start_join(two.but(health_port=int(taken.getsockname()[1])))
         with pytest.raises(ListenError, match="--health-port"):
-            await run.says("is registered")
+            await run.wait_for_report("is registered")
 
 
 async def test_idle_connections_are_bounded_and_block_no_probe(two: Clusters) -> None:
     port = free_port()
-    async with joined(two, two.but(health_port=port)):
+    async with running_join(two, two.but(health_port=port)):
         opened = [
             await asyncio.open_connection("127.0.0.1", port)
             for _ in range(probe_server.MAX_CONNECTIONS + 20)
@@ -151,7 +151,7 @@ async def test_connection_is_closed_after_its_timeout(
 ) -> None:
     monkeypatch.setattr(probe_server, "CONNECTION_TIMEOUT", 0.3)
     port = free_port()
-    async with joined(two, two.but(health_port=port)):
+    async with running_join(two, two.but(health_port=port)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         async with asyncio.timeout(SOON):
             with contextlib.suppress(ConnectionError):

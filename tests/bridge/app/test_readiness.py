@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from bridge.app import readiness
-from tests.bridge.joined import SOON, begin, caller, joined
+from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 
@@ -30,7 +30,7 @@ async def until(session: aiohttp.ClientSession, code: int) -> None:
 
 
 async def test_serving_bridge_is_ready_in_the_format_of_api_servers(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         assert await ask(session, "/readyz") == (200, "ok")
         assert await ask(session, "/readyz?verbose") == (200, READY)
         assert await ask(session, "/livez?verbose=1") == (200, "[+]ping ok\nlivez check passed\n")
@@ -41,9 +41,9 @@ async def test_serving_bridge_is_ready_in_the_format_of_api_servers(two: Cluster
 
 async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters) -> None:
     two.remote.fail(Fault("GET", "/api/v1/secrets", code=500, times=None))
-    run = begin(two.settings)
-    await run.says("certificate is")
-    async with caller(run) as session:
+    run = start_join(two.settings)
+    await run.wait_for_report("certificate is")
+    async with kubelet_api_client(run) as session:
         assert await ask(session, "/livez") == (200, "ok")
         code, said = await ask(session, "/readyz")
         assert code == 500
@@ -54,10 +54,10 @@ async def test_bridge_without_filled_caches_is_alive_and_not_ready(two: Clusters
 
 
 async def test_standby_is_ready(two: Clusters) -> None:
-    async with joined(two):
-        second = begin(two.settings)
-        await second.says("standing by")
-        async with caller(second) as session:
+    async with running_join(two):
+        second = start_join(two.settings)
+        await second.wait_for_report("standing by")
+        async with kubelet_api_client(second) as session:
             await until(session, 200)
             assert await ask(session, "/readyz?verbose") == (200, READY)
         await second.end()
@@ -67,7 +67,7 @@ async def test_unreachable_remote_fails_its_check_which_can_be_excluded(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readiness, "OUTAGE_SECONDS", 0.05)
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         await two.remote.stop()
         await until(session, 500)
         code, said = await ask(session, "/readyz")
@@ -81,6 +81,6 @@ async def test_unreachable_remote_fails_its_check_which_can_be_excluded(
 
 
 async def test_short_watch_failure_keeps_the_bridge_ready(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         two.remote.break_watches()
         assert await ask(session, "/readyz") == (200, "ok")

@@ -16,7 +16,7 @@ from bridge.election.elector import NodeLeft
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
 from sync.runtime.log_fields import NODE
-from tests.bridge.joined import SOON
+from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import Clusters
 
 #: For three joins at once.

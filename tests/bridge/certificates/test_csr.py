@@ -26,8 +26,8 @@ from bridge.certificates.x509_builder import missing_names, self_signed, validit
 from sync.base.backoff import Backoff
 from sync.kube.client import KubeClient
 from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from tests.bridge.certificates.sources import ADDRESS, NODE, running
-from tests.bridge.kubelet.fakes import until
+from tests.bridge.certificates.running_source import ADDRESS, NODE, running_source
+from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.csr_signer import Signer
@@ -72,9 +72,9 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
     begin = await source.first()
     assert not missing_names(begin, NODE, [ADDRESS])
     assert source.origin == "self-signed until home has signed one"
-    async with running(source) as used:
+    async with running_source(source) as used:
         name = await signer.requested()
-        await until(lambda: bool(make.reports))
+        await wait_until(lambda: bool(make.reports))
         (hint,) = make.reports
         assert hint == (
             f"home: waiting for the approval of certificate signing request {name}: "
@@ -82,7 +82,7 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
         )
         assert not used
         signer.approve(name)
-        await until(lambda: len(make.reports) == 2)
+        await wait_until(lambda: len(make.reports) == 2)
         assert "is signed by home, valid until 20" in make.reports[1]
         (pair,) = used
         leaf = x509.load_pem_x509_certificate(pair.certificate)
@@ -99,7 +99,7 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
     again = make()
     assert await again.first() == pair
     assert again.origin.startswith("signed by home, valid until 20")
-    async with running(again) as used:
+    async with running_source(again) as used:
         await asyncio.sleep(0.05)
     assert not used
     assert not home_api.log
@@ -111,9 +111,9 @@ async def test_immediate_approval_reports_no_hint(
     monkeypatch.setattr(csr, "HINT_AFTER", 5.0)
     signer, source = Signer(home_api), make()
     await source.first()
-    async with running(source):
+    async with running_source(source):
         signer.approve(await signer.requested())
-        await until(lambda: bool(make.reports))
+        await wait_until(lambda: bool(make.reports))
     assert ["waiting" in line for line in make.reports] == [False]
 
 
@@ -122,16 +122,16 @@ async def test_pending_request_is_reused_after_a_restart(
 ) -> None:
     signer, source = Signer(home_api), make()
     await source.first()
-    async with running(source):
+    async with running_source(source):
         name = await signer.requested()
-        await until(lambda: len(make.reports) == 1)
+        await wait_until(lambda: len(make.reports) == 1)
     source = make()
     await source.first()
-    async with running(source) as used:
-        await until(lambda: len(make.reports) == 2)
+    async with running_source(source) as used:
+        await wait_until(lambda: len(make.reports) == 2)
         assert await signer.requested() == name
         signer.approve(name)
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
 
 
 async def test_certificate_is_renewed_before_it_expires(
@@ -140,13 +140,13 @@ async def test_certificate_is_renewed_before_it_expires(
     signer, source = Signer(home_api), make()
     signer.lasts = timedelta(seconds=2)
     await source.first()
-    async with running(source) as used:
+    async with running_source(source) as used:
         signer.approve(await signer.requested())
-        await until(lambda: len(used) == 1)
+        await wait_until(lambda: len(used) == 1)
         name = await signer.requested()
         assert datetime.now(UTC) < validity(used[0])[1]
         signer.approve(name)
-        await until(lambda: len(used) == 2)
+        await wait_until(lambda: len(used) == 2)
     assert used[0].key != used[1].key
     assert len(home_api.objects(CERTIFICATE_SIGNING_REQUESTS)) == 2
 
@@ -187,11 +187,11 @@ async def test_denied_request_is_recreated_with_backoff(
     signer, source = Signer(home_api), make()
     await source.first()
     names = []
-    async with running(source) as used:
+    async with running_source(source) as used:
         for _ in range(3):
             names.append(await signer.requested())
             signer.deny(names[-1])
-            await until(lambda: len(waits) == len(names))
+            await wait_until(lambda: len(waits) == len(names))
         assert not used
     assert len(set(names)) == 3
     assert 30 <= waits[0] <= 60 <= waits[1] <= 120 <= waits[2]
@@ -201,13 +201,13 @@ async def test_denied_request_is_recreated_with_backoff(
 async def test_deleted_request_is_recreated(make: SourceFactory, home_api: FakeApi) -> None:
     signer, source = Signer(home_api), make()
     await source.first()
-    async with running(source) as used:
+    async with running_source(source) as used:
         name = await signer.requested()
         await home_api.until(lambda: home_api.open_watches(CERTIFICATE_SIGNING_REQUESTS))
         home_api.remove(CERTIFICATE_SIGNING_REQUESTS, name)
         assert await signer.requested() == name
         signer.approve(name)
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
 
 
 async def test_certificate_for_other_names_is_not_used(
@@ -216,7 +216,7 @@ async def test_certificate_for_other_names_is_not_used(
     signer, source = Signer(home_api), make()
     signer.names = x509.SubjectAlternativeName([x509.DNSName(NODE)])
     await source.first()
-    async with running(source) as used:
+    async with running_source(source) as used:
         first = await signer.requested()
         signer.approve(first)
         await home_api.until(signer.requests)
@@ -224,7 +224,7 @@ async def test_certificate_for_other_names_is_not_used(
         assert f"{first} is not valid for {ADDRESS}" in caplog.text
         signer.names = None
         signer.approve(await signer.requested())
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
 
 
 async def test_failed_create_is_retried_without_a_second_request(
@@ -234,13 +234,13 @@ async def test_failed_create_is_retried_without_a_second_request(
     fault = home_api.fail(Fault("POST", path, code=403, times=None))
     signer, source = Signer(home_api), make()
     await source.first()
-    async with running(source) as used:
+    async with running_source(source) as used:
         await home_api.until(lambda: len(home_api.requests("POST", path)) > 2)
         home_api.heal(fault)
         # A lost response leads to no second request.
         home_api.fail(Fault("POST", path, drop="after"))
         signer.approve(await signer.requested())
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
     assert len(home_api.objects(CERTIFICATE_SIGNING_REQUESTS)) == 1
     assert "cannot renew the serving certificate: " in caplog.text
 
@@ -251,9 +251,9 @@ async def test_invalid_stored_key_is_replaced(
     signer, source = Signer(home_api), make()
     await source.first()
     CertDir(make.folder).keep_pending(b"nonsense")
-    async with running(source) as used:
+    async with running_source(source) as used:
         signer.approve(await signer.requested())
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
     assert "the stored key of the pending request is not valid PEM" in caplog.text
 
 
@@ -273,7 +273,7 @@ async def test_private_key_is_in_no_log_and_no_request(
     caplog.set_level(logging.DEBUG)
     signer, source = Signer(home_api), make()
     await source.first()
-    async with running(source):
+    async with running_source(source):
         await signer.requested()
         key = (make.folder / "pending.key").read_text().splitlines()[1]
     assert key not in caplog.text

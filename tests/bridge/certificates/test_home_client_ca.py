@@ -9,7 +9,7 @@ import pytest
 from bridge.certificates.home_client_ca import NAME, NAMESPACE, ClientCaWatcher
 from bridge.certificates.tls_key_pair import CertificateError
 from sync.kube.resources import CONFIG_MAPS
-from tests.bridge.kubelet.fakes import until
+from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi
 from tests.objects import config_map
@@ -36,15 +36,15 @@ async def test_new_bundle_is_used_and_an_invalid_one_is_logged_once(
     await home_api.until(lambda: home_api.open_watches(CONFIG_MAPS))
     assert not used
     put(**{"client-ca-file": "second"})
-    await until(lambda: used == ["second"])
+    await wait_until(lambda: used == ["second"])
     put(**{"client-ca-file": "broken"})
-    await until(lambda: "stays in use" in caplog.text)
+    await wait_until(lambda: "stays in use" in caplog.text)
     put(**{"client-ca-file": "broken", "more": "that changes nothing"})
     put()
     put(**{"client-ca-file": " \n"})
     home_api.remove(CONFIG_MAPS, NAME, NAMESPACE)
     home_api.put(config_map(NAME, NAMESPACE, data={"client-ca-file": "third"}))
-    await until(lambda: used == ["second", "third"])
+    await wait_until(lambda: used == ["second", "third"])
     assert caplog.text.count("stays in use") == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

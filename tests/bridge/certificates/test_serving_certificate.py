@@ -25,10 +25,10 @@ from bridge.certificates.tls_key_pair import (
     server_context,
 )
 from bridge.certificates.x509_builder import missing_names, self_signed, validity
-from tests.bridge.certificates.sources import ADDRESS, NODE, START, UsedPairs, running
-from tests.bridge.kubelet.fakes import until
+from tests.bridge.certificates.running_source import ADDRESS, NODE, START, UsedPairs, running_source
+from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.bridge.kubelet.pki import Pki
-from tests.sync.virtual import run_virtual
+from tests.sync.virtual_time_loop import run_virtual
 
 # -- self-signed -----------------------------------------------------------------------------------
 
@@ -144,21 +144,21 @@ async def test_changed_files_are_reloaded(
     source = FileSource(*copy_pair(pki, "node", tmp_path), interval=0.01)
     assert (await source.first()).certificate == pki.files("node")[0].read_bytes()
     assert str(tmp_path) in source.origin
-    async with running(source) as used:
+    async with running_source(source) as used:
         await asyncio.sleep(0.05)
         assert not used
         copy_pair(pki, "remote", tmp_path)
-        await until(lambda: bool(used))
+        await wait_until(lambda: bool(used))
         assert used[0].certificate == pki.files("remote")[0].read_bytes()
         (tmp_path / "tls.key").write_text("nonsense")
-        await until(lambda: "stays in use" in caplog.text)
+        await wait_until(lambda: "stays in use" in caplog.text)
         (tmp_path / "tls.key").unlink()
-        await until(lambda: f"cannot read {tmp_path / 'tls.key'}" in caplog.text)
+        await wait_until(lambda: f"cannot read {tmp_path / 'tls.key'}" in caplog.text)
         await asyncio.sleep(0.05)
         assert caplog.text.count("stays in use") == 2  # once for each cause
         assert len(used) == 1
         copy_pair(pki, "node", tmp_path)
-        await until(lambda: len(used) == 2)
+        await wait_until(lambda: len(used) == 2)
 
 
 async def test_missing_files_at_the_start_raise(tmp_path: Path) -> None:

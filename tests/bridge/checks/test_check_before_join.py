@@ -24,7 +24,7 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 from translators.identity import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,

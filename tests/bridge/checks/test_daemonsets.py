@@ -11,7 +11,7 @@ from bridge.node import join_record_annotation
 from tests.bridge.checks.report_queries import of, one
 from tests.bridge.two_clusters import Clusters
 from tests.objects import node
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
 from translators.objects import Object
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
@@ -43,7 +43,7 @@ def _put_daemon_sets(two: Clusters) -> None:
 def _put_node(two: Clusters, **policy: Any) -> None:
     virtual = node(NODE)
     virtual["metadata"]["labels"] = dict(_LABELS)
-    made = World(two.home, two.remote).policy
+    made = EngineHarness(two.home, two.remote).policy
     options = join_record_annotation.encode_policy(
         type(made)(made.identity, made.node_address, **policy)
     )

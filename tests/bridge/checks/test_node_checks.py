@@ -13,12 +13,12 @@ from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
 from sync.kube.resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import of, one, worse
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import node
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -45,7 +45,7 @@ def proxied(two: Clusters, code: int = 200, why: str = "dial") -> None:
 
 async def test_healthy_node_passes(two: Clusters) -> None:
     proxied(two)
-    async with joined(two) as run:
+    async with running_join(two) as run:
         await two.home.until(lambda: ready(two))
         found = await health(two)
     assert worse(found) == {"BRG105"}, found.rows()
@@ -70,7 +70,7 @@ async def test_health_checks_with_the_settings_that_the_node_records(two: Cluste
     """A credential that may all, a remote without a node of the selector."""
     proxied(two)
     settings = two.but(node_selector={"pool": "burst"}, metrics="none", service_accounts="none")
-    async with joined(two, settings):
+    async with running_join(two, settings):
         found = await health(two)
     nodes = one(found, "BRG501")
     assert (nodes.severity, "--node-selector selects" in nodes.found) == (Severity.ERROR, True)
@@ -151,7 +151,7 @@ async def test_a_self_signed_certificate_that_home_rejects_is_named_with_the_rem
 ) -> None:
     """BRG404 agrees with BRG401: home's API server does verify."""
     proxied(two, 503, UNTRUSTED)
-    async with joined(two):
+    async with running_join(two):
         found = await health(two)
     its = one(found, "BRG401")
     assert its.severity is Severity.ERROR
@@ -171,7 +171,7 @@ async def test_a_self_signed_certificate_that_home_accepts_is_known_not_to_be_ve
     two: Clusters,
 ) -> None:
     proxied(two)
-    async with joined(two):
+    async with running_join(two):
         found = await health(two)
     assert one(found, "BRG404").found.endswith("home's API server does not verify it")
 
@@ -239,10 +239,10 @@ async def test_unreachable_home_is_the_only_finding(two: Clusters) -> None:
 
 async def test_waiting_pods_are_grouped_by_reason(two: Clusters) -> None:
     put_node(two)
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     waiting = {"a": "FieldRefused", "b": "RemoteClash", "c": "", "proxy": "DaemonSetSkipped"}
     for name, reason in waiting.items():
-        world.pod(name)
+        harness.pod(name)
         if reason:
             two.home.update(PODS, name, {"status": _waits(reason)}, "default")
     two.home.put(_event("FieldDropped", "c"))

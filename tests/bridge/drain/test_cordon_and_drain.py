@@ -15,7 +15,7 @@ from bridge.election import leave_lock
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
 from tests import objects
-from tests.bridge.joined import SOON
+from tests.bridge.running_join import SOON
 from tests.bridge.status import examples
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault

@@ -22,7 +22,7 @@ from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.write_fence import Fence
 from tests.fakeapi.patching import merge
-from tests.sync.virtual import VirtualLoop, run_virtual
+from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 from translators.objects import Object
 
 #: An annotation of a record.

@@ -15,12 +15,12 @@ from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod
 from bridge.node import join_record_annotation, node_object
 from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 from translators.identity import LABEL_VIRTUAL, Identity, home_id_from_uid, owner_labels
 from translators.objects import uid_of
 from translators.translation_options import HostPort, Policy
@@ -478,7 +478,7 @@ async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
     two.home.put(objects.config_map("conf", data={"one": "1"}))
     two.home.put(objects.secret("key", data={"k": HIDDEN}))
     settings = ExplainSettings(two.settings.home, None, "default", "web")
-    async with joined(two):
+    async with running_join(two):
         two.home.put(_using(nodeName=NODE))
         await two.remote.until(lambda: two.remote.find(PODS, "web", THERE) is not None)
         facts = await look_up_pod(settings)

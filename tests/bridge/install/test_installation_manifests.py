@@ -14,7 +14,7 @@ from bridge.base.join_settings import NetworkChoice
 from bridge.install import installation, installation_manifests
 from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
-from tests.bridge.install import base
+from tests.bridge.install import kustomize_base
 
 KUBECONFIG = "canary-4711"
 CHART = Path(__file__).parents[3] / "manifests" / "chart" / "templates"
@@ -29,17 +29,20 @@ def rendered(what: Installation, kind: str) -> list[dict[str, Any]]:
 
 
 def test_kustomize_base_equals_the_rendered_objects() -> None:
-    """To update the file: python -m tests.bridge.install.base."""
-    assert list(yaml.safe_load_all(base.FILE.read_text())) == base.base()
-    listed = yaml.safe_load((base.FOLDER / "kustomization.yaml").read_text())
-    assert listed["resources"] == [base.FILE.name]
+    """To update the file: python -m tests.bridge.install.kustomize_base."""
+    assert list(yaml.safe_load_all(kustomize_base.FILE.read_text())) == kustomize_base.base()
+    listed = yaml.safe_load((kustomize_base.FOLDER / "kustomization.yaml").read_text())
+    assert listed["resources"] == [kustomize_base.FILE.name]
 
 
 def test_kustomize_component_equals_the_rendered_webhook() -> None:
-    """To update the file: python -m tests.bridge.install.base."""
-    assert list(yaml.safe_load_all(base.WEBHOOK_FILE.read_text())) == base.component()
-    listed = yaml.safe_load((base.COMPONENT / "kustomization.yaml").read_text())
-    assert listed["resources"] == [base.WEBHOOK_FILE.name]
+    """To update the file: python -m tests.bridge.install.kustomize_base."""
+    assert (
+        list(yaml.safe_load_all(kustomize_base.WEBHOOK_FILE.read_text()))
+        == kustomize_base.component()
+    )
+    listed = yaml.safe_load((kustomize_base.COMPONENT / "kustomization.yaml").read_text())
+    assert listed["resources"] == [kustomize_base.WEBHOOK_FILE.name]
 
 
 def test_credential_is_only_in_the_secret() -> None:

@@ -29,7 +29,7 @@ from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
 from tests.objects import node, pod
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 from translators.identity import LABEL_VIRTUAL
 
 pytestmark = pytest.mark.usefixtures("soon")

@@ -34,7 +34,7 @@ from sync.kube.resources import (
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.objects import node
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 from translators import offload_admission_patch
 
 pytestmark = pytest.mark.usefixtures("soon")

@@ -18,7 +18,7 @@ from bridge.certificates.tls_key_pair import read_files
 from bridge.kubelet.server import KubeletServer
 from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
-from tests.bridge.kubelet.fakes import Directory, FakeHome, FakeRemote, access_for
+from tests.bridge.kubelet.fake_api_servers import FakeHome, FakePodDirectory, FakeRemote, access_for
 from tests.bridge.kubelet.pki import Pki
 
 
@@ -36,12 +36,12 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @dataclass
-class World:
+class KubeletHarness:
     """The server under test, its fake clusters and its clients."""
 
     home: FakeHome
     remote: FakeRemote
-    directory: Directory
+    directory: FakePodDirectory
     server: KubeletServer
     pki: Pki
 
@@ -86,15 +86,15 @@ class World:
 
 
 @asynccontextmanager
-async def running(
+async def running_server(
     pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS
-) -> AsyncIterator[World]:
+) -> AsyncIterator[KubeletHarness]:
     """A world whose remote optionally uses TLS."""
     async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
         to_home = access_for(home.url, "home")
         to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
         async with KubeClient(to_home) as one, KubeClient(to_remote) as other:
-            directory = Directory()
+            directory = FakePodDirectory()
             server = KubeletServer(
                 home=one,
                 remote=other,
@@ -106,14 +106,14 @@ async def running(
             )
             await server.start("127.0.0.1", 0)
             try:
-                yield World(home, far, directory, server, pki)
+                yield KubeletHarness(home, far, directory, server, pki)
             finally:
                 await server.stop(1.0)
                 assert sum(server.streams.counts.values()) == 0
 
 
 @pytest.fixture
-async def world(pki: Pki) -> AsyncIterator[World]:
+async def harness(pki: Pki) -> AsyncIterator[KubeletHarness]:
     """A world whose remote uses TLS."""
-    async with running(pki) as made:
+    async with running_server(pki) as made:
         yield made

@@ -26,17 +26,17 @@ from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
 from bridge.kubelet.error_responses import HttpError
 from bridge.net import single_flight_cache
 from sync.kube.client import KubeClient
-from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import EXEC, FakeHome, access_for, echo, until
+from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.fake_api_servers import EXEC, FakeHome, access_for, echo, wait_until
 
 
-async def test_client_certificate_authenticates_user_and_groups(world: World) -> None:
-    session = world.session(token=None, cert="apiserver")
+async def test_client_certificate_authenticates_user_and_groups(harness: KubeletHarness) -> None:
+    session = harness.session(token=None, cert="apiserver")
     async with session, session.get("/healthz/ping") as response:
         assert response.status == 200
         assert await response.text() == "ok"
-    assert not world.home.token_reviews
-    (review,) = world.home.access_reviews
+    assert not harness.home.token_reviews
+    (review,) = harness.home.access_reviews
     assert review["spec"]["user"] == "kube-apiserver"
     assert review["spec"]["groups"] == ["masters", "watchers", AUTHENTICATED]
     assert review["spec"]["resourceAttributes"] == {
@@ -48,71 +48,71 @@ async def test_client_certificate_authenticates_user_and_groups(world: World) ->
     }
 
 
-async def test_token_is_reviewed_once(world: World) -> None:
-    async with world.session() as session:
+async def test_token_is_reviewed_once(harness: KubeletHarness) -> None:
+    async with harness.session() as session:
         for _ in range(3):
             async with session.get("/pods") as response:
                 assert response.status == 200
-    (review,) = world.home.token_reviews
+    (review,) = harness.home.token_reviews
     assert review["spec"] == {"token": "good"}
-    (access,) = world.home.access_reviews
+    (access,) = harness.home.access_reviews
     assert access["spec"]["user"] == "alice"
     assert access["spec"]["groups"] == ["people", AUTHENTICATED]
     assert access["spec"]["uid"] == "7"
     assert access["spec"]["extra"] == {"x": ["1", "2"]}
 
 
-async def test_certificate_takes_precedence_over_token(world: World) -> None:
-    session = world.session(token="bad", cert="apiserver")
+async def test_certificate_takes_precedence_over_token(harness: KubeletHarness) -> None:
+    session = harness.session(token="bad", cert="apiserver")
     async with session, session.get("/healthz") as response:
         assert response.status == 200
-    assert not world.home.token_reviews
+    assert not harness.home.token_reviews
 
 
 @pytest.mark.parametrize("target", ["/healthz", "/exec/default/web/app?output=1", "/none"])
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "TRACE"])
 async def test_anonymous_requests_get_401_whatever_the_path(
-    world: World, target: str, method: str
+    harness: KubeletHarness, target: str, method: str
 ) -> None:
-    session = world.session(token=None)
+    session = harness.session(token=None)
     async with session, session.request(method, target) as response:
         assert response.status == 401
         assert "Allow" not in response.headers
-    assert not world.home.access_reviews
-    assert not world.remote.asked
+    assert not harness.home.access_reviews
+    assert not harness.remote.asked
 
 
-async def test_certificate_without_user_name_gets_401(world: World) -> None:
-    session = world.session(token=None, cert="nameless")
+async def test_certificate_without_user_name_gets_401(harness: KubeletHarness) -> None:
+    session = harness.session(token=None, cert="nameless")
     async with session, session.get("/healthz") as response:
         assert response.status == 401
 
 
-async def test_certificate_of_another_ca_is_rejected(world: World) -> None:
-    async with world.session(token=None, cert="stranger") as session:
+async def test_certificate_of_another_ca_is_rejected(harness: KubeletHarness) -> None:
+    async with harness.session(token=None, cert="stranger") as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
-    assert not world.home.access_reviews
+    assert not harness.home.access_reviews
 
 
 async def test_invalid_token_gets_401_and_is_not_logged(
-    world: World, caplog: pytest.LogCaptureFixture
+    harness: KubeletHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    async with world.session(token="s3cret-and-bad") as session:
+    async with harness.session(token="s3cret-and-bad") as session:
         for _ in range(2):
             async with session.get("/pods") as response:
                 assert response.status == 401
                 assert "s3cret" not in await response.text()
-    assert len(world.home.token_reviews) == 1
+    assert len(harness.home.token_reviews) == 1
     assert "s3cret" not in caplog.text
 
 
 async def test_malformed_request_is_not_logged(
-    world: World, caplog: pytest.LogCaptureFixture
+    harness: KubeletHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context(None)
     )
     writer.write(b"GET /pods HTTP/1.1\r\nAuthorization: Bearer s3cret\x00\r\n\r\n")
     assert (await reader.read(100)).startswith(b"HTTP/1.0 400 ")
@@ -120,21 +120,22 @@ async def test_malformed_request_is_not_logged(
     writer.close()
 
 
-async def test_denied_request_gets_403_with_the_missing_permission(world: World) -> None:
-    world.home.denied = {("alice", "get", "pods"), ("alice", "get", "proxy")}
-    async with world.session() as session, session.get("/pods") as response:
+async def test_denied_request_gets_403_with_the_missing_permission(harness: KubeletHarness) -> None:
+    harness.home.denied = {("alice", "get", "pods"), ("alice", "get", "proxy")}
+    async with harness.session() as session, session.get("/pods") as response:
         assert response.status == 403
         text = await response.text()
     assert "'alice' may not get nodes/pods or nodes/proxy of node 'virtual'" in text
     subresources = [
-        review["spec"]["resourceAttributes"]["subresource"] for review in world.home.access_reviews
+        review["spec"]["resourceAttributes"]["subresource"]
+        for review in harness.home.access_reviews
     ]
     assert subresources == ["pods", "proxy"]
 
 
-async def test_permission_on_proxy_suffices_for_newer_subresources(world: World) -> None:
-    world.home.denied = {("alice", "get", "pods")}
-    async with world.session() as session, session.get("/pods") as response:
+async def test_permission_on_proxy_suffices_for_newer_subresources(harness: KubeletHarness) -> None:
+    harness.home.denied = {("alice", "get", "pods")}
+    async with harness.session() as session, session.get("/pods") as response:
         assert response.status == 200
 
 
@@ -144,12 +145,12 @@ async def test_permission_on_proxy_suffices_for_newer_subresources(world: World)
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_connecting_paths_need_create_whatever_the_method(
-    world: World, path: str, method: str
+    harness: KubeletHarness, path: str, method: str
 ) -> None:
     """A WebSocket begins with a GET: who may only read must not run commands by it."""
-    world.home.denied = {("alice", "create", "proxy")}
+    harness.home.denied = {("alice", "create", "proxy")}
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    async with world.session() as session:
+    async with harness.session() as session:
         async with session.request(method, f"/{path}?command=id", headers=upgrade) as response:
             assert response.status == 403
             assert "create" in await response.text()
@@ -158,19 +159,19 @@ async def test_connecting_paths_need_create_whatever_the_method(
 
 
 @pytest.mark.parametrize("kind", ["TokenReview", "SubjectAccessReview"])
-async def test_failed_review_gets_500_and_is_not_cached(world: World, kind: str) -> None:
-    world.home.failing = {kind}
-    async with world.session() as session:
+async def test_failed_review_gets_500_and_is_not_cached(harness: KubeletHarness, kind: str) -> None:
+    harness.home.failing = {kind}
+    async with harness.session() as session:
         async with session.get("/pods") as response:
             assert response.status == 500
             assert kind in await response.text()
-        world.home.failing = set()
+        harness.home.failing = set()
         async with session.get("/pods") as response:
             assert response.status == 200
 
 
-async def test_methods_without_verb_get_405(world: World) -> None:
-    async with world.session() as session:
+async def test_methods_without_verb_get_405(harness: KubeletHarness) -> None:
+    async with harness.session() as session:
         for method in ("HEAD", "OPTIONS", "TRACE"):
             async with session.request(method, "/healthz") as response:
                 assert response.status == 405
@@ -262,37 +263,41 @@ async def test_close_cancels_reviews_in_flight(home: FakeHome) -> None:
 
 
 @pytest.fixture
-def anybody(world: World) -> None:
+def anybody(harness: KubeletHarness) -> None:
     """The server takes anonymous callers."""
-    world.server._authenticator._anonymous = True
+    harness.server._authenticator._anonymous = True
 
 
-async def test_anonymous_requests_are_authorized_when_enabled(world: World, anybody: None) -> None:
-    world.home.denied = {("system:anonymous", "get", "proxy")}
-    async with world.session(token=None) as session:
+async def test_anonymous_requests_are_authorized_when_enabled(
+    harness: KubeletHarness, anybody: None
+) -> None:
+    harness.home.denied = {("system:anonymous", "get", "proxy")}
+    async with harness.session(token=None) as session:
         async with session.get("/healthz") as response:
             assert response.status == 200
         async with session.get("/containerLogs/default/web/app") as response:
             assert response.status == 403
-    spec = world.home.access_reviews[0]["spec"]
+    spec = harness.home.access_reviews[0]["spec"]
     assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
-    assert not world.remote.asked
+    assert not harness.remote.asked
 
 
 @pytest.mark.parametrize("token", ["bad", "ä"])
-async def test_invalid_credential_is_not_anonymous(world: World, anybody: None, token: str) -> None:
-    async with world.session(token=token) as session, session.get("/healthz") as response:
+async def test_invalid_credential_is_not_anonymous(
+    harness: KubeletHarness, anybody: None, token: str
+) -> None:
+    async with harness.session(token=token) as session, session.get("/healthz") as response:
         assert response.status == 401
-    assert not world.home.access_reviews
+    assert not harness.home.access_reviews
 
 
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
 async def test_other_authorization_schemes_are_no_credential(
-    world: World, anonymous: bool, status: int
+    harness: KubeletHarness, anonymous: bool, status: int
 ) -> None:
-    world.server._authenticator._anonymous = anonymous
+    harness.server._authenticator._anonymous = anonymous
     headers = {"Authorization": "Basic YTpi"}
-    session = world.session(token=None)
+    session = harness.session(token=None)
     async with session, session.get("/healthz", headers=headers) as response:
         assert response.status == status
 
@@ -300,25 +305,25 @@ async def test_other_authorization_schemes_are_no_credential(
 # -- certificates and tokens on the wire ----------------------------------------------------------
 
 
-async def test_server_certificate_is_rejected(world: World) -> None:
+async def test_server_certificate_is_rejected(harness: KubeletHarness) -> None:
     """As x509.VerifyOptions with ExtKeyUsageClientAuth has it."""
-    async with world.session(token=None, cert="server-only") as session:
+    async with harness.session(token=None, cert="server-only") as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
-    session = world.session(token=None, cert="client-only")
+    session = harness.session(token=None, cert="client-only")
     async with session, session.get("/healthz") as response:
         assert response.status == 200
-    (review,) = world.home.access_reviews
+    (review,) = harness.home.access_reviews
     assert review["spec"]["user"] == "client-only"
     (identity,) = review["spec"]["extra"]["authentication.kubernetes.io/credential-id"]
-    certificate = x509.load_pem_x509_certificate(world.pki.files("client-only")[0].read_bytes())
+    certificate = x509.load_pem_x509_certificate(harness.pki.files("client-only")[0].read_bytes())
     assert identity == "X509SHA256=" + certificate.fingerprint(hashes.SHA256()).hex()
 
 
-async def test_websocket_token_authenticates_and_is_not_forwarded(world: World) -> None:
-    world.remote.play = echo
+async def test_websocket_token_authenticates_and_is_not_forwarded(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context(None)
     )
     token = TOKEN_PROTOCOL + urlsafe_b64encode(b"good").decode().rstrip("=")
     lines = [
@@ -330,9 +335,9 @@ async def test_websocket_token_authenticates_and_is_not_forwarded(world: World) 
     ]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-    (asked,) = world.remote.asked
-    assert asked.values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
-    (review,) = world.home.token_reviews
+    (asked,) = harness.remote.asked
+    assert asked.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    (review,) = harness.home.token_reviews
     assert review["spec"] == {"token": "good"}
     writer.close()
 
@@ -349,7 +354,7 @@ async def test_token_reviews_in_flight_are_bounded(home: FakeHome) -> None:
             asyncio.create_task(authenticator.token_user(f"unknown-{number}"))
             for number in range(3 * MAX_REVIEWS)
         ]
-        await until(lambda: len(home.token_reviews) == MAX_REVIEWS)
+        await wait_until(lambda: len(home.token_reviews) == MAX_REVIEWS)
         await asyncio.sleep(0.05)
         assert len(home.token_reviews) == MAX_REVIEWS
         # They do not delay authenticated callers.

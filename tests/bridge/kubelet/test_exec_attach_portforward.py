@@ -11,8 +11,8 @@ import pytest
 
 from bridge.net.splice import WRITE_BUFFER
 from sync.kube.tls_layer import READ_SIZE
-from tests.bridge.kubelet.conftest import World, running
-from tests.bridge.kubelet.fakes import EXEC, Asked, answer, echo, until
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
+from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, respond, wait_until
 from tests.bridge.kubelet.pki import Pki
 
 
@@ -24,9 +24,9 @@ async def settled(amount: Callable[[], int]) -> None:
         await asyncio.sleep(0.3)
 
 
-async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
-    world.remote.play = echo
-    head, _, writer = await world.upgrade(
+async def test_exec_uses_the_names_of_the_remote_pod(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
+    head, _, writer = await harness.upgrade(
         EXEC,
         "X-Stream-Protocol-Version: v5.channel.k8s.io",
         "X-Stream-Protocol-Version: v4.channel.k8s.io",
@@ -38,7 +38,7 @@ async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
     )
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"\r\nUpgrade: SPDY/3.1\r\n" in head
-    asked = world.remote.asked[0]
+    asked = harness.remote.asked[0]
     assert asked.method == "POST"
     assert asked.path == "/api/v1/namespaces/default-home/pods/web/exec"
     assert asked.query == [
@@ -50,8 +50,11 @@ async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
         ("command", "-c"),
         ("command", "a b&c"),
     ]
-    assert asked.values("X-Stream-Protocol-Version") == ["v5.channel.k8s.io", "v4.channel.k8s.io"]
-    assert asked.values("Authorization") == ["Bearer remote-credential"]
+    assert asked.header_values("X-Stream-Protocol-Version") == [
+        "v5.channel.k8s.io",
+        "v4.channel.k8s.io",
+    ]
+    assert asked.header_values("Authorization") == ["Bearer remote-credential"]
     names = {name.lower() for name, _ in asked.headers}
     assert names == {
         "host",
@@ -62,7 +65,7 @@ async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
         "authorization",
     }
     writer.close()
-    await until(lambda: world.remote.ended == 1)
+    await wait_until(lambda: harness.remote.ended == 1)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +82,12 @@ async def test_exec_uses_the_names_of_the_remote_pod(world: World) -> None:
     ],
 )
 async def test_remote_paths_and_queries(
-    world: World, target: str, path: str, query: list[tuple[str, str]]
+    harness: KubeletHarness, target: str, path: str, query: list[tuple[str, str]]
 ) -> None:
-    world.remote.play = echo
-    head, _, writer = await world.upgrade(target)
+    harness.remote.handler = echo
+    head, _, writer = await harness.upgrade(target)
     assert head.startswith(b"HTTP/1.1 101 ")
-    asked = world.remote.asked[0]
+    asked = harness.remote.asked[0]
     assert asked.path == f"/api/v1/namespaces/default-home/pods/web/{path}"
     assert [pair for pair in asked.query if pair[0] != "command"] == query
     if "command" in target:
@@ -92,17 +95,17 @@ async def test_remote_paths_and_queries(
     writer.close()
 
 
-async def test_websocket_headers_are_forwarded_without_the_token(world: World) -> None:
-    async def play(asked: Asked) -> None:
+async def test_websocket_headers_are_forwarded_without_the_token(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: abc=\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
             b"Set-Cookie: pinned=1\r\n\r\n"
         )
-        await asked.gone()
+        await asked.wait_closed()
 
-    world.remote.play = play
-    head, _, writer = await world.upgrade(
+    harness.remote.handler = play
+    head, _, writer = await harness.upgrade(
         "/portForward/default/web?port=80&port=443",
         "Sec-WebSocket-Key: key==",
         "Sec-WebSocket-Version: 13",
@@ -113,25 +116,25 @@ async def test_websocket_headers_are_forwarded_without_the_token(world: World) -
     assert b"Sec-WebSocket-Accept: abc=\r\n" in head
     assert b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n" in head
     assert b"Cookie" not in head
-    asked = world.remote.asked[0]
+    asked = harness.remote.asked[0]
     assert asked.method == "GET"
-    assert asked.values("Sec-WebSocket-Key") == ["key=="]
-    assert asked.values("Sec-WebSocket-Version") == ["13"]
-    assert asked.values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    assert asked.header_values("Sec-WebSocket-Key") == ["key=="]
+    assert asked.header_values("Sec-WebSocket-Version") == ["13"]
+    assert asked.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
     assert asked.query == [("ports", "80"), ("ports", "443")]
     writer.close()
 
 
-async def test_spdy_over_websocket_has_no_ports_in_the_query(world: World) -> None:
-    world.remote.play = echo
-    head, _, writer = await world.upgrade(
+async def test_spdy_over_websocket_has_no_ports_in_the_query(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
+    head, _, writer = await harness.upgrade(
         "/portForward/default/web",
         "Sec-WebSocket-Protocol: SPDY/3.1+portforward.k8s.io",
         method="GET",
         protocol="websocket",
     )
     assert head.startswith(b"HTTP/1.1 101 ")
-    assert world.remote.asked[0].query == []
+    assert harness.remote.asked[0].query == []
     writer.close()
 
 
@@ -140,8 +143,8 @@ async def test_data_arrives_unchanged_in_both_directions(pki: Pki, tls: bool) ->
     up, down = os.urandom(3_000_001), os.urandom(4_000_003)
     got = hashlib.sha256()
 
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         asked.writer.write(down)
         left = len(up)
         while left:
@@ -150,44 +153,44 @@ async def test_data_arrives_unchanged_in_both_directions(pki: Pki, tls: bool) ->
             left -= len(data)
         await asked.send(got.digest())
 
-    async with running(pki, tls=tls) as world:
-        world.remote.play = play
-        _, reader, writer = await world.upgrade(EXEC)
+    async with running_server(pki, tls=tls) as harness:
+        harness.remote.handler = play
+        _, reader, writer = await harness.upgrade(EXEC)
         writer.write(up)
         assert await reader.readexactly(len(down)) == down
         assert await reader.read() == hashlib.sha256(up).digest()
         writer.close()
 
 
-async def test_data_after_the_head_is_forwarded(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch(more=b"early ")
+async def test_data_after_the_head_is_forwarded(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols(more=b"early ")
         await asyncio.sleep(0.02)
         await asked.send(b"late")
 
-    world.remote.play = play
-    _, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    _, reader, writer = await harness.upgrade(EXEC)
     assert await reader.read() == b"early late"
     writer.close()
 
 
-async def test_slow_client_slows_the_remote_down(world: World) -> None:
+async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> None:
     sent = 0
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         nonlocal sent
         asked.writer.transport.set_write_buffer_limits(high=1024)
-        await asked.switch()
+        await asked.switch_protocols()
         chunk = bytes(64 * 1024)
         for _ in range(640):
             await asked.send(chunk)
             sent += len(chunk)
 
-    world.remote.play = play
-    _, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    _, reader, writer = await harness.upgrade(EXEC)
     await settled(lambda: sent)
     assert sent < 40_000_000, "the remote could send all, so somebody holds it"
-    assert world.held <= WRITE_BUFFER + 4 * READ_SIZE + 256 * 1024
+    assert harness.held <= WRITE_BUFFER + 4 * READ_SIZE + 256 * 1024
     received = 0
     while data := await reader.read(1 << 20):
         received += len(data)
@@ -195,21 +198,21 @@ async def test_slow_client_slows_the_remote_down(world: World) -> None:
     writer.close()
 
 
-async def test_slow_remote_slows_the_client_down(world: World) -> None:
+async def test_slow_remote_slows_the_client_down(harness: KubeletHarness) -> None:
     read_on = asyncio.Event()
     received = 0
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         nonlocal received
-        await asked.switch()
+        await asked.switch_protocols()
         await read_on.wait()
         while data := await asked.reader.read(1 << 20):
             received += len(data)
             if received == 30_000_000:
                 await asked.send(b"all")
 
-    world.remote.play = play
-    _, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    _, reader, writer = await harness.upgrade(EXEC)
     sent = 0
 
     async def pour() -> None:
@@ -229,14 +232,16 @@ async def test_slow_remote_slows_the_client_down(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 500])
-async def test_error_response_is_returned_with_its_body(world: World, status: int) -> None:
+async def test_error_response_is_returned_with_its_body(
+    harness: KubeletHarness, status: int
+) -> None:
     body = b'{"kind":"Status","message":"as it is: \xc3\xa4"}'
 
-    async def play(asked: Asked) -> None:
-        await answer(asked, status, body)
+    async def play(asked: UpgradeRequest) -> None:
+        await respond(asked, status, body)
 
-    world.remote.play = play
-    head, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"Content-Type: application/json" in head
     assert b"Cookie" not in head
@@ -244,49 +249,49 @@ async def test_error_response_is_returned_with_its_body(world: World, status: in
     writer.close()
 
 
-async def test_html_of_the_remote_is_returned_as_plain_text(world: World) -> None:
+async def test_html_of_the_remote_is_returned_as_plain_text(harness: KubeletHarness) -> None:
     page = b"<script>alert(1)</script>"
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
         await asked.send(head % len(page) + page)
 
-    world.remote.play = play
-    head, _, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    head, _, writer = await harness.upgrade(EXEC)
     assert b"Content-Type: text/plain" in head
     assert b"X-Content-Type-Options: nosniff" in head
     writer.close()
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 204])
-async def test_redirect_of_the_remote_is_an_error(world: World, status: int) -> None:
-    async def play(asked: Asked) -> None:
+async def test_redirect_of_the_remote_is_an_error(harness: KubeletHarness, status: int) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         head = (
             b"HTTP/1.1 %d Found\r\nLocation: http://elsewhere/?s3cret\r\nContent-Length: 0\r\n\r\n"
         )
         await asked.send(head % status)
 
-    world.remote.play = play
-    head, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"s3cret" not in head + await reader.read(1000)
     writer.close()
 
 
-async def test_rejected_credential_of_the_bridge_gets_502(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await answer(asked, 401, b"{}")
+async def test_rejected_credential_of_the_bridge_gets_502(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
+        await respond(asked, 401, b"{}")
 
-    world.remote.play = play
-    head, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert b"the bridge's credential" in await reader.read(4096)
     writer.close()
 
 
-async def test_unreachable_remote_gets_503(world: World) -> None:
-    await world.remote.__aexit__()
-    head, reader, writer = await world.upgrade(EXEC)
+async def test_unreachable_remote_gets_503(harness: KubeletHarness) -> None:
+    await harness.remote.__aexit__()
+    head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"the remote cluster does not answer" in await reader.read(4096)
     writer.close()
@@ -301,19 +306,19 @@ async def test_unreachable_remote_gets_503(world: World) -> None:
     ],
 )
 async def test_other_upgrades_get_400(
-    world: World, headers: tuple[str, ...], protocol: str
+    harness: KubeletHarness, headers: tuple[str, ...], protocol: str
 ) -> None:
-    head, _, writer = await world.upgrade(EXEC, *headers, protocol=protocol)
+    head, _, writer = await harness.upgrade(EXEC, *headers, protocol=protocol)
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert not world.remote.asked
+    assert not harness.remote.asked
     writer.close()
 
 
 @pytest.mark.parametrize(
     "target", [EXEC, "/attach/default/web/app?output=1", "/portForward/default/web"]
 )
-async def test_request_without_upgrade_gets_400(world: World, target: str) -> None:
-    async with world.session() as session, session.post(target) as response:
+async def test_request_without_upgrade_gets_400(harness: KubeletHarness, target: str) -> None:
+    async with harness.session() as session, session.post(target) as response:
         assert response.status == 400
         assert "you must upgrade" in await response.text()
-    assert not world.remote.asked
+    assert not harness.remote.asked

@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from sync.kube.tls_layer import READ_SIZE
-from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import Asked, answer, until
+from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.fake_api_servers import UpgradeRequest, respond, wait_until
 
 LOG = "/containerLogs/default/web/app"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -20,17 +20,17 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-async def test_log_uses_the_names_of_the_remote_pod(world: World) -> None:
-    async def play(asked: Asked) -> None:
+async def test_log_uses_the_names_of_the_remote_pod(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(HEAD + chunk(b"one\n\xff") + chunk(b""))
 
-    world.remote.play = play
+    harness.remote.handler = play
     target = LOG + "?follow=true&previous=false&timestamps=true&tailLines=5&limitBytes=100"
-    async with world.session() as session, session.get(target) as response:
+    async with harness.session() as session, session.get(target) as response:
         assert response.status == 200
         assert response.content_type == "text/plain"
         assert await response.read() == b"one\n\xff"
-    asked = world.remote.asked[0]
+    asked = harness.remote.asked[0]
     assert asked.path == "/api/v1/namespaces/default-home/pods/web/log"
     assert sorted(asked.query) == [
         ("container", "app"),
@@ -39,13 +39,13 @@ async def test_log_uses_the_names_of_the_remote_pod(world: World) -> None:
         ("tailLines", "5"),
         ("timestamps", "true"),
     ]
-    assert asked.values("Authorization") == ["Bearer remote-credential"]
+    assert asked.header_values("Authorization") == ["Bearer remote-credential"]
 
 
-async def test_head_and_chunks_are_sent_as_they_arrive(world: World) -> None:
+async def test_head_and_chunks_are_sent_as_they_arrive(harness: KubeletHarness) -> None:
     go_on = asyncio.Event()
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(HEAD)
         for number in range(3):
             await go_on.wait()
@@ -53,35 +53,35 @@ async def test_head_and_chunks_are_sent_as_they_arrive(world: World) -> None:
             await asked.send(chunk(b"line %d\n" % number))
         await asked.send(chunk(b""))
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG + "?follow=1") as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG + "?follow=1") as response:
         assert response.status == 200
         for number in range(3):
-            assert world.server.streams.counts["logs"] == 1
+            assert harness.server.streams.counts["logs"] == 1
             go_on.set()
             assert await response.content.readany() == b"line %d\n" % number
         assert await response.content.read() == b""
-    assert world.server.streams.bytes == {("logs", "out"): len("line 0\n") * 3}
+    assert harness.server.streams.bytes == {("logs", "out"): len("line 0\n") * 3}
 
 
-async def test_disconnected_client_closes_the_remote_stream(world: World) -> None:
-    async def play(asked: Asked) -> None:
+async def test_disconnected_client_closes_the_remote_stream(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(HEAD + chunk(b"a line\n"))
-        await asked.gone()
+        await asked.wait_closed()
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG + "?follow=1") as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG + "?follow=1") as response:
         assert await response.content.readany() == b"a line\n"
-        assert world.remote.ended == 0
+        assert harness.remote.ended == 0
         response.close()
-        await until(lambda: world.remote.ended == 1)
-        await until(lambda: world.server.streams.counts["logs"] == 0)
+        await wait_until(lambda: harness.remote.ended == 1)
+        await wait_until(lambda: harness.server.streams.counts["logs"] == 0)
 
 
-async def test_slow_client_slows_the_remote_down(world: World) -> None:
+async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> None:
     sent = 0
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         nonlocal sent
         await asked.send(HEAD)
         while sent < 60_000_000:
@@ -89,46 +89,46 @@ async def test_slow_client_slows_the_remote_down(world: World) -> None:
             sent += 50_000
         await asked.send(chunk(b""))
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG) as response:
         before = -1
         while before != sent:
             before = sent
             await asyncio.sleep(0.3)
         assert sent < 40_000_000, "the remote could send all, so somebody holds it"
-        assert world.held <= 2 * READ_SIZE + 256 * 1024
+        assert harness.held <= 2 * READ_SIZE + 256 * 1024
         received = 0
         async for data in response.content.iter_any():
             received += len(data)
     assert received == 60_000_000
 
 
-async def test_interrupted_log_does_not_end_normally(world: World) -> None:
-    async def play(asked: Asked) -> None:
+async def test_interrupted_log_does_not_end_normally(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(HEAD + chunk(b"half\n"))
         await asyncio.sleep(0.05)
         asked.writer.transport.abort()
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG) as response:
         with pytest.raises(aiohttp.ClientError):
             await response.read()
 
 
-async def test_stop_ends_followed_logs(world: World) -> None:
-    async def play(asked: Asked) -> None:
+async def test_stop_ends_followed_logs(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await asked.send(HEAD + chunk(b"half\n"))
-        await asked.gone()
+        await asked.wait_closed()
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG) as response:
         assert await response.content.readany() == b"half\n"
         started = asyncio.get_running_loop().time()
-        await world.server.stop(2.0)
+        await harness.server.stop(2.0)
         assert asyncio.get_running_loop().time() - started < 2
         with pytest.raises(aiohttp.ClientError):
             await response.content.read()
-        await until(lambda: world.remote.ended == 1)
+        await wait_until(lambda: harness.remote.ended == 1)
 
 
 @pytest.mark.parametrize(
@@ -140,33 +140,35 @@ async def test_stop_ends_followed_logs(world: World) -> None:
         (500, "the kubelet of the remote is on fire"),
     ],
 )
-async def test_error_of_the_remote_is_plain_text(world: World, code: int, message: str) -> None:
+async def test_error_of_the_remote_is_plain_text(
+    harness: KubeletHarness, code: int, message: str
+) -> None:
     quoted = message.replace('"', '\\"')
     status = f'{{"kind":"Status","message":"{quoted}","reason":"Because","code":{code}}}'
 
-    async def play(asked: Asked) -> None:
-        await answer(asked, code, status.encode())
+    async def play(asked: UpgradeRequest) -> None:
+        await respond(asked, code, status.encode())
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG) as response:
         assert response.status == code
         assert response.content_type == "text/plain"
         assert await response.text() == message
 
 
-async def test_rejected_credential_of_the_bridge_gets_502(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await answer(asked, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
+async def test_rejected_credential_of_the_bridge_gets_502(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
+        await respond(asked, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
 
-    world.remote.play = play
-    async with world.session() as session, session.get(LOG) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.get(LOG) as response:
         assert response.status == 502
         assert "the bridge's credential" in await response.text()
 
 
-async def test_unreachable_remote_gets_503(world: World) -> None:
-    await world.remote.__aexit__()
-    async with world.session() as session, session.get(LOG) as response:
+async def test_unreachable_remote_gets_503(harness: KubeletHarness) -> None:
+    await harness.remote.__aexit__()
+    async with harness.session() as session, session.get(LOG) as response:
         assert response.status == 503
         assert "the remote cluster does not answer" in await response.text()
 
@@ -181,22 +183,22 @@ async def test_unreachable_remote_gets_503(world: World) -> None:
     ],
 )
 async def test_rejected_requests_do_not_reach_the_remote(
-    world: World, target: str, status: int, words: str
+    harness: KubeletHarness, target: str, status: int, words: str
 ) -> None:
-    async with world.session() as session, session.get(target) as response:
+    async with harness.session() as session, session.get(target) as response:
         assert response.status == status
         assert words in await response.text()
-    assert not world.remote.asked
+    assert not harness.remote.asked
 
 
-async def test_logs_of_a_skipped_pod_get_its_reason(world: World) -> None:
+async def test_logs_of_a_skipped_pod_get_its_reason(harness: KubeletHarness) -> None:
     skipped = {"type": "cluster-bridge.io/Accepted", "status": "False", "message": "nothing runs"}
     skipped["reason"] = "DaemonSetSkipped"
     agent = {"name": "agent", "namespace": "default", "uid": "1"}
-    world.directory.listed.append({"metadata": agent, "status": {"conditions": [skipped]}})
+    harness.directory.listed.append({"metadata": agent, "status": {"conditions": [skipped]}})
     target = "/containerLogs/default/agent/app"
-    async with world.session() as session, session.get(target) as response:
+    async with harness.session() as session, session.get(target) as response:
         # Of a 404, home's API server would drop the text.
         assert response.status == 400
         assert "DaemonSetSkipped: nothing runs" in await response.text()
-    assert not world.remote.asked
+    assert not harness.remote.asked

@@ -9,8 +9,8 @@ import hashlib
 import pytest
 
 from bridge.kubelet import run_in_container
-from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import Asked, Play, answer, until
+from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.fake_api_servers import Handler, UpgradeRequest, respond, wait_until
 
 RUN = "/run/default/web/app?cmd=ls%20-l%20/"
 SUCCESS = b'{"metadata":{},"status":"Success"}'
@@ -25,9 +25,9 @@ def frame(channel: int, data: bytes = b"") -> bytes:
     return b"\x82" + length + payload
 
 
-async def switch(asked: Asked) -> None:
+async def switch(asked: UpgradeRequest) -> None:
     """Answers 101 to a WebSocket."""
-    key = asked.values("Sec-WebSocket-Key")[0] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+    key = asked.header_values("Sec-WebSocket-Key")[0] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
     accept = base64.b64encode(hashlib.sha1(key.encode(), usedforsecurity=False).digest())
     await asked.send(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -35,25 +35,25 @@ async def switch(asked: Asked) -> None:
     )
 
 
-def writes(*frames: bytes) -> Play:
+def writes(*frames: bytes) -> Handler:
     """A command that writes this and ends as a server ends a WebSocket."""
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await switch(asked)
         await asked.send(b"".join(frames) + b"\x88\x02\x03\xe8")
-        await asked.gone()
+        await asked.wait_closed()
 
     return play
 
 
-async def test_stdout_precedes_stderr(world: World) -> None:
-    world.remote.play = writes(
+async def test_stdout_precedes_stderr(harness: KubeletHarness) -> None:
+    harness.remote.handler = writes(
         frame(1), frame(2), frame(2, b"err"), frame(1, b"o" * 300), frame(3, SUCCESS)
     )
-    async with world.session() as session, session.post(RUN) as response:
+    async with harness.session() as session, session.post(RUN) as response:
         assert response.status == 200
         assert await response.read() == b"o" * 300 + b"err"
-    asked = world.remote.asked[0]
+    asked = harness.remote.asked[0]
     assert asked.path == "/api/v1/namespaces/default-home/pods/web/exec"
     assert asked.query == [
         ("container", "app"),
@@ -63,9 +63,9 @@ async def test_stdout_precedes_stderr(world: World) -> None:
         ("command", "-l"),
         ("command", "/"),
     ]
-    assert asked.values("Authorization") == ["Bearer remote-credential"]
-    assert asked.values("Accept") == ["*/*"]
-    await until(lambda: world.server.streams.counts["run"] == 0)
+    assert asked.header_values("Authorization") == ["Bearer remote-credential"]
+    assert asked.header_values("Accept") == ["*/*"]
+    await wait_until(lambda: harness.server.streams.counts["run"] == 0)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,15 @@ async def test_stdout_precedes_stderr(world: World) -> None:
             500,
             f"more than {run_in_container.MAX_OUTPUT} bytes",
         ),
-        (lambda asked: answer(asked, 403, b"{}"), 403, "403"),
-        (lambda asked: answer(asked, 401, b"{}"), 502, "the bridge's credential"),
+        (lambda asked: respond(asked, 403, b"{}"), 403, "403"),
+        (lambda asked: respond(asked, 401, b"{}"), 502, "the bridge's credential"),
     ],
 )
-async def test_failures_have_a_reason(world: World, play: Play, status: int, words: str) -> None:
-    world.remote.play = play
-    async with world.session() as session, session.post(RUN) as response:
+async def test_failures_have_a_reason(
+    harness: KubeletHarness, play: Handler, status: int, words: str
+) -> None:
+    harness.remote.handler = play
+    async with harness.session() as session, session.post(RUN) as response:
         assert response.status == status
         assert words in await response.text()
 
@@ -101,50 +103,50 @@ async def test_failures_have_a_reason(world: World, play: Play, status: int, wor
     ],
 )
 async def test_rejected_requests_do_not_reach_the_remote(
-    world: World, target: str, method: str, status: int
+    harness: KubeletHarness, target: str, method: str, status: int
 ) -> None:
-    async with world.session() as session, session.request(method, target) as response:
+    async with harness.session() as session, session.request(method, target) as response:
         assert response.status == status
-    assert not world.remote.asked
+    assert not harness.remote.asked
 
 
-async def test_disconnected_client_ends_the_command(world: World) -> None:
+async def test_disconnected_client_ends_the_command(harness: KubeletHarness) -> None:
     started = asyncio.Event()
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         await switch(asked)
         started.set()
-        await asked.gone()
+        await asked.wait_closed()
 
-    world.remote.play = play
-    async with world.session() as session:
+    harness.remote.handler = play
+    async with harness.session() as session:
         asking = asyncio.create_task(session.post(RUN).__aenter__())
         await started.wait()
         asking.cancel()
-        await until(lambda: world.remote.ended == 1)
-        await until(lambda: world.server.streams.counts["run"] == 0)
+        await wait_until(lambda: harness.remote.ended == 1)
+        await wait_until(lambda: harness.server.streams.counts["run"] == 0)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_redirect_of_the_remote_is_not_followed(world: World, status: int) -> None:
+async def test_redirect_of_the_remote_is_not_followed(harness: KubeletHarness, status: int) -> None:
     """It would send the command to an address that the server names."""
 
-    async def play(asked: Asked) -> None:
-        location = f"{world.remote.url}/elsewhere?s3cret"
+    async def play(asked: UpgradeRequest) -> None:
+        location = f"{harness.remote.url}/elsewhere?s3cret"
         head = f"HTTP/1.1 {status} Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n"
         await asked.send(head.encode())
 
-    world.remote.play = play
-    async with world.session() as session, session.post(RUN) as response:
+    harness.remote.handler = play
+    async with harness.session() as session, session.post(RUN) as response:
         assert response.status == 502
         assert "s3cret" not in await response.text()
-    assert [it.path for it in world.remote.asked] == [
+    assert [it.path for it in harness.remote.asked] == [
         "/api/v1/namespaces/default-home/pods/web/exec"
     ]
 
 
-async def test_output_is_plain_text(world: World) -> None:
-    world.remote.play = writes(frame(1, b"<script>alert(1)</script>"), frame(3, SUCCESS))
-    async with world.session() as session, session.post(RUN) as response:
+async def test_output_is_plain_text(harness: KubeletHarness) -> None:
+    harness.remote.handler = writes(frame(1, b"<script>alert(1)</script>"), frame(3, SUCCESS))
+    async with harness.session() as session, session.post(RUN) as response:
         assert response.content_type == "text/plain"
         assert response.headers["X-Content-Type-Options"] == "nosniff"

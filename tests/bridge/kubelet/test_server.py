@@ -20,67 +20,67 @@ from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
 from sync.kube.client import KubeClient
 from sync.kube.resources import Object
-from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import access_for
+from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.fake_api_servers import access_for
 from tests.bridge.kubelet.pki import Pki
 
 
-async def test_used_port_is_named_in_the_error(world: World) -> None:
-    with pytest.raises(ListenError, match=rf"port {world.server.port}: .*--port") as refused:
-        await _another(world).start("127.0.0.1", world.server.port)
+async def test_used_port_is_named_in_the_error(harness: KubeletHarness) -> None:
+    with pytest.raises(ListenError, match=rf"port {harness.server.port}: .*--port") as refused:
+        await _another(harness).start("127.0.0.1", harness.server.port)
     assert isinstance(refused.value.__cause__, OSError)
 
 
-def _another(world: World, *routes: Route, problem: str = "") -> KubeletServer:
-    client = KubeClient(access_for(world.home.url, "home"))
+def _another(harness: KubeletHarness, *routes: Route, problem: str = "") -> KubeletServer:
+    client = KubeClient(access_for(harness.home.url, "home"))
     return KubeletServer(
         home=client,
         remote=client,
-        directory=world.directory,
+        directory=harness.directory,
         node_name="virtual",
         certificate=self_signed("virtual", ["127.0.0.1"]),
-        client_ca=world.pki.ca_text,
+        client_ca=harness.pki.ca_text,
         routes=routes,
         problem=lambda: problem,
     )
 
 
-async def test_stop_is_quick_and_idempotent(world: World) -> None:
-    async with world.session() as session:
+async def test_stop_is_quick_and_idempotent(harness: KubeletHarness) -> None:
+    async with harness.session() as session:
         async with session.get("/healthz") as response:
             assert response.status == 200
-        await world.server.stop(5.0)
-        await world.server.stop(5.0)
+        await harness.server.stop(5.0)
+        await harness.server.stop(5.0)
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
 
 
-async def test_unfinished_handshake_does_not_delay_the_stop(world: World) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", world.server.port)
+async def test_unfinished_handshake_does_not_delay_the_stop(harness: KubeletHarness) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", harness.server.port)
     await asyncio.sleep(0.05)
-    await world.server.stop(1.0)
+    await harness.server.stop(1.0)
     assert await reader.read() == b""
     writer.close()
 
 
-async def test_health(world: World) -> None:
-    async with world.session() as session:
+async def test_health(harness: KubeletHarness) -> None:
+    async with harness.session() as session:
         for path in ("/healthz", "/healthz/ping", "/healthz/syncloop", "/healthz/"):
             async with session.get(path) as response:
                 assert (response.status, await response.text()) == (200, "ok")
 
 
-async def test_additional_routes_and_healthz_problem(world: World) -> None:
+async def test_additional_routes_and_healthz_problem(harness: KubeletHarness) -> None:
     async def metrics(_: RoutedRequest) -> web.StreamResponse:
         return web.Response(text="up 1\n")
 
     route = Route("/metrics/resource", frozenset({"GET"}), metrics)
-    server = _another(world, route, problem="the queue is stuck")
-    server._authenticator = world.server._authenticator
-    server._authorizer = world.server._authorizer
+    server = _another(harness, route, problem="the queue is stuck")
+    server._authenticator = harness.server._authenticator
+    server._authorizer = harness.server._authorizer
     await server.start("127.0.0.1", 0)
     url = f"https://127.0.0.1:{server.port}"
-    async with world.session() as session:
+    async with harness.session() as session:
         async with session.get(url + "/metrics/resource", ssl=False) as response:
             assert await response.text() == "up 1\n"
         async with session.get(url + "/metrics", ssl=False) as response:
@@ -92,9 +92,9 @@ async def test_additional_routes_and_healthz_problem(world: World) -> None:
     await server.stop(1.0)
 
 
-async def test_pods(world: World) -> None:
+async def test_pods(harness: KubeletHarness) -> None:
     running: Object = {"state": {"running": {}}}
-    world.directory.listed = [
+    harness.directory.listed = [
         {"metadata": {"name": "runs"}, "status": {"containerStatuses": [running]}},
         {"metadata": {"name": "starts"}, "status": {"initContainerStatuses": [running]}},
         {"metadata": {"name": "waits"}, "status": {"containerStatuses": [{"state": {}}]}},
@@ -104,19 +104,19 @@ async def test_pods(world: World) -> None:
             "status": {"containerStatuses": [running]},
         },
     ]
-    async with world.session() as session:
+    async with harness.session() as session:
         async with session.get("/pods") as response:
             pods = await response.json()
             assert response.content_type == "application/json"
         async with session.get("/runningpods/") as response:
             alive = await response.json()
     assert (pods["kind"], pods["apiVersion"]) == ("PodList", "v1")
-    assert pods["items"] == world.directory.listed
+    assert pods["items"] == harness.directory.listed
     assert [pod["metadata"]["name"] for pod in alive["items"]] == ["runs", "starts"]
 
 
-async def test_configz_is_a_kubelet_configuration(world: World) -> None:
-    async with world.session() as session, session.get("/configz") as response:
+async def test_configz_is_a_kubelet_configuration(harness: KubeletHarness) -> None:
+    async with harness.session() as session, session.get("/configz") as response:
         config = json.loads(await response.text())["kubeletconfig"]
     assert config["kind"] == "KubeletConfiguration"
     assert config["authentication"]["anonymous"] == {"enabled": False}
@@ -135,15 +135,15 @@ async def test_configz_is_a_kubelet_configuration(world: World) -> None:
         "/%2e%2e/pods",
     ],
 )
-async def test_encoded_paths_do_not_reach_the_remote(world: World, target: str) -> None:
+async def test_encoded_paths_do_not_reach_the_remote(harness: KubeletHarness, target: str) -> None:
     # By hand, since a client's library would tidy the path up.
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
     )
     writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert (await reader.read()).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
     writer.close()
-    assert not world.remote.asked
+    assert not harness.remote.asked
 
 
 @pytest.mark.parametrize(
@@ -154,47 +154,47 @@ async def test_encoded_paths_do_not_reach_the_remote(world: World, target: str) 
         "GET /pods HTTP/1.1\r\nHost: x\r\n" + "X-Many: a\r\n" * 200,
     ],
 )
-async def test_request_heads_are_bounded(world: World, head: str) -> None:
+async def test_request_heads_are_bounded(harness: KubeletHarness, head: str) -> None:
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
     )
     writer.write((head + "\r\n").encode())
     assert b" 400 " in await reader.readline()
     writer.transport.abort()
 
 
-async def test_long_command_is_accepted(world: World) -> None:
+async def test_long_command_is_accepted(harness: KubeletHarness) -> None:
     target = "/exec/default/web/app?output=1&command=" + "%20" * 40_000
-    head, _, writer = await world.upgrade(target)
+    head, _, writer = await harness.upgrade(target)
     assert head.startswith(b"HTTP/1.1 404 ")
-    assert len(world.remote.asked[0].target) > 120_000
+    assert len(harness.remote.asked[0].target) > 120_000
     writer.close()
 
 
 # -- certificates --------------------------------------------------------------------------------
 
 
-async def test_client_ca_can_be_replaced(world: World) -> None:
-    world.server.renew(client_ca=world.pki.other_ca_text)
-    session = world.session(token=None, cert="stranger")
+async def test_client_ca_can_be_replaced(harness: KubeletHarness) -> None:
+    harness.server.renew(client_ca=harness.pki.other_ca_text)
+    session = harness.session(token=None, cert="stranger")
     async with session, session.get("/healthz") as response:
         assert response.status == 200
-    async with world.session(token=None, cert="apiserver") as session:
+    async with harness.session(token=None, cert="apiserver") as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
     with pytest.raises(CertificateError):
-        world.server.renew(client_ca="-----BEGIN CERTIFICATE-----\nnonsense")
-    session = world.session(token=None, cert="stranger")
+        harness.server.renew(client_ca="-----BEGIN CERTIFICATE-----\nnonsense")
+    session = harness.session(token=None, cert="stranger")
     async with session, session.get("/healthz") as response:
         assert response.status == 200
 
 
-async def test_serving_certificate_can_be_replaced(world: World) -> None:
-    world.server.renew(certificate=self_signed("other-name", ["127.0.0.1"]))
+async def test_serving_certificate_can_be_replaced(harness: KubeletHarness) -> None:
+    harness.server.renew(certificate=self_signed("other-name", ["127.0.0.1"]))
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    _, writer = await asyncio.open_connection("127.0.0.1", world.server.port, ssl=context)
+    _, writer = await asyncio.open_connection("127.0.0.1", harness.server.port, ssl=context)
     raw = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     assert "other-name" in x509.load_der_x509_certificate(raw).subject.rfc4514_string()
     writer.close()
@@ -229,22 +229,22 @@ def test_invalid_client_ca_names_its_config_map() -> None:
         server_context(self_signed("n", []), client_ca="no certificate")
 
 
-async def test_invalid_port_is_rejected(world: World) -> None:
+async def test_invalid_port_is_rejected(harness: KubeletHarness) -> None:
     with pytest.raises(ListenError, match="70000"):
-        await _another(world).start("127.0.0.1", 70_000)
+        await _another(harness).start("127.0.0.1", 70_000)
 
 
 async def test_foreign_address_error_names_the_option(
-    world: World,
+    harness: KubeletHarness,
 ) -> None:
     with pytest.raises(ListenError, match="--address"):
-        await _another(world).start("192.0.2.1", 0)
+        await _another(harness).start("192.0.2.1", 0)
 
 
-async def test_ipv6_any_address_accepts_ipv4(world: World) -> None:
+async def test_ipv6_any_address_accepts_ipv4(harness: KubeletHarness) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    server = _another(world)
+    server = _another(harness)
     await server.start("::", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.close()

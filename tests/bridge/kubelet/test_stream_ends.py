@@ -9,58 +9,64 @@ import pytest
 from bridge.net import splice
 from sync.kube import sockets
 from sync.kube.tls_layer import TlsLayer
-from tests.bridge.kubelet.conftest import World, running
-from tests.bridge.kubelet.fakes import EXEC, Asked, deafen, echo, until
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
+from tests.bridge.kubelet.fake_api_servers import (
+    EXEC,
+    UpgradeRequest,
+    drop_packets,
+    echo,
+    wait_until,
+)
 from tests.bridge.kubelet.pki import Pki
 
 UPGRADE = "Connection: Upgrade\r\nUpgrade: SPDY/3.1"
 
 
-async def test_last_bytes_arrive_when_the_remote_closes_first(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+async def test_last_bytes_arrive_when_the_remote_closes_first(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         await asked.send(bytes(2_000_000) + b"exit status")
 
-    world.remote.play = play
-    _, reader, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    _, reader, writer = await harness.upgrade(EXEC)
     await asyncio.sleep(0.2)
     data = await reader.read()
     assert len(data) == 2_000_011
     assert data.endswith(b"exit status")
-    await until(lambda: world.server.streams.counts["exec"] == 0)
+    await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
     writer.close()
 
 
-async def test_last_bytes_arrive_when_the_client_closes_first(world: World) -> None:
+async def test_last_bytes_arrive_when_the_client_closes_first(harness: KubeletHarness) -> None:
     received = bytearray()
 
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         await asyncio.sleep(0.2)
         while data := await asked.reader.read(65536):
             received.extend(data)
 
-    world.remote.play = play
-    _, _, writer = await world.upgrade(EXEC)
-    assert world.server.streams.counts["exec"] == 1
+    harness.remote.handler = play
+    _, _, writer = await harness.upgrade(EXEC)
+    assert harness.server.streams.counts["exec"] == 1
     writer.write(bytes(2_000_000) + b"the end")
     writer.close()
-    await until(lambda: world.remote.ended == 1)
+    await wait_until(lambda: harness.remote.ended == 1)
     assert len(received) == 2_000_007
     assert received.endswith(b"the end")
-    await until(lambda: world.server.streams.counts["exec"] == 0)
+    await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
 
 
 async def test_half_closed_stream_stays_open(pki: Pki) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         said = await asked.reader.read()
         for _ in range(20):
             await asked.send(bytes(100_000))
         await asked.send(b"got " + said)
 
-    async with running(pki, tls=False) as world:
-        world.remote.play = play
+    async with running_server(pki, tls=False) as harness:
+        harness.remote.handler = play
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         layer = TlsLayer(
@@ -68,7 +74,7 @@ async def test_half_closed_stream_stays_open(pki: Pki) -> None:
             lambda: asyncio.StreamReaderProtocol(reader),
             server_hostname="127.0.0.1",
         )
-        transport, _ = await loop.create_connection(lambda: layer, "127.0.0.1", world.server.port)
+        transport, _ = await loop.create_connection(lambda: layer, "127.0.0.1", harness.server.port)
         await layer.ready
         layer.write(f"POST {EXEC} HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n\r\n".encode())
         await reader.readuntil(b"\r\n\r\n")
@@ -77,16 +83,16 @@ async def test_half_closed_stream_stays_open(pki: Pki) -> None:
         data = await reader.read()
         assert len(data) == 20 * 100_000 + len("got all of it")
         assert data.endswith(b"got all of it")
-        await until(lambda: world.server.streams.counts["exec"] == 0)
+        await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
         transport.abort()
 
 
-async def test_aborted_client_closes_the_remote(world: World) -> None:
-    world.remote.play = echo
-    _, _, writer = await world.upgrade(EXEC)
+async def test_aborted_client_closes_the_remote(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
+    _, _, writer = await harness.upgrade(EXEC)
     writer.transport.abort()
-    await until(lambda: world.remote.ended == 1)
-    await until(lambda: world.server.streams.counts["exec"] == 0)
+    await wait_until(lambda: harness.remote.ended == 1)
+    await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
 
 
 @pytest.fixture
@@ -105,84 +111,84 @@ async def test_unresponsive_peer_ends_the_stream(pki: Pki, who: str, sends: bool
     """Whether bytes are on their way to it (then keepalive is silent) or not."""
     begun = asyncio.Event()
 
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         await begun.wait()
         if who == "remote":
-            deafen(asked.writer)
+            drop_packets(asked.writer)
         elif sends:
             await asked.send(b"x")
         try:
-            await asked.gone()
+            await asked.wait_closed()
         finally:
             asked.writer.transport.abort()  # a deaf one cannot say goodbye
 
-    async with running(pki) as world:
-        world.remote.play = play
-        _, reader, writer = await world.upgrade(EXEC)
+    async with running_server(pki) as harness:
+        harness.remote.handler = play
+        _, reader, writer = await harness.upgrade(EXEC)
         if who == "caller":
-            deafen(writer)
+            drop_packets(writer)
         begun.set()
         await asyncio.sleep(0.05)
         if who == "remote" and sends:
             writer.write(b"x")
-        await until(lambda: world.server.streams.counts["exec"] == 0)
+        await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
         if who == "remote":
             assert await reader.read() == b""
         else:
-            await until(lambda: world.remote.ended == 1)
+            await wait_until(lambda: harness.remote.ended == 1)
         writer.transport.abort()
 
 
 @pytest.mark.usefixtures("impatient")
 async def test_live_peer_may_stop_reading(pki: Pki) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         await asyncio.sleep(3)
         await asked.reader.readexactly(20_000_000)
         await asked.send(b"all")
 
-    async with running(pki) as world:
-        world.remote.play = play
-        _, reader, writer = await world.upgrade(EXEC)
+    async with running_server(pki) as harness:
+        harness.remote.handler = play
+        _, reader, writer = await harness.upgrade(EXEC)
         writer.write(bytes(20_000_000))
         assert await reader.readexactly(3) == b"all"
         writer.close()
 
 
-async def test_stop_ends_streams(world: World) -> None:
-    world.remote.play = echo
-    _, reader, writer = await world.upgrade(EXEC)
+async def test_stop_ends_streams(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
+    _, reader, writer = await harness.upgrade(EXEC)
     writer.write(b"x")
     assert await reader.readexactly(1) == b"x"
     started = asyncio.get_running_loop().time()
-    await world.server.stop(3.0)
+    await harness.server.stop(3.0)
     assert asyncio.get_running_loop().time() - started < 3
     assert await reader.read() == b""
-    await until(lambda: world.remote.ended == 1)
+    await wait_until(lambda: harness.remote.ended == 1)
     writer.close()
 
 
-async def test_stop_does_not_wait_for_a_peer_that_does_not_read(world: World) -> None:
-    async def play(asked: Asked) -> None:
-        await asked.switch()
+async def test_stop_does_not_wait_for_a_peer_that_does_not_read(harness: KubeletHarness) -> None:
+    async def play(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         while True:
             await asked.send(bytes(100_000))
 
-    world.remote.play = play
-    _, _, writer = await world.upgrade(EXEC)
+    harness.remote.handler = play
+    _, _, writer = await harness.upgrade(EXEC)
     await asyncio.sleep(0.3)  # the stream's reader takes a little and then no more
     started = asyncio.get_running_loop().time()
-    await world.server.stop(0.5)
+    await harness.server.stop(0.5)
     assert asyncio.get_running_loop().time() - started < 2
     writer.transport.abort()
 
 
-async def test_many_streams_leave_nothing_behind(world: World) -> None:
-    world.remote.play = echo
+async def test_many_streams_leave_nothing_behind(harness: KubeletHarness) -> None:
+    harness.remote.handler = echo
 
     async def one(number: int) -> None:
-        _, reader, writer = await world.upgrade(EXEC)
+        _, reader, writer = await harness.upgrade(EXEC)
         data = bytes([number]) * 100_000
         writer.write(data)
         assert await reader.readexactly(len(data)) == data
@@ -191,8 +197,8 @@ async def test_many_streams_leave_nothing_behind(world: World) -> None:
     await one(99)  # so that the connections to home are there already
     before = len(asyncio.all_tasks())
     await asyncio.gather(*(one(number) for number in range(20)))
-    await until(lambda: world.server.streams.counts["exec"] == 0)
-    await until(lambda: len(asyncio.all_tasks()) <= before)
-    http = world.server._http
+    await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
+    await wait_until(lambda: len(asyncio.all_tasks()) <= before)
+    http = harness.server._http
     assert http is not None
-    await until(lambda: not http.connections)
+    await wait_until(lambda: not http.connections)

@@ -37,11 +37,11 @@ from sync.kube.resources import (
     SERVICES,
     Object,
 )
-from tests.bridge.joined import SOON
+from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
-from tests.sync.world import NODE, THERE
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAME,
@@ -91,10 +91,10 @@ class World:
         """Creates the objects that the cluster creates in every namespace."""
         account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
         self.remote_namespace()
-        remote.put({**account, "metadata": {"name": "default", "namespace": THERE}})
-        remote.put(config_map("kube-root-ca.crt", THERE))
+        remote.put({**account, "metadata": {"name": "default", "namespace": REMOTE_NAMESPACE}})
+        remote.put(config_map("kube-root-ca.crt", REMOTE_NAMESPACE))
 
-    def remote_namespace(self, name: str = THERE) -> None:
+    def remote_namespace(self, name: str = REMOTE_NAMESPACE) -> None:
         meta = {"name": name, "namespace": ""}
         self.two.remote.put(
             self.ours({"apiVersion": "v1", "kind": "Namespace", "metadata": {**meta}})
@@ -116,8 +116,10 @@ class World:
         """Creates a pod with a ConfigMap and a Secret; no kubelet has started it yet."""
         self.two.home.put(pod("web", node=NODE))
         self.two.remote.put(self.ours(using("web", "conf")))
-        self.two.remote.put(self.ours(config_map("conf", THERE)))
-        self.two.remote.put(self.ours(secret("key", THERE, data={"k": "Y2FuYXJ5LTQ3MTE="})))
+        self.two.remote.put(self.ours(config_map("conf", REMOTE_NAMESPACE)))
+        self.two.remote.put(
+            self.ours(secret("key", REMOTE_NAMESPACE, data={"k": "Y2FuYXJ5LTQ3MTE="}))
+        )
 
     def agree(self, lines: list[str]) -> bool:
         self.confirmations.append(lines)
@@ -164,7 +166,7 @@ def lease(*, holder: str | None = None, ago: float = 0.0) -> Object:
 
 def using(name: str, config: str) -> Object:
     """A remote pod that references a ConfigMap."""
-    made = pod(name, THERE)
+    made = pod(name, REMOTE_NAMESPACE)
     made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
     return made
 
@@ -259,10 +261,10 @@ async def test_confirmation_lists_all_objects_before_any_write(world: World) -> 
         [
             f"home:   Node {NODE} and its Lease",
             "home:   Pod default/web",
-            f"remote: Pod {THERE}/web",
-            f"remote: ConfigMap {THERE}/conf",
-            f"remote: Secret {THERE}/key",
-            f"remote: Namespace {THERE}, if nothing else is in it",
+            f"remote: Pod {REMOTE_NAMESPACE}/web",
+            f"remote: ConfigMap {REMOTE_NAMESPACE}/conf",
+            f"remote: Secret {REMOTE_NAMESPACE}/key",
+            f"remote: Namespace {REMOTE_NAMESPACE}, if nothing else is in it",
         ]
     ]
     assert world.two.writes() == []
@@ -271,7 +273,7 @@ async def test_confirmation_lists_all_objects_before_any_write(world: World) -> 
 
 async def test_lease_without_node_is_listed(world: World) -> None:
     world.two.home.remove(NODES, NODE)
-    world.two.remote.remove(NAMESPACES, THERE)
+    world.two.remote.remove(NAMESPACES, REMOTE_NAMESPACE)
     assert await world.leave(world.to(world.two.settings.remote))
     assert world.confirmations == [[f"home:   Lease {LEASE_NAMESPACE}/{NODE}"]]
     assert world.two.home.find(LEASES, NODE, LEASE_NAMESPACE) is None
@@ -281,8 +283,8 @@ async def test_long_lists_are_truncated(world: World, monkeypatch: pytest.Monkey
     monkeypatch.setattr(leave_summary, "MAX_LISTED", 2)
     for number in range(5):
         world.two.home.put(pod(f"p{number}", node=NODE))
-        world.two.remote.put(world.ours(pod(f"p{number}", THERE)))
-        world.two.remote.put(world.ours(config_map(f"c{number}", THERE)))
+        world.two.remote.put(world.ours(pod(f"p{number}", REMOTE_NAMESPACE)))
+        world.two.remote.put(world.ours(config_map(f"c{number}", REMOTE_NAMESPACE)))
         world.remote_namespace(f"n{number}")
     world.answer = False
     await world.leave()
@@ -290,13 +292,13 @@ async def test_long_lists_are_truncated(world: World, monkeypatch: pytest.Monkey
         "home:   Pod default/p0",
         "home:   Pod default/p1",
         "home:   Pod: 3 more",
-        f"remote: Pod {THERE}/p0",
-        f"remote: Pod {THERE}/p1",
+        f"remote: Pod {REMOTE_NAMESPACE}/p0",
+        f"remote: Pod {REMOTE_NAMESPACE}/p1",
         "remote: Pod: 3 more",
-        f"remote: ConfigMap {THERE}/c0",
-        f"remote: ConfigMap {THERE}/c1",
+        f"remote: ConfigMap {REMOTE_NAMESPACE}/c0",
+        f"remote: ConfigMap {REMOTE_NAMESPACE}/c1",
         "remote: ConfigMap: 3 more",
-        f"remote: Namespace {THERE}, if nothing else is in it",
+        f"remote: Namespace {REMOTE_NAMESPACE}, if nothing else is in it",
         "remote: Namespace n0, if nothing else is in it",
         "remote: Namespace: 4 more, if nothing else is in them",
     ]
@@ -382,7 +384,7 @@ async def test_leave_removes_managed_objects_from_both_clusters(world: World) ->
     assert home.objects(PODS) == []
     assert remote.objects(PODS) == []
     assert remote.objects(SECRETS) == []
-    assert remote.find(NAMESPACES, THERE) is None
+    assert remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
     assert world.notified[-1] == f"node {NODE} has left"
 
 
@@ -390,10 +392,10 @@ async def test_objects_are_deleted_in_order_and_the_node_last(world: World) -> N
     world.workload()
     await world.leave()
     assert [f"{it.method} {it.path}" for it in world.two.remote.writes()] == [
-        f"DELETE {PODS.path('web', namespace=THERE)}",
-        f"DELETE {CONFIG_MAPS.path('conf', namespace=THERE)}",
-        f"DELETE {SECRETS.path('key', namespace=THERE)}",
-        f"DELETE {NAMESPACES.path(THERE)}",
+        f"DELETE {PODS.path('web', namespace=REMOTE_NAMESPACE)}",
+        f"DELETE {CONFIG_MAPS.path('conf', namespace=REMOTE_NAMESPACE)}",
+        f"DELETE {SECRETS.path('key', namespace=REMOTE_NAMESPACE)}",
+        f"DELETE {NAMESPACES.path(REMOTE_NAMESPACE)}",
     ]
     web = PODS.path("web", namespace="default")
     assert [f"{it.method} {it.path}" for it in world.two.home.writes()] == [
@@ -411,13 +413,13 @@ async def test_leave_waits_for_slowly_terminating_remote_pods(world: World) -> N
     """Home's pod and the pod's ConfigMap stay until then."""
     world.workload()
     remote, home = world.two.remote, world.two.home
-    remote.bind("web", "worker", THERE)
+    remote.bind("web", "worker", REMOTE_NAMESPACE)
     leaving = asyncio.create_task(world.leave())
     await remote.until(lambda: "remote: 1 pod(s) are terminating" in world.notified)
     assert "deletionTimestamp" in home.get(PODS, "web", "default")["metadata"]
     assert home.get(NODES, NODE)["spec"]["unschedulable"] is True
-    assert remote.find(CONFIG_MAPS, "conf", THERE)
-    remote.remove(PODS, "web", THERE)
+    assert remote.find(CONFIG_MAPS, "conf", REMOTE_NAMESPACE)
+    remote.remove(PODS, "web", REMOTE_NAMESPACE)
     assert await leaving
     assert home.find(PODS, "web", "default") is None
 
@@ -427,35 +429,39 @@ async def test_unmanaged_and_shared_objects_stay(world: World) -> None:
     remote = world.two.remote
     stays = [
         remote.put(world.ours(using("other", "shared"), node="other")),
-        remote.put(world.ours(config_map("shared", THERE))),
-        remote.put(config_map("foreign", THERE)),
+        remote.put(world.ours(config_map("shared", REMOTE_NAMESPACE))),
+        remote.put(config_map("foreign", REMOTE_NAMESPACE)),
         world.two.home.put(pod("elsewhere", node="machine")),
     ]
     assert await world.leave()
-    notified = f"remote: ConfigMap {THERE}/shared stays: pods of virtual node other use it"
+    notified = (
+        f"remote: ConfigMap {REMOTE_NAMESPACE}/shared stays: pods of virtual node other use it"
+    )
     assert notified in world.notified
     # The node that uses the copy updates and deletes it.
     stays[1]["metadata"]["labels"][LABEL_NODE] = "other"
-    stays[1]["metadata"]["resourceVersion"] = remote.get(CONFIG_MAPS, "shared", THERE)["metadata"][
-        "resourceVersion"
-    ]
+    stays[1]["metadata"]["resourceVersion"] = remote.get(CONFIG_MAPS, "shared", REMOTE_NAMESPACE)[
+        "metadata"
+    ]["resourceVersion"]
     assert stays == [
-        remote.get(PODS, "other", THERE),
-        remote.get(CONFIG_MAPS, "shared", THERE),
-        remote.get(CONFIG_MAPS, "foreign", THERE),
+        remote.get(PODS, "other", REMOTE_NAMESPACE),
+        remote.get(CONFIG_MAPS, "shared", REMOTE_NAMESPACE),
+        remote.get(CONFIG_MAPS, "foreign", REMOTE_NAMESPACE),
         world.two.home.get(PODS, "elsewhere", "default"),
     ]
     assert not any("shared" in line or "foreign" in line for line in world.confirmations[0])
-    assert "deletionTimestamp" not in remote.get(NAMESPACES, THERE)["metadata"]
+    assert "deletionTimestamp" not in remote.get(NAMESPACES, REMOTE_NAMESPACE)["metadata"]
 
 
 async def test_namespace_with_unmanaged_objects_stays_and_is_reported(world: World) -> None:
-    world.two.remote.put(config_map("theirs", THERE))
+    world.two.remote.put(config_map("theirs", REMOTE_NAMESPACE))
     assert await world.leave()
-    assert f"remote: namespace {THERE} stays: it holds ConfigMap theirs" in world.notified
-    world.two.remote.remove(CONFIG_MAPS, "theirs", THERE)
+    assert (
+        f"remote: namespace {REMOTE_NAMESPACE} stays: it holds ConfigMap theirs" in world.notified
+    )
+    world.two.remote.remove(CONFIG_MAPS, "theirs", REMOTE_NAMESPACE)
     assert await world.leave(world.to(world.two.settings.remote))
-    assert world.two.remote.find(NAMESPACES, THERE) is None
+    assert world.two.remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 async def test_second_leave_has_nothing_to_remove(world: World) -> None:
@@ -471,9 +477,9 @@ async def test_second_leave_has_nothing_to_remove(world: World) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("DELETE", f"*/namespaces/{THERE}/pods/web"),
+        ("DELETE", f"*/namespaces/{REMOTE_NAMESPACE}/pods/web"),
         ("DELETE", "*/configmaps/conf"),
-        ("DELETE", f"*/namespaces/{THERE}"),
+        ("DELETE", f"*/namespaces/{REMOTE_NAMESPACE}"),
     ],
     ids=["a pod", "a copy", "a namespace"],
 )
@@ -488,7 +494,7 @@ async def test_failed_deletion_keeps_the_node_and_a_second_leave_continues(
     world.two.remote.heal(fault)
     assert await world.leave()
     assert world.two.home.find(NODES, NODE) is None
-    assert world.two.remote.find(NAMESPACES, THERE) is None
+    assert world.two.remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 async def test_node_re_created_during_the_confirmation_is_not_changed(world: World) -> None:
@@ -507,12 +513,12 @@ async def test_managed_service_is_deleted(world: World) -> None:
     service: Object = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": "web", "namespace": THERE},
+        "metadata": {"name": "web", "namespace": REMOTE_NAMESPACE},
         "spec": {"ports": [{"port": 80}]},
     }
     world.two.remote.put(world.ours(service))
     assert await world.leave()
-    assert f"remote: Service {THERE}/web" in world.confirmations[0]
+    assert f"remote: Service {REMOTE_NAMESPACE}/web" in world.confirmations[0]
     assert world.two.remote.objects(SERVICES) == []
 
 
@@ -562,8 +568,10 @@ async def test_force_reports_remote_failures_and_cleans_home(world: World) -> No
     world.two.remote.fail(Fault("DELETE", "*/configmaps/conf", code=500, times=None))
     assert await world.leave(world.to(None, force=True))
     assert marked(world.two.home) == []
-    assert world.two.remote.find(SECRETS, "key", THERE) is None, "the others went all the same"
-    assert f"remote: ConfigMap {THERE}/conf: may be left" in world.notified
+    assert world.two.remote.find(SECRETS, "key", REMOTE_NAMESPACE) is None, (
+        "the others went all the same"
+    )
+    assert f"remote: ConfigMap {REMOTE_NAMESPACE}/conf: may be left" in world.notified
 
 
 async def test_unreachable_home_names_the_alternative(world: World) -> None:
@@ -576,14 +584,14 @@ async def test_unreachable_home_names_the_alternative(world: World) -> None:
 
 async def test_wait_for_pods_times_out(world: World) -> None:
     world.workload()
-    world.two.remote.bind("web", "worker", THERE)
+    world.two.remote.bind("web", "worker", REMOTE_NAMESPACE)
     with pytest.raises(PreflightError, match=r"1 pod\(s\) have not terminated after 0 s"):
         await world.leave(replace(world.settings, timeout=0.05))
     assert world.two.home.find(NODES, NODE), "leaving again goes on"
-    assert world.two.remote.find(CONFIG_MAPS, "conf", THERE)
+    assert world.two.remote.find(CONFIG_MAPS, "conf", REMOTE_NAMESPACE)
     assert await world.leave(replace(world.settings, timeout=0.05, force=True))
     assert marked(world.two.home) == []
-    assert f"remote: Pod {THERE}/web: may be left" in world.notified
+    assert f"remote: Pod {REMOTE_NAMESPACE}/web: may be left" in world.notified
 
 
 # -- workloads that stay -------------------------------------------------------------------
@@ -642,13 +650,13 @@ async def test_objects_created_during_the_removal_are_removed(world: World) -> N
 
     async def deleted(_: web.Request) -> web.Response:
         remote.put(world.ours(using("again", "conf")))
-        remote.remove(CONFIG_MAPS, "conf", THERE)
+        remote.remove(CONFIG_MAPS, "conf", REMOTE_NAMESPACE)
         return web.json_response({})
 
     remote.route("DELETE", "*/configmaps/conf", deleted)
     assert await world.leave()
-    assert remote.find(PODS, "again", THERE) is None
-    assert remote.find(NAMESPACES, THERE) is None
+    assert remote.find(PODS, "again", REMOTE_NAMESPACE) is None
+    assert remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 async def test_objects_that_keep_appearing_are_an_error(world: World) -> None:
@@ -675,22 +683,25 @@ async def test_namespace_used_by_another_node_stays_until_that_node_leaves(
     other["metadata"]["labels"] = dict(world.node["metadata"]["labels"])
     world.two.home.put(other)
     claims = {used_by_annotation(it): "true" for it in (NODE, "other", "gone")}
-    remote.update(NAMESPACES, THERE, {"metadata": {"annotations": claims}})
+    remote.update(NAMESPACES, REMOTE_NAMESPACE, {"metadata": {"annotations": claims}})
     assert await world.leave()
-    assert f"remote: namespace {THERE} stays: virtual node(s) other use it" in world.notified
-    assert namespace_users(remote.get(NAMESPACES, THERE)) == {"other"}
+    assert (
+        f"remote: namespace {REMOTE_NAMESPACE} stays: virtual node(s) other use it"
+        in world.notified
+    )
+    assert namespace_users(remote.get(NAMESPACES, REMOTE_NAMESPACE)) == {"other"}
     assert await world.leave(
         replace(world.settings, name="other", remote=world.two.settings.remote)
     )
-    assert remote.find(NAMESPACES, THERE) is None
+    assert remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 async def test_handed_over_namespace_stays(world: World) -> None:
     remote = world.two.remote
     handed = {"metadata": {"annotations": {ANNOTATION_ACCEPTS: "*"}}}
-    remote.update(NAMESPACES, THERE, handed)
+    remote.update(NAMESPACES, REMOTE_NAMESPACE, handed)
     assert await world.leave()
-    assert f"remote: namespace {THERE} stays: it was handed over" in world.notified
+    assert f"remote: namespace {REMOTE_NAMESPACE} stays: it was handed over" in world.notified
 
 
 # -- drain ---------------------------------------------------------------------------------
@@ -717,7 +728,7 @@ async def test_drain_respects_disruption_budgets(world: World) -> None:
     home, remote = world.two.home, world.two.remote
     for name in ("a", "b"):
         made = home.put(pod(name, node=NODE))
-        there = world.ours(pod(name, THERE))
+        there = world.ours(pod(name, REMOTE_NAMESPACE))
         there["metadata"]["annotations"][ANNOTATION_HOME_UID] = made["metadata"]["uid"]
         remote.put(there)
     home.put(daemon("daemon"))

@@ -29,8 +29,8 @@ from sync.runtime import workqueue
 from sync.runtime.event_recorder import EventRecorder
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
-from tests.sync.watched import Waits, watching
-from tests.sync.world import IDENTITY
+from tests.sync.engine_harness import IDENTITY
+from tests.sync.informer_harness import ShortenedBackoff, running_informer
 from translators.capacity.node_capacity import NO_LIMITS
 
 NAME = "virtual"
@@ -51,7 +51,7 @@ SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """All waits are short."""
-    Waits(monkeypatch)
+    ShortenedBackoff(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.01)
     monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
     monkeypatch.setattr(controller_module, "SPACING", SPACING)
@@ -65,7 +65,7 @@ async def nodes(remote_api: FakeApi, client_for: ClientFor) -> AsyncIterator[Inf
     """The remote's nodes, one of which is usable, as they are watched."""
     joined(remote_api, worker("w1", cpu="4"))
     informer = Informer(await client_for(remote_api, "remote"), NODES)
-    async with watching(informer):
+    async with running_informer(informer):
         yield informer
 
 

@@ -25,10 +25,10 @@ from bridge.observability.logging import (
 from sync.cache.store import Key
 from sync.kube.api_errors import Unreachable
 from sync.runtime.log_fields import NODE, key_fields, name_fields
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
-from tests.sync.world import NODE as JOINED
-from tests.sync.world import World
+from tests.sync.engine_harness import NODE as JOINED
+from tests.sync.engine_harness import EngineHarness
 
 NAMES = ("", CHANGES, STEPS, "asyncio", "sync.cache.informer")
 #: What a process sets up but once.
@@ -271,13 +271,13 @@ def test_line_names_its_node_when_there_are_several(monkeypatch: pytest.MonkeyPa
 async def test_lines_of_a_join_have_object_fields(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     with terminal(monkeypatch, log_format="json") as shown:
-        async with joined(two):
-            uid = world.pod("web")["metadata"]["uid"]
-            await two.remote.until(lambda: world.remote_pod("web"))
-            world.runs("web")
-            await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        async with running_join(two):
+            uid = harness.pod("web")["metadata"]["uid"]
+            await two.remote.until(lambda: harness.remote_pod("web"))
+            harness.report_running("web")
+            await two.home.until(lambda: harness.status("web").get("phase") == "Running")
             two.remote.break_watches()
             await two.remote.until(two.remote.open_watches)
         lines = objects(shown)

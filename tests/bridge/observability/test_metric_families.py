@@ -12,9 +12,9 @@ from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.bridge.joined import SOON, Joined, caller, joined
+from tests.bridge.running_join import SOON, RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
-from tests.sync.world import World
+from tests.sync.engine_harness import EngineHarness
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -40,9 +40,9 @@ def value(found: dict[str, Metric], sample: str, /, **labels: str) -> float:
     )
 
 
-async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
+async def used(two: Clusters, run: RunningJoin) -> dict[str, Metric]:
     """The metrics of a join in which everything has happened once."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
 
     async def line(_: web.Request) -> web.Response:
         return web.Response(text="a line\n")
@@ -52,13 +52,13 @@ async def used(two: Clusters, run: Joined) -> dict[str, Metric]:
 
     two.remote.route("GET", "*/pods/web/log", line)
     two.remote.route("GET", "/api/v1/nodes/worker/proxy/*", nothing)
-    world.pod("web")
-    await two.remote.until(lambda: world.remote_pod("web"))
-    world.runs("web")
-    await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    harness.pod("web")
+    await two.remote.until(lambda: harness.remote_pod("web"))
+    harness.report_running("web")
+    await two.home.until(lambda: harness.status("web").get("phase") == "Running")
     two.remote.break_watches()
     await two.remote.until(two.remote.open_watches)
-    async with caller(run) as session:
+    async with kubelet_api_client(run) as session:
         for path in ("/containerLogs/default/web/main", "/metrics/resource"):
             async with session.get(path) as answer:
                 assert answer.status == 200
@@ -76,7 +76,7 @@ async def test_documentation_has_every_metric_with_type_and_labels(two: Clusters
         name: (kind, set(re.findall(r"`(\w+)`", labels)))
         for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text())
     }
-    async with joined(two) as run:
+    async with running_join(two) as run:
         found = await used(two, run)
     exported = {}
     for name, family in found.items():
@@ -89,7 +89,7 @@ async def test_documentation_has_every_metric_with_type_and_labels(two: Clusters
 
 
 async def test_values_after_one_pod(two: Clusters) -> None:
-    async with joined(two) as run:
+    async with running_join(two) as run:
         found = await used(two, run)
     assert value(found, "bridge_pods", phase="Running") == 1
     assert value(found, "bridge_pods") == 1
@@ -127,7 +127,7 @@ async def test_values_after_one_pod(two: Clusters) -> None:
 
 
 async def test_unreachable_remote_is_not_up(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         await two.remote.stop()
         async with asyncio.timeout(SOON):
             found = await metrics(session)
@@ -139,7 +139,7 @@ async def test_unreachable_remote_is_not_up(two: Clusters) -> None:
 
 async def test_series_that_alerts_select_exist_from_the_start(two: Clusters) -> None:
     """To Prometheus a series that first appears with the value 1 is no increase."""
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         found = await metrics(session)
     reconciles = {
         (it.labels["name"], it.labels["result"]) for it in found["bridge_reconciles"].samples
@@ -165,5 +165,5 @@ def _counted() -> list[tuple[str, dict[str, set[str]]]]:
 
 
 async def test_stream_limit_is_exposed(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         assert value(await metrics(session), "bridge_kubelet_streams_limit") == 1000

@@ -16,11 +16,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from bridge.observability import trace_exporter
 from sync.base import tracing
-from tests.bridge.joined import SOON, joined
+from tests.bridge.running_join import SOON, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.objects import secret
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -42,15 +42,15 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def one_pod(two: Clusters) -> None:
     """A join in which a pod with a Secret comes to run, after one failure."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     two.home.put(secret("key", data={"password": CANARY}))
     two.remote.fail(Fault("POST", "*/pods", code=500))
     source = {"name": "main", "image": "i", "envFrom": [{"secretRef": {"name": "key"}}]}
-    async with joined(two):
-        world.pod("web", containers=[source])
-        await two.remote.until(lambda: world.remote_pod("web"))
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    async with running_join(two):
+        harness.pod("web", containers=[source])
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
 
 
 def attributes(span: ReadableSpan) -> dict[str, object]:

@@ -16,10 +16,10 @@ from bridge.base.join_settings import MetricsChoice
 from bridge.pod_metrics import kubelet_scraper, metrics_endpoints
 from bridge.pod_metrics import metrics_api_client as api
 from sync.kube.resources import PODS, Object
-from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.fakeapi import Fault
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.objects import is_deleting
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -97,19 +97,22 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 @asynccontextmanager
 async def running(
     two: Clusters, *nodes: str, metrics: MetricsChoice = "auto"
-) -> AsyncIterator[tuple[World, Joined, aiohttp.ClientSession]]:
+) -> AsyncIterator[tuple[EngineHarness, RunningJoin, aiohttp.ClientSession]]:
     """A join with pods ``a``, ``b``, … on these nodes of the remote."""
-    world = World(two.home, two.remote)
-    async with joined(two, two.but(metrics=metrics)) as run, caller(run) as session:
+    harness = EngineHarness(two.home, two.remote)
+    async with (
+        running_join(two, two.but(metrics=metrics)) as run,
+        kubelet_api_client(run) as session,
+    ):
         for name, node in zip("ab", nodes, strict=False):
-            world.pod(name)
-            await two.remote.until(lambda name=name: world.remote_pod(name))  # type: ignore[misc]
-            two.remote.bind(name, node, THERE)
-            world.runs(name)
+            harness.pod(name)
+            await two.remote.until(lambda name=name: harness.remote_pod(name))  # type: ignore[misc]
+            two.remote.bind(name, node, REMOTE_NAMESPACE)
+            harness.report_running(name)
             await two.home.until(
-                lambda name=name: world.status(name).get("phase") == "Running"  # type: ignore[misc]
+                lambda name=name: harness.status(name).get("phase") == "Running"  # type: ignore[misc]
             )
-        yield world, run, session
+        yield harness, run, session
 
 
 async def read(session: aiohttp.ClientSession, path: str = RESOURCE) -> str:
@@ -175,14 +178,14 @@ async def test_concurrent_and_close_requests_share_one_scrape(
 
 
 async def test_node_usage_is_the_sum_and_its_counter_grows(two: Clusters, there: Kubelets) -> None:
-    async with running(two, "worker", "another") as (world, _, session):
+    async with running(two, "worker", "another") as (harness, _, session):
         first = value(await read(session), "node_cpu_usage_seconds_total")
         there.seconds, there.at = 12.5, 2000
         text = await read(session)
         assert value(text, "node_cpu_usage_seconds_total") == pytest.approx(first + 5)
         assert value(text, "node_memory_working_set_bytes") == 2000
         two.home.remove(PODS, "a", "default")
-        await two.remote.until(lambda: is_deleting(world.remote_pod("a") or {}))
+        await two.remote.until(lambda: is_deleting(harness.remote_pod("a") or {}))
         there.seconds, there.at = 13.5, 3000
         text = await read(session)
         assert 'pod="a"' not in text
@@ -195,7 +198,7 @@ async def test_node_counter_continues_with_the_next_bridge(two: Clusters, there:
         await read(session)
         there.seconds, there.at = 15.0, 2000
         before = value(await read(session), "node_cpu_usage_seconds_total")
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         after = value(await read(session), "node_cpu_usage_seconds_total")
         assert after >= before >= 5
         there.seconds, there.at = 16.0, 3000
@@ -255,12 +258,12 @@ async def test_missing_permission_is_logged_once(
 
 
 async def test_summary_is_that_of_the_virtual_node(two: Clusters, there: Kubelets) -> None:
-    async with running(two, "worker") as (world, _, session):
+    async with running(two, "worker") as (harness, _, session):
         async with session.post("/stats/summary") as answer:
             found = await answer.json()
         async with session.get("/stats/summary?only_cpu_and_memory=true") as answer:
             short = await answer.json()
-        uid = world.home_pod("a")["metadata"]["uid"]
+        uid = harness.home_pod("a")["metadata"]["uid"]
     assert found["node"]["nodeName"] == NODE
     assert found["node"]["memory"]["workingSetBytes"] == 1000
     assert found["node"]["cpu"]["usageNanoCores"] == 5
@@ -339,7 +342,7 @@ async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there:
             assert "secret-pod" not in body
         assert await is_empty(session, "/metrics/cadvisor")
         assert await is_empty(session, "/metrics/probes")
-        assert any("its metrics API serves" in line for line in run.told)
+        assert any("its metrics API serves" in line for line in run.reports)
     assert there.asked == []
 
 
@@ -360,7 +363,7 @@ async def test_without_permissions_join_warns_and_paths_are_not_found(
     )
     async with running(two, "worker") as (_, run, session):
         assert (await refused(session, RESOURCE))[0] == 404
-        (line,) = [line for line in run.told if "no resource metrics" in line]
+        (line,) = [line for line in run.reports if "no resource metrics" in line]
         assert "grant get nodes/proxy (exact), or list pods.metrics.k8s.io" in line
     assert there.asked == []
 

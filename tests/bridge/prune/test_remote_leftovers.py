@@ -13,7 +13,7 @@ from bridge.base.command_error import PreflightError
 from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
-from tests.bridge.joined import SOON
+from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, pod, secret
 from translators.identity import (

@@ -38,12 +38,12 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
-from tests.bridge.joined import Joined, begin, caller, joined
+from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
-from tests.sync.world import IDENTITY, NODE, THERE, World
+from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.identity import ANNOTATION_ACCEPTS, origin_of
 from translators.mirror import endpointslice
 
@@ -241,70 +241,76 @@ def slice_of(service_name: str, name: str, address: str = "10.0.0.1") -> Object:
     }
 
 
-async def clashes(world: World) -> None:
+async def clashes(harness: EngineHarness) -> None:
     """Things are in the way in the remote, in a namespace that was handed over."""
     accepts = {ANNOTATION_ACCEPTS: "h"}
-    meta = {"name": THERE, "annotations": accepts}
-    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    meta = {"name": REMOTE_NAMESPACE, "annotations": accepts}
+    harness.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     slice_name = endpointslice.remote_name("web-taken", IDENTITY)
     in_the_way = slice_of("web", slice_name)
     for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken"), in_the_way):
-        world.remote.put({**made, "metadata": {**made["metadata"], "namespace": THERE}})
-    world.home.put(config_map("taken"))
-    world.home.put(secret("taken"))
-    world.home.put(service("taken"))
-    world.pod("taken", labels={"app": "taken"})
-    world.pod("waits", uses=["cm/taken", "secret/taken"])
-    await world.events_with_reason("RemoteClash")
+        harness.remote.put(
+            {**made, "metadata": {**made["metadata"], "namespace": REMOTE_NAMESPACE}}
+        )
+    harness.home.put(config_map("taken"))
+    harness.home.put(secret("taken"))
+    harness.home.put(service("taken"))
+    harness.pod("taken", labels={"app": "taken"})
+    harness.pod("waits", uses=["cm/taken", "secret/taken"])
+    await harness.events_with_reason("RemoteClash")
 
 
-async def lives(world: World) -> None:
+async def lives(harness: EngineHarness) -> None:
     """A pod with all that it uses comes, changes and goes; another one is lost at home."""
-    world.home.put(config_map("conf", data={"a": "1"}))
-    world.home.put(secret("key", data={"a": "MQ=="}))
-    world.home.put(service("web"))
-    world.home.put(slice_of("web", "web-taken"))
-    world.home.put(slice_of("web", "web-1"))
-    world.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
-    world.pod("lost")
-    world.pod("brief", "empty")
-    await world.remote.until(lambda: world.remote_pod("a") and world.remote_pod("lost"))
-    world.runs("a")
-    await world.home.until(lambda: world.status("a").get("phase") == "Running")
-    world.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
-    world.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
-    world.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
+    harness.home.put(config_map("conf", data={"a": "1"}))
+    harness.home.put(secret("key", data={"a": "MQ=="}))
+    harness.home.put(service("web"))
+    harness.home.put(slice_of("web", "web-taken"))
+    harness.home.put(slice_of("web", "web-1"))
+    harness.pod("a", uses=["cm/conf", "secret/key"], labels={"app": "web"})
+    harness.pod("lost")
+    harness.pod("brief", "empty")
+    await harness.remote.until(lambda: harness.remote_pod("a") and harness.remote_pod("lost"))
+    harness.report_running("a")
+    await harness.home.until(lambda: harness.status("a").get("phase") == "Running")
+    harness.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
+    harness.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
+    harness.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
     slice_name = endpointslice.remote_name("web-1", IDENTITY)
-    await world.remote.until(lambda: world.remote.find(ENDPOINT_SLICES, slice_name, THERE))
-    world.home.put(slice_of("web", "web-1", "10.0.0.2"))
+    await harness.remote.until(
+        lambda: harness.remote.find(ENDPOINT_SLICES, slice_name, REMOTE_NAMESPACE)
+    )
+    harness.home.put(slice_of("web", "web-1", "10.0.0.2"))
     change = {
         "containers": [
-            {**world.home_pod()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
+            {**harness.home_pod()["spec"]["containers"][0], "resources": {"requests": {"cpu": "1"}}}
         ],
         "ephemeralContainers": [{"name": "debugger", "image": "busybox:1"}],
     }
-    world.home.update(PODS, "a", {"metadata": {"labels": {"new": "1"}}, "spec": change}, "default")
+    harness.home.update(
+        PODS, "a", {"metadata": {"labels": {"new": "1"}}, "spec": change}, "default"
+    )
     pods = ("pods/a", "pods/a/ephemeralcontainers", "pods/a/resize")
     slices = f"endpointslices/{slice_name}"
     for kind in ("configmaps/conf", "secrets/key", "services/web", slices, *pods):
-        await world.remote.until(lambda kind=kind: world.remote.writes(f"*/{kind}"))  # type: ignore[misc]
+        await harness.remote.until(lambda kind=kind: harness.remote.writes(f"*/{kind}"))  # type: ignore[misc]
 
 
-async def ends(world: World) -> None:
+async def ends(harness: EngineHarness) -> None:
     """What `lives` made goes again."""
-    world.home.remove(SERVICES, "web", "default")
-    world.home.remove(PODS, "lost", "default")
-    await world.remote.until(lambda: world.remote.find(NAMESPACES, "empty-h"))
-    world.home.remove(PODS, "brief", "empty")
-    await world.remote.until(lambda: world.remote_pod("lost") is None)
-    world.home.delete(PODS, "a", "default")
-    await world.remote.until(
-        lambda: "deletionTimestamp" in (world.remote_pod("a") or {})["metadata"]
+    harness.home.remove(SERVICES, "web", "default")
+    harness.home.remove(PODS, "lost", "default")
+    await harness.remote.until(lambda: harness.remote.find(NAMESPACES, "empty-h"))
+    harness.home.remove(PODS, "brief", "empty")
+    await harness.remote.until(lambda: harness.remote_pod("lost") is None)
+    harness.home.delete(PODS, "a", "default")
+    await harness.remote.until(
+        lambda: "deletionTimestamp" in (harness.remote_pod("a") or {})["metadata"]
     )
-    world.remote.remove(PODS, "a", THERE)
-    await world.home.until(lambda: world.home.find(PODS, "a", "default") is None)
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.home.until(lambda: harness.home.find(PODS, "a", "default") is None)
     for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
-        await world.remote.until(lambda kind=kind: not _copies(world, kind))  # type: ignore[misc]
+        await harness.remote.until(lambda kind=kind: not _copies(harness, kind))  # type: ignore[misc]
 
 
 def names_no_kinds(remote: FakeApi) -> None:
@@ -317,12 +323,12 @@ def names_no_kinds(remote: FakeApi) -> None:
         remote.route("GET", path, nothing)
 
 
-def _copies(world: World, kind: Resource) -> list[Object]:
+def _copies(harness: EngineHarness, kind: Resource) -> list[Object]:
     """Those of home's objects; the tokens of pods that wait are none."""
-    return [it for it in world.remote.objects(kind, THERE) if origin_of(it)]
+    return [it for it in harness.remote.objects(kind, REMOTE_NAMESPACE) if origin_of(it)]
 
 
-async def is_looked_into(run: Joined, remote: FakeApi) -> None:
+async def is_looked_into(run: RunningJoin, remote: FakeApi) -> None:
     """Somebody reads the pod's log, asks what it uses, and opens every kind of stream, by either
     protocol."""
 
@@ -332,7 +338,7 @@ async def is_looked_into(run: Joined, remote: FakeApi) -> None:
     for subresource in ("log", "exec", "attach", "portforward"):
         remote.route("*", f"*/pods/a/{subresource}", refuse)
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
-    async with caller(run) as session:
+    async with kubelet_api_client(run) as session:
         for path in ("/containerLogs/default/a/main", "/metrics/resource"):
             async with session.get(path) as answer:
                 await answer.read()
@@ -347,9 +353,9 @@ async def test_tables_match_requests_of_the_bridge(
     two: Clusters, soon: None, tmp_path: Path
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     names_no_kinds(two.remote)
-    await clashes_and_life(two, world)
+    await clashes_and_life(two, harness)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
     settings = two.but(
         namespace_linger=0.0,
@@ -357,11 +363,13 @@ async def test_tables_match_requests_of_the_bridge(
         serving="csr",
         cert_dir=tmp_path / "serving",
     )
-    async with joined(two, settings):  # meets its own Node, and tells once more what is in the way
+    async with running_join(
+        two, settings
+    ):  # meets its own Node, and tells once more what is in the way
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
         await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
-        standby = begin(two.settings)
+        standby = start_join(two.settings)
         await two.home.until(lambda: two.home.open_watches(LEASES))
         await standby.end()
 
@@ -385,13 +393,13 @@ async def test_tables_match_requests_of_the_bridge(
     assert not unused
 
 
-async def clashes_and_life(two: Clusters, world: World) -> None:
+async def clashes_and_life(two: Clusters, harness: EngineHarness) -> None:
     """A first join, with everything that can happen in one."""
     # Copies go with their pods.
-    async with joined(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
-        await clashes(world)
-        await lives(world)
+    async with running_join(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
+        await clashes(harness)
+        await lives(harness)
         await is_looked_into(run, two.remote)
         put_worker(two.remote, "another")
         await two.home.until(lambda: two.home.get(NODES, NODE)["status"]["capacity"]["cpu"] == "8")
-        await ends(world)
+        await ends(harness)

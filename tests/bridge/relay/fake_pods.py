@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlsplit
 from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.relay.forward_controller import OnLimited
-from tests.bridge.kubelet.fakes import Asked, FakeRemote, answer
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, respond
 
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 DATA, ERROR = 0, 1
@@ -21,7 +21,7 @@ DATA, ERROR = 0, 1
 class Forward:
     """One port-forward, from the pod's side."""
 
-    def __init__(self, asked: Asked, pod: str, port: int) -> None:
+    def __init__(self, asked: UpgradeRequest, pod: str, port: int) -> None:
         self._asked = asked
         self.pod = pod
         self.port = port
@@ -85,7 +85,7 @@ class Forward:
 
     async def gone(self) -> None:
         """Waits until the client has closed."""
-        await self._asked.gone()
+        await self._asked.wait_closed()
 
 
 def server_frame(opcode: int, payload: bytes) -> bytes:
@@ -106,18 +106,18 @@ Pod = Callable[[Forward], Awaitable[None]]
 def playing(remote: FakeRemote, pods: dict[str, Pod]) -> None:
     """Has the remote have these pods; others are not found."""
 
-    async def play(asked: Asked) -> None:
+    async def play(asked: UpgradeRequest) -> None:
         parts = urlsplit(asked.target)
         name = parts.path.split("/")[-2]
         port = int(dict(parse_qsl(parts.query))["ports"])
         if name not in pods:
-            await answer(asked, 404, b'{"kind":"Status","message":"no such pod","code":404}')
+            await respond(asked, 404, b'{"kind":"Status","message":"no such pod","code":404}')
             return
         forward = Forward(asked, name, port)
         await forward.begin()
         await pods[name](forward)
 
-    remote.play = play
+    remote.handler = play
 
 
 async def says_its_name(forward: Forward) -> None:

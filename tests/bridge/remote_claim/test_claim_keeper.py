@@ -22,11 +22,11 @@ from bridge.remote_claim.claim_keeper import ClaimRejected
 from bridge.remote_claim.claim_record import Claim
 from sync.base.exception_summary import first_leaf
 from sync.kube.resources import LEASES, NAMESPACES, PODS
-from tests.bridge.joined import Joined, begin, joined
+from tests.bridge.running_join import RunningJoin, running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon", "quick")
@@ -77,7 +77,7 @@ async def cloned(two: Clusters, folder: Path) -> AsyncIterator[Clusters]:
         yield Clusters(api, two.remote, settings)
 
 
-async def refused(run: Joined) -> str:
+async def refused(run: RunningJoin) -> str:
     """What ends the join."""
     with pytest.raises(BaseExceptionGroup) as caught:
         async with asyncio.timeout(10):
@@ -89,34 +89,37 @@ async def refused(run: Joined) -> str:
 
 async def running(two: Clusters, *names: str) -> dict[str, str]:
     """Makes pods that run in the remote; their UIDs there."""
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     for name in names:
-        world.pod(name)
-        await two.remote.until(lambda name=name: world.remote_pod(name))  # type: ignore[misc]
-        world.runs(name)
+        harness.pod(name)
+        await two.remote.until(lambda name=name: harness.remote_pod(name))  # type: ignore[misc]
+        harness.report_running(name)
     return uids(two)
 
 
 def uids(two: Clusters) -> dict[str, str]:
-    return {it["metadata"]["name"]: it["metadata"]["uid"] for it in two.remote.objects(PODS, THERE)}
+    return {
+        it["metadata"]["name"]: it["metadata"]["uid"]
+        for it in two.remote.objects(PODS, REMOTE_NAMESPACE)
+    }
 
 
 # -- a home that was restored or cloned ------------------------------------------------------
 
 
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
-    async with joined(two):
+    async with running_join(two):
         await running(two, "old")
         async with cloned(two, tmp_path) as other:
             await renewed(two)
             before = await running(two, "new")
             other.home.clear_log()
-            run = begin(other.settings)
+            run = start_join(other.settings)
             message = await refused(run)
             assert "it was renewed after the state that this home is in" in message
             assert f"--take-over-claim {claim_of(two).id}" in message
             assert "restored from a backup" in message
-            assert not any("is registered" in line for line in run.told)
+            assert not any("is registered" in line for line in run.reports)
             written = [it.path for it in other.home.writes() if it.method != "POST"]
             assert [it for it in written if ELECTION not in it] == []
             await renewed(two)
@@ -131,12 +134,12 @@ async def test_recent_clone_is_rejected_by_next_renewal(
     monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 3.0)
     monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 9)
     monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 6.0)
-    async with joined(two):
+    async with running_join(two):
         before = await running(two, "old")
         await renewed(two, 1)
         async with cloned(two, tmp_path) as other:
-            run = begin(other.settings)
-            await run.says("s to see whether that bridge still serves it")
+            run = start_join(other.settings)
+            await run.wait_for_report("s to see whether that bridge still serves it")
             assert "renewed after" in await refused(run)
         assert uids(two) == before
 
@@ -146,16 +149,16 @@ async def test_restored_home_is_rejected_after_original_stopped(
     two: Clusters, tmp_path: Path, again: bool
 ) -> None:
     """By the number of the claim, or by its id where it was acquired again since."""
-    async with joined(two):
+    async with running_join(two):
         before = await running(two, "old")
         async with cloned(two, tmp_path) as other:
             await renewed(two)
     if again:
-        async with joined(two):
+        async with running_join(two):
             pass
     assert claim_of(two).holder == ""
     async with _serving(other):
-        message = await refused(begin(other.settings))
+        message = await refused(start_join(other.settings))
     assert ("has no record of the bridge" if again else "renewed after") in message
     assert uids(two) == before
 
@@ -163,16 +166,16 @@ async def test_restored_home_is_rejected_after_original_stopped(
 async def test_rejected_home_does_not_take_claim_while_original_pauses(
     two: Clusters, tmp_path: Path
 ) -> None:
-    async with joined(two):
+    async with running_join(two):
         async with cloned(two, tmp_path) as other:
             await renewed(two)
             before = await running(two, "new")
-            await refused(begin(other.settings))
+            await refused(start_join(other.settings))
             # What else would let it in: a claim that is behind its record.
             mark = {claim_record.ANNOTATION_CLAIM: f"0 {claim_of(two).id}"}
             patch = {"metadata": {"annotations": mark}, "spec": {"holderIdentity": None}}
             two.remote.update(LEASES, lease_of(two), patch, LEASE_NAMESPACE)
-            assert "has no record" in await refused(begin(other.settings))
+            assert "has no record" in await refused(start_join(other.settings))
         assert uids(two) == before
 
 
@@ -180,33 +183,37 @@ async def test_taking_over_on_purpose_ends_the_original_and_works_once(
     two: Clusters, tmp_path: Path
 ) -> None:
     async with cloned(two, tmp_path) as other:
-        original = begin(two.settings)
-        await original.says("is registered")
+        original = start_join(two.settings)
+        await original.wait_for_report("is registered")
         await running(two, "unknown")
         first = claim_of(two).id
-        assert f"--take-over-claim {first}" in await refused(begin(other.settings))
+        assert f"--take-over-claim {first}" in await refused(start_join(other.settings))
         taking = replace(other.settings, take_over_claim=first)
-        run = begin(taking)
-        await run.says("waiting 1 s until that bridge can write no more")
+        run = start_join(taking)
+        await run.wait_for_report("waiting 1 s until that bridge can write no more")
         message = await refused(original)
         assert "has no record of the bridge that holds it" in message
-        await run.says("is registered")
+        await run.wait_for_report("is registered")
         await two.remote.until(
-            lambda: two.remote.get(PODS, "unknown", THERE)["metadata"].get("deletionTimestamp")
+            lambda: two.remote.get(PODS, "unknown", REMOTE_NAMESPACE)["metadata"].get(
+                "deletionTimestamp"
+            )
         )
         await run.end()
         # The option that stays in a Deployment is of no effect on the next claim.
-        async with joined(other, taking):
+        async with running_join(other, taking):
             pass
         second = claim_of(two).id
         assert second != first
-        assert f"--take-over-claim {second}" in await refused(begin(two.but(take_over_claim=first)))
+        assert f"--take-over-claim {second}" in await refused(
+            start_join(two.but(take_over_claim=first))
+        )
 
 
 async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     """Restored in place: the pods that it does not know any more are not deleted."""
-    run = begin(two.settings)
-    await run.says("is registered")
+    run = start_join(two.settings)
+    await run.wait_for_report("is registered")
     saved = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)["metadata"]["annotations"]
     before = await running(two, "new")
     await renewed(two)
@@ -223,8 +230,8 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
 
 
 async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
-    first = begin(two.settings)
-    await first.says("is registered")
+    first = start_join(two.settings)
+    await first.wait_for_report("is registered")
     before = await running(two, "web")
     kept = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
     at_home = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)
@@ -232,13 +239,13 @@ async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clust
     # As a bridge leaves both Leases that is killed.
     two.remote.update(LEASES, lease_of(two), {"spec": kept["spec"]}, LEASE_NAMESPACE)
     two.home.update(LEASES, ELECTION, {"spec": at_home["spec"]}, LEASE_NAMESPACE)
-    async with joined(two) as run:
-        assert any("waiting 1 s to see whether" in line for line in run.told)
+    async with running_join(two) as run:
+        assert any("waiting 1 s to see whether" in line for line in run.reports)
         assert uids(two) == before
 
 
 async def test_a_claim_is_made_when_there_is_none_and_when_it_was_deleted(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         made = claim_of(two)
         assert made.holder
         two.remote.remove(LEASES, lease_of(two), LEASE_NAMESPACE)
@@ -249,7 +256,7 @@ async def test_a_claim_is_made_when_there_is_none_and_when_it_was_deleted(two: C
 
 
 async def test_labels_set_on_claim_are_harmless(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         for number in range(3):
             labels = {"labels": {"example.com/seen": str(number)}}
             two.remote.update(LEASES, lease_of(two), {"metadata": labels}, LEASE_NAMESPACE)
@@ -257,20 +264,20 @@ async def test_labels_set_on_claim_are_harmless(two: Clusters) -> None:
 
 
 async def test_remote_restored_from_backup_is_still_served(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         saved = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
     old = {"metadata": {"annotations": saved["metadata"]["annotations"]}, "spec": saved["spec"]}
-    async with joined(two):
+    async with running_join(two):
         await renewed(two)
         two.remote.update(LEASES, lease_of(two), old, LEASE_NAMESPACE)
         await renewed(two)
     two.remote.update(LEASES, lease_of(two), old, LEASE_NAMESPACE)
-    async with joined(two):
+    async with running_join(two):
         await running(two, "web")
 
 
 async def test_renewals_whose_answers_are_lost_count(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
         two.remote.fail(Fault("PATCH", path, drop="after", times=5))
         await renewed(two, 7)
@@ -280,12 +287,12 @@ async def test_renewals_whose_answers_are_lost_count(two: Clusters) -> None:
 async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_renewed(
     two: Clusters,
 ) -> None:
-    async with joined(two):
+    async with running_join(two):
         path = LEASES.path(lease_of(two), namespace=LEASE_NAMESPACE)
         away = two.remote.fail(Fault("*", path, code=503, times=None))
         await asyncio.sleep(claim_keeper.CLAIM_SECONDS + 0.3)
         two.remote.clear_log()
-        World(two.home, two.remote).pod("late")
+        EngineHarness(two.home, two.remote).pod("late")
         await asyncio.sleep(0.3)
         assert not [it for it in two.remote.writes() if "/leases" not in it.path]
         two.remote.heal(away)
@@ -304,19 +311,19 @@ def leaving(two: Clusters, *, keep_workloads: bool = False) -> LeaveSettings:
 
 @pytest.mark.parametrize("keep_workloads", [False, True])
 async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) -> None:
-    async with joined(two):
+    async with running_join(two):
         pass
     settings = leaving(two, keep_workloads=keep_workloads)
     assert await leave(settings, notify=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
-    async with joined(two):
+    async with running_join(two):
         pass
 
 
 async def test_a_restored_home_cannot_leave_with_the_originals_pods(
     two: Clusters, tmp_path: Path
 ) -> None:
-    async with joined(two):
+    async with running_join(two):
         async with cloned(two, tmp_path) as other:
             await renewed(two)
             before = await running(two, "new")
@@ -329,11 +336,11 @@ async def test_a_restored_home_cannot_leave_with_the_originals_pods(
 
 
 async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         await running(two, "web")
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
     settings = PruneSettings(two.settings.remote, home=home_id_from_uid(uid))
-    two.remote.remove(PODS, "web", THERE)
+    two.remote.remove(PODS, "web", REMOTE_NAMESPACE)
     assert await remove_garbage(settings, notify=_quiet, agree=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
 

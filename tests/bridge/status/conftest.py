@@ -9,10 +9,10 @@ from aiohttp import web
 
 from bridge.status import status_client, status_endpoint
 from sync.kube.client import KubeClient
-from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.client_config import client_config_for
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 
 #: Home's API server forwards requests below this path to the node's port.
 PROXY = f"/api/v1/nodes/{NODE}/proxy"
@@ -33,9 +33,9 @@ async def home(two: Clusters) -> AsyncIterator[KubeClient]:
 
 
 @pytest.fixture
-async def bridged(two: Clusters, soon: None) -> AsyncIterator[Joined]:
+async def bridged(two: Clusters, soon: None) -> AsyncIterator[RunningJoin]:
     """A running join whose port home's API server reaches."""
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
 
         async def passed_on(request: web.Request) -> web.Response:
             path = request.path.removeprefix(PROXY)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bridge.status import dashboard_page
-from tests.bridge.joined import caller, joined
+from tests.bridge.running_join import kubelet_api_client, running_join
 from tests.bridge.status import examples
 from tests.bridge.status.examples import refused, status
 from tests.bridge.two_clusters import CANARY, Clusters
@@ -115,7 +115,7 @@ def test_percentage_above_100_is_a_full_meter() -> None:
 
 @pytest.mark.usefixtures("soon")
 async def test_bridge_serves_the_page(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         async with session.get("/bridge", allow_redirects=False) as answer:
             assert (answer.status, answer.headers["Location"]) == (301, "bridge/")
         async with session.get("/bridge") as answer:

@@ -12,14 +12,14 @@ from bridge.base.command_error import PreflightError
 from bridge.status import dashboard_page, dashboard_server
 from bridge.status.dashboard_server import LoopbackServer
 from sync.kube.client import KubeClient
-from tests.bridge.joined import SOON, Joined
+from tests.bridge.running_join import SOON, RunningJoin
 from tests.bridge.status import examples
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 
 
-async def test_page_and_data_are_forwarded(home: KubeClient, bridged: Joined) -> None:
+async def test_page_and_data_are_forwarded(home: KubeClient, bridged: RunningJoin) -> None:
     server = LoopbackServer(home, NODE)
     url = await server.start()
     try:
@@ -38,7 +38,7 @@ async def test_page_and_data_are_forwarded(home: KubeClient, bridged: Joined) ->
 
 
 async def test_other_paths_methods_and_hosts_are_rejected(
-    two: Clusters, home: KubeClient, bridged: Joined
+    two: Clusters, home: KubeClient, bridged: RunningJoin
 ) -> None:
     server = LoopbackServer(home, NODE)
     url = await server.start()
@@ -78,7 +78,7 @@ async def test_api_server_error_is_shown(two: Clusters, home: KubeClient) -> Non
 
 
 async def test_serve_announces_its_address_until_stopped(
-    home: KubeClient, bridged: Joined, monkeypatch: pytest.MonkeyPatch
+    home: KubeClient, bridged: RunningJoin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
     stop, loop = asyncio.Event(), asyncio.get_running_loop()

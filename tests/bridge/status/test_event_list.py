@@ -13,7 +13,7 @@ from bridge.base.command_error import PreflightError
 from bridge.status import event_list
 from sync.kube.client import KubeClient
 from tests import objects
-from tests.bridge.joined import SOON
+from tests.bridge.running_join import SOON
 from tests.bridge.status import examples
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi.client_config import client_config_for

@@ -14,12 +14,12 @@ from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
 from tests import objects
-from tests.bridge.joined import SOON, Joined
+from tests.bridge.running_join import SOON, RunningJoin
 from tests.bridge.status import examples
 from tests.bridge.status.conftest import PROXY
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
 from translators.objects import Object
 
 
@@ -34,9 +34,9 @@ async def sees(
 
 
 async def test_status_includes_node_pods_and_bridge(
-    two: Clusters, home: KubeClient, bridged: Joined
+    two: Clusters, home: KubeClient, bridged: RunningJoin
 ) -> None:
-    World(two.home, two.remote).pod("web")
+    EngineHarness(two.home, two.remote).pod("web")
     (found,) = await status_client.read_statuses(home, NODE)
     assert (found["name"], found["ready"], found["pods"]["total"]) == (NODE, True, 1)
     assert found["bridge"]["role"] == "leader"
@@ -98,13 +98,13 @@ async def test_forbidden_nodes_are_an_error(two: Clusters, home: KubeClient) -> 
         await status_client.read_statuses(home, None)
 
 
-async def test_watch_signals_changes(two: Clusters, home: KubeClient, bridged: Joined) -> None:
-    world = World(two.home, two.remote)
+async def test_watch_signals_changes(two: Clusters, home: KubeClient, bridged: RunningJoin) -> None:
+    harness = EngineHarness(two.home, two.remote)
     async with asyncio.timeout(SOON), status_client.watch_statuses(home, None) as watched:
         assert [it["name"] for it in await watched.read()] == [NODE]
         two.home.clear_log()
         watched.changed.clear()
-        world.pod("web")
+        harness.pod("web")
         await watched.changed.wait()
         await sees(watched, lambda it: it[0]["pods"]["total"] == 1)
         two.home.put(examples.node())

@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 
 from bridge.status import status_endpoint
-from tests.bridge.joined import SOON, begin, caller, joined
+from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -66,13 +66,13 @@ def fields(value: Any, path: str = "") -> set[str]:
 
 
 async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
-    world = World(two.home, two.remote)
-    async with joined(two) as run:
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
-        async with caller(run) as session:
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two) as run:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
+        async with kubelet_api_client(run) as session:
             found = await read_status(session)
     assert found["name"] == NODE
     assert found["ready"] is True
@@ -95,11 +95,11 @@ async def test_leader_reports_its_node_and_itself(two: Clusters) -> None:
 
 async def test_every_field_is_documented(two: Clusters) -> None:
     documented = set(_ROW.findall(DOCUMENT.read_text()))
-    world = World(two.home, two.remote)
+    harness = EngineHarness(two.home, two.remote)
     two.remote.fail(Fault("POST", "*/pods", code=403, times=None))
-    async with joined(two) as run, caller(run) as session:
-        world.pod("web")
-        await two.home.until(lambda: world.status("web").get("conditions"))
+    async with running_join(two) as run, kubelet_api_client(run) as session:
+        harness.pod("web")
+        await two.home.until(lambda: harness.status("web").get("conditions"))
         two.remote.fail(Fault(path="*/nodes", code=403))
         two.remote.break_watches()
         found = await once(session, lambda it: it["bridge"]["errors"] and it["pods"]["refusedPods"])
@@ -108,7 +108,7 @@ async def test_every_field_is_documented(two: Clusters) -> None:
 
 
 async def test_outage_is_reported_with_cause_and_last_version(two: Clusters) -> None:
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         await read_status(session)
         two.remote.fail(Fault(code=503, times=None))
         two.remote.break_watches()
@@ -121,11 +121,11 @@ async def test_outage_is_reported_with_cause_and_last_version(two: Clusters) -> 
 
 
 async def test_standby_reports_its_role(two: Clusters) -> None:
-    async with joined(two):
-        other = begin(two.settings)
+    async with running_join(two):
+        other = start_join(two.settings)
         try:
-            await other.says("standing by")
-            async with caller(other) as session:
+            await other.wait_for_report("standing by")
+            async with kubelet_api_client(other) as session:
                 found = await read_status(session)
         finally:
             await other.end()
@@ -138,13 +138,13 @@ async def test_status_and_page_require_permission_for_metrics(two: Clusters) -> 
     def allowed(review: dict[str, Any]) -> bool:
         return bool(review["resourceAttributes"].get("subresource") != "metrics")
 
-    async with joined(two) as run, caller(run) as session:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
         two.home.api.authorize = allowed
         for path in (status_endpoint.STATUS_PATH, "/bridge/", "/bridge"):
             async with session.get(path) as answer:
                 assert answer.status == 403, path
         two.home.api.authenticate = lambda token: None
-        async with caller(run, "nobody's") as other, other.get("/bridge/") as answer:
+        async with kubelet_api_client(run, "nobody's") as other, other.get("/bridge/") as answer:
             assert answer.status == 401
 
 

@@ -15,10 +15,10 @@ from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
 from bridge.status.version_report import VersionSettings
 from sync.kube.resources import NODES, SECRETS
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 @pytest.mark.usefixtures("soon")
 async def test_versions_of_a_served_node(two: Clusters) -> None:
     two.remote.api.version = "v1.33.1"
-    async with joined(two):
+    async with running_join(two):
         found = await version_report.collect_versions(VersionSettings(two.settings.home))
     assert found["client"]["version"] == version()
     assert found["home"] == {"version": "v1.34.4", "problem": ""}
@@ -45,7 +45,7 @@ async def test_versions_of_a_served_node(two: Clusters) -> None:
 @pytest.mark.parametrize("may_look", [True, False], ids=["who may look", "who may not"])
 async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) -> None:
     """The remote's kubeconfig is only in the installation's Secret."""
-    async with joined(two):
+    async with running_join(two):
         pass
     gone = {node_object.ANNOTATION_KUBECONFIG: "/gone.yaml"}
     two.home.update(NODES, NODE, {"metadata": {"annotations": gone}})

@@ -19,7 +19,12 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, PODS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod
-from tests.sync.watched import ChangeRecorder, Waits, caught_up, watching
+from tests.sync.informer_harness import (
+    ChangeRecorder,
+    ShortenedBackoff,
+    caught_up,
+    running_informer,
+)
 from translators.objects import Object
 
 
@@ -30,9 +35,9 @@ def informer(client: KubeClient) -> Informer:
 
 
 @pytest.fixture(autouse=True)
-def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+def waits(monkeypatch: pytest.MonkeyPatch) -> ShortenedBackoff:
     """The waits of informers after failures; they wait a hundredth of it."""
-    return Waits(monkeypatch)
+    return ShortenedBackoff(monkeypatch)
 
 
 # -- list ----------------------------------------------------------------------------------
@@ -45,12 +50,12 @@ async def test_synced_is_set_after_handlers_of_the_first_list(
         api.put(config_map(name))
     seen: list[tuple[int, bool]] = []
     informer.on_change(lambda *_: seen.append((len(informer.store), informer.synced.is_set())))
-    async with watching(informer):
+    async with running_informer(informer):
         assert seen == [(1, False), (2, False), (3, False)]
 
 
 async def test_empty_list_sets_synced(informer: Informer) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         assert len(informer.store) == 0
 
 
@@ -61,7 +66,7 @@ async def test_list_in_pages_is_one_state(
     for number in range(8):
         api.put(config_map(f"c{number}"))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         assert recorded.take() == [f"+c{number}" for number in range(8)]
         assert len(api.requests("GET", "/api/v1/configmaps")) >= 3
 
@@ -72,7 +77,7 @@ async def test_only_selected_objects_are_stored(api: FakeApi, client: KubeClient
     api.put(pod("later"))
     informer = Informer(client, PODS, fields="spec.nodeName=virtual")
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.bind("later", "virtual")
         api.put(pod("elsewhere", node="real"))
         await caught_up(api, informer)
@@ -82,7 +87,7 @@ async def test_only_selected_objects_are_stored(api: FakeApi, client: KubeClient
 async def test_managed_fields_are_dropped(api: FakeApi, informer: Informer) -> None:
     made = api.put({**config_map("a"), "future": [1]})
     api.update(CONFIG_MAPS, "a", {"metadata": {"managedFields": [{"manager": "x"}]}}, "default")
-    async with watching(informer):
+    async with running_informer(informer):
         kept = informer.store.get(Key("default", "a"))
         assert kept is not None
         assert "managedFields" not in kept["metadata"]
@@ -93,7 +98,7 @@ async def test_managed_fields_are_dropped(api: FakeApi, informer: Informer) -> N
 async def test_refresh_waits_for_the_current_state(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         recorded.take()
         api.mute_watches()
         api.put(config_map("made"))
@@ -110,7 +115,7 @@ async def test_refresh_waits_for_the_current_state(api: FakeApi, informer: Infor
 async def test_refresh_ignores_lists_that_began_earlier_or_failed(
     api: FakeApi, informer: Informer
 ) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(api.open_watches)
         api.fail(Fault("GET", "*/configmaps", watch=False, code=500))
         slow = api.fail(Fault("GET", "*/configmaps", watch=False, delay=0.1))
@@ -132,7 +137,7 @@ async def test_handlers_receive_the_old_and_the_new_object(
     api: FakeApi, informer: Informer
 ) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         first = api.put(config_map("a", data={"k": "1"}))
         await caught_up(api, informer)
         second = api.put(config_map("a", data={"k": "2"}))
@@ -153,7 +158,7 @@ async def test_unchanged_parts_stay_identical(api: FakeApi, client: KubeClient) 
     api.put({**made, "status": {"conditions": [{"type": "Ready"}, {"type": "Initialized"}]}})
     informer = Informer(client, PODS, pool=InternPool())
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         change = {
             "status": {"conditions": [{"type": "Ready", "status": "True"}, {"type": "Initialized"}]}
@@ -183,7 +188,7 @@ async def test_object_leaving_the_selection_is_deleted(api: FakeApi, client: Kub
     api.put(config_map("a", labels={"mine": "yes"}))
     informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
         await caught_up(api, informer)
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "yes"}}}, "default")
@@ -192,7 +197,7 @@ async def test_object_leaving_the_selection_is_deleted(api: FakeApi, client: Kub
 
 
 async def test_object_of_megabytes_is_stored(api: FakeApi, informer: Informer) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("big", data={"k": "x" * 3_000_000}))
         await caught_up(api, informer)
         kept = informer.store.get(Key("default", "big"))
@@ -201,7 +206,7 @@ async def test_object_of_megabytes_is_stored(api: FakeApi, informer: Informer) -
 
 
 async def test_watch_timeouts_differ(api: FakeApi, informer: Informer) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         for _ in range(6):
             await caught_up(api, informer)
             api.end_watches()
@@ -212,10 +217,10 @@ async def test_watch_timeouts_differ(api: FakeApi, informer: Informer) -> None:
 
 
 async def test_ended_watch_continues_without_a_list(
-    api: FakeApi, informer: Informer, waits: Waits
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
 ) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
         api.clear_log()
@@ -229,7 +234,7 @@ async def test_ended_watch_continues_without_a_list(
 
 
 async def test_bookmarks_advance_the_version(api: FakeApi, informer: Informer) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(pod("of-another-kind"))
         api.compact()
         await caught_up(api, informer)
@@ -245,7 +250,7 @@ async def test_last_contact_advances_with_each_event(api: FakeApi, informer: Inf
         return informer.last_contact or 0.0
 
     assert not heard()
-    async with watching(informer):
+    async with running_informer(informer):
         listed = heard()
         assert listed
         await api.until(api.open_watches)
@@ -254,7 +259,7 @@ async def test_last_contact_advances_with_each_event(api: FakeApi, informer: Inf
 
 
 async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> None:
-    async with watching(informer) as task:
+    async with running_informer(informer) as task:
         await caught_up(api, informer)
     assert task.cancelled()
     await api.until(lambda: not api.open_watches())
@@ -267,7 +272,7 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
 
 async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.mute_watches()
         made = await informer.client.create(CONFIG_MAPS, config_map("a"), namespace="default")
         informer.observe_write(made)
@@ -290,7 +295,7 @@ async def test_event_of_an_observed_write_is_not_parsed(
 
     monkeypatch.setattr("sync.cache.watcher.orjson.loads", noted)
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         made = api.put(config_map("a"))
         await caught_up(api, informer)
         again = api.put(config_map("b"))
@@ -319,7 +324,7 @@ async def test_event_of_an_observed_write_is_not_parsed(
 
 async def test_compact_replaces_the_same_state_only(api: FakeApi, informer: Informer) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("a", data={"k": "1"}))
         await caught_up(api, informer)
         first = informer.store.get(Key("default", "a"))
@@ -341,7 +346,7 @@ async def test_event_older_than_an_observed_write_is_skipped(
 ) -> None:
     api.put(config_map("a", data={"k": "0"}))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.mute_watches()
         api.put(config_map("a", data={"k": "1"}))
@@ -357,7 +362,7 @@ async def test_event_older_than_an_observed_write_is_skipped(
 async def test_observed_write_older_than_the_watch_is_skipped(
     api: FakeApi, informer: Informer
 ) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         old = api.put(config_map("a", data={"k": "1"}))
         api.put(config_map("a", data={"k": "2"}))
         await caught_up(api, informer)
@@ -372,7 +377,7 @@ async def test_observed_write_does_not_restore_a_deleted_object(
 ) -> None:
     """The answer can come after the event of a deletion that followed the write."""
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         written = api.put(config_map("a"))
         api.remove(CONFIG_MAPS, "a", "default")
         await caught_up(api, informer)
@@ -393,7 +398,7 @@ async def test_object_created_and_deleted_during_a_list_is_removed(
         informer.observe_write(api.put(config_map("real")))
 
     writing = asyncio.create_task(meanwhile())
-    async with watching(informer):
+    async with running_informer(informer):
         await writing
         assert informer.store.keys() == {Key("default", "real")}
 
@@ -403,7 +408,7 @@ async def test_events_of_a_previous_object_do_not_replace_its_successor(
 ) -> None:
     api.put(config_map("a", data={"k": "former"}))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.mute_watches()
         api.put(config_map("a", data={"k": "changed"}))
@@ -424,7 +429,7 @@ async def test_stale_deletion_from_the_selection_is_skipped(
     api.put(config_map("a", labels={"mine": "yes"}))
     informer = Informer(client, CONFIG_MAPS, labels="mine=yes")
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.mute_watches()
         api.update(CONFIG_MAPS, "a", {"metadata": {"labels": {"mine": "no"}}}, "default")
@@ -454,7 +459,7 @@ def test_lines_are_complete_wherever_chunks_are_cut(lines: list[bytes], cuts: li
 async def test_last_contact_is_set_when_a_watch_begins(api: FakeApi, informer: Informer) -> None:
     never = informer.last_contact
     assert never is None
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(lambda: api.open_watches(CONFIG_MAPS))
         api.put(config_map("a"))
         await api.until(lambda: len(informer.store) == 1)

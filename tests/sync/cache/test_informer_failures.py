@@ -16,19 +16,24 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
-from tests.sync.watched import ChangeRecorder, Waits, caught_up, watching
+from tests.sync.informer_harness import (
+    ChangeRecorder,
+    ShortenedBackoff,
+    caught_up,
+    running_informer,
+)
 
 
 @pytest.fixture
-def informer(client: KubeClient, waits: Waits) -> Informer:
+def informer(client: KubeClient, waits: ShortenedBackoff) -> Informer:
     """Of ConfigMaps in all namespaces."""
     return Informer(client, CONFIG_MAPS)
 
 
 @pytest.fixture(autouse=True)
-def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+def waits(monkeypatch: pytest.MonkeyPatch) -> ShortenedBackoff:
     """The waits of informers after failures; they wait a hundredth of it."""
-    return Waits(monkeypatch)
+    return ShortenedBackoff(monkeypatch)
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Informer) -> None:
     api.put(config_map("gone"))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.clear_log()
         for name in "abc":
@@ -59,7 +64,7 @@ async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Inf
 
 async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: Informer) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
         api.clear_log()
@@ -78,7 +83,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
     """A credential is revoked: the watch stands, and another request is refused."""
     client.on_unauthorized(informer.rewatch)
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.clear_log()
         informer.rewatch()
@@ -108,7 +113,7 @@ async def test_watch_without_bookmarks_is_requested_again(
     """A server hangs: its connections stand, and nothing comes."""
     monkeypatch.setattr(watcher, "SILENCE", 0.1)
     monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.1)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(api.open_watches)
         api.clear_log()
         await asyncio.sleep(0.3)
@@ -132,7 +137,7 @@ async def test_watch_with_events_is_not_requested_again(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "SILENCE", 1.0)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(api.open_watches)
         api.clear_log()
         for _ in range(15):
@@ -146,7 +151,7 @@ async def test_state_handlers_are_called_at_begin_and_end_of_failures(
     api: FakeApi, informer: Informer, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         before = asyncio.get_running_loop().time()
         await api.stop()
@@ -166,10 +171,10 @@ async def test_state_handlers_are_called_at_begin_and_end_of_failures(
 
 
 async def test_server_is_found_soon_after_a_long_outage(
-    api: FakeApi, informer: Informer, waits: Waits
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
 ) -> None:
     """It is not asked ever more seldom, nor when it then answers that it is not ready yet."""
-    async with watching(informer):
+    async with running_informer(informer):
         await api.stop()
         await api.until(lambda: len(waits.taken) > 8)
         assert max(waits.taken) <= informer_health.UNREACHABLE_CAP
@@ -183,12 +188,12 @@ async def test_server_is_found_soon_after_a_long_outage(
 @pytest.mark.parametrize("code", [403, 500, 503])
 @pytest.mark.parametrize("on_watch", [True, False], ids=["the watch", "the list"])
 async def test_rejections_back_off(
-    api: FakeApi, informer: Informer, waits: Waits, code: int, on_watch: bool
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff, code: int, on_watch: bool
 ) -> None:
     fault = api.fail(Fault(code=code, watch=on_watch, times=4))
     api.put(config_map("a"))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(lambda: fault.hits == 4 and api.open_watches())
         assert recorded.take() == ["+a"]
     assert len(waits.taken) == 4
@@ -205,14 +210,16 @@ async def test_throttled_list_waits_as_retry_after_says(
 
     monkeypatch.setattr(throttle_retry, "sleep", note)
     api.fail(Fault(code=429, retry_after=7, times=2))
-    async with watching(informer):
+    async with running_informer(informer):
         assert slept == [7, 7]
 
 
-async def test_a_slow_list_is_waited_for(api: FakeApi, informer: Informer, waits: Waits) -> None:
+async def test_a_slow_list_is_waited_for(
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
+) -> None:
     api.put(config_map("a"))
     api.fail(Fault(delay=0.05, times=2))
-    async with watching(informer):
+    async with running_informer(informer):
         assert informer.store.keys() == {Key("default", "a")}
     assert waits.taken == []
 
@@ -232,11 +239,11 @@ def answer_watches(api: FakeApi, monkeypatch: pytest.MonkeyPatch, *lines: bytes)
 
 
 async def test_short_watches_back_off(
-    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answer_watches(api, monkeypatch)
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(lambda: len(waits.taken) >= 5)
         assert waits.taken[4] > 4 * waits.taken[0]
         assert informer.failing_since is not None
@@ -255,10 +262,14 @@ async def test_short_watches_back_off(
     ids=["a page", "a string", "no object", "a null object", "a list for an object"],
 )
 async def test_malformed_event_backs_off(
-    api: FakeApi, informer: Informer, waits: Waits, line: bytes, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi,
+    informer: Informer,
+    waits: ShortenedBackoff,
+    line: bytes,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     answer_watches(api, monkeypatch, line)
-    async with watching(informer) as task:
+    async with running_informer(informer) as task:
         await api.until(lambda: len(waits.taken) >= 2)
         assert not task.done()
         assert informer.error is not None
@@ -266,9 +277,9 @@ async def test_malformed_event_backs_off(
 
 
 async def test_error_event_other_than_410_backs_off_without_a_list(
-    api: FakeApi, informer: Informer, waits: Waits
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
 ) -> None:
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         api.clear_log()
         status = {"kind": "Status", "code": 500, "reason": "InternalError", "message": "oh"}
@@ -285,13 +296,13 @@ async def test_error_event_other_than_410_backs_off_without_a_list(
     "in_stream", [True, False], ids=["as an event of the stream", "as the answer's code"]
 )
 async def test_expired_version_lists_again_and_reports_differences_only(
-    api: FakeApi, informer: Informer, in_stream: bool, waits: Waits
+    api: FakeApi, informer: Informer, in_stream: bool, waits: ShortenedBackoff
 ) -> None:
     api.watches.gone_in_stream = in_stream
     for name in ("same", "gone", "changed"):
         api.put(config_map(name))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         recorded.take()
         await api.stop()
@@ -306,10 +317,10 @@ async def test_expired_version_lists_again_and_reports_differences_only(
 
 
 async def test_expired_watch_lists_again_at_once(
-    api: FakeApi, informer: Informer, waits: Waits
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff
 ) -> None:
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("a"))
         await caught_up(api, informer)
         recorded.take()
@@ -327,7 +338,7 @@ async def test_unobserved_replacement_is_reported_as_deletion_and_creation(
 ) -> None:
     api.put(config_map("a", data={"k": "1"}))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         recorded.take()
         await api.stop()
@@ -346,17 +357,17 @@ async def test_list_that_expires_between_pages_restarts(
     for number in range(5):
         api.put(config_map(f"c{number}"))
     expired = api.fail(Fault(when=lambda entry: "continue" in entry.query, code=410))
-    async with watching(informer):
+    async with running_informer(informer):
         assert expired.hits == 1
         assert len(informer.store) == 5
 
 
 async def test_lists_back_off_if_versions_expire_during_them(
-    api: FakeApi, informer: Informer, waits: Waits, monkeypatch: pytest.MonkeyPatch
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}\n'
     answer_watches(api, monkeypatch, gone)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(lambda: len(api.requests()) >= 10)
         lists = [entry for entry in api.log if not entry.watch]
         assert len(waits.taken) >= len(lists) - 2
@@ -368,7 +379,7 @@ async def test_server_restored_from_a_backup_is_listed_again(
 ) -> None:
     api.put(config_map("kept", data={"k": "old"}))
     recorded = ChangeRecorder(informer)
-    async with watching(informer):
+    async with running_informer(informer):
         api.store.history.revision += 100
         api.put(config_map("kept", data={"k": "new"}))
         api.put(config_map("lost"))
@@ -398,7 +409,7 @@ async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
 ) -> None:
     """Two requests are refused with 401 almost at once."""
     monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
-    async with watching(informer) as task:
+    async with running_informer(informer) as task:
         await caught_up(api, informer)
         api.clear_log()
         for _ in range(4):
@@ -414,10 +425,10 @@ async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
 async def test_two_retries_in_consecutive_loop_turns_end_one_wait(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with watching(informer) as task:
+    async with running_informer(informer) as task:
         await caught_up(api, informer)
         api.fail(Fault(code=500, times=None))
-        Waits(monkeypatch, shortened=1)
+        ShortenedBackoff(monkeypatch, shortened=1)
         api.break_watches()
         await api.until(lambda: informer.error is not None)
         for _ in range(4):
@@ -433,7 +444,7 @@ async def test_refresh_while_the_watch_is_being_ended_returns(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watcher, "REWATCH_AGE", 0.0)
-    async with watching(informer):
+    async with running_informer(informer):
         await caught_up(api, informer)
         informer.rewatch()
         await asyncio.sleep(0)
@@ -449,7 +460,7 @@ async def test_state_handler_that_raises_is_logged_once_and_counted(
 
     informer.on_state(broken)
     recorded = ChangeRecorder(informer)
-    async with watching(informer) as task:
+    async with running_informer(informer) as task:
         for _ in range(2):
             await caught_up(api, informer)
             await api.stop()
@@ -482,7 +493,7 @@ async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
 ) -> None:
     """As of Events, which have no watch cache, behind a server that was replaced."""
     monkeypatch.setattr(watcher, "SILENCE", 0.1)
-    async with watching(informer):
+    async with running_informer(informer):
         await api.until(api.open_watches)
         api.bookmark()
         await asyncio.sleep(0.02)
@@ -518,7 +529,7 @@ async def test_event_of_another_shape_does_not_end_the_informer(
 ) -> None:
     with monkeypatch.context() as hostile:
         answer_watches(api, hostile, line)
-        async with watching(informer) as task:
+        async with running_informer(informer) as task:
             await asyncio.sleep(0.1)
             assert not task.done()
     assert "canary" not in caplog.text
@@ -535,11 +546,11 @@ async def test_event_of_another_shape_does_not_end_the_informer(
     ],
 )
 async def test_malformed_list_backs_off(
-    api: FakeApi, informer: Informer, waits: Waits, body: bytes
+    api: FakeApi, informer: Informer, waits: ShortenedBackoff, body: bytes
 ) -> None:
     api.put(config_map("a"))
     fault = api.fail(Fault(raw=body, watch=False, times=2))
-    async with watching(informer):
+    async with running_informer(informer):
         assert fault.hits == 2
         assert len(waits.taken) == 2
         assert informer.store.keys() == {Key("default", "a")}
@@ -552,6 +563,6 @@ async def test_handler_of_renewed_credentials_is_removed_with_the_informer(
 ) -> None:
     """Namespaces come and go, and the client stays."""
     before = len(client.config.renewed)
-    async with watching(informer):
+    async with running_informer(informer):
         assert len(client.config.renewed) == before + 1
     assert len(client.config.renewed) == before

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity, slim_namespace, slim_pod
-from tests.sync.world import IDENTITY
+from tests.sync.engine_harness import IDENTITY
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.identity import (

@@ -10,8 +10,8 @@ import pytest
 
 from sync.cache.informer import Informer
 from sync.capacity.unschedulable_pods import GRACE, LINGER, UnschedulablePods
-from tests.sync.podstates import IDENTITY, remote
-from tests.sync.virtual import run_virtual
+from tests.sync.pod_states import IDENTITY, remote
+from tests.sync.virtual_time_loop import run_virtual
 from translators.objects import Object
 
 _Handler = Callable[[Object | None, Object | None], None]

@@ -13,8 +13,8 @@ from sync.cleanup.empty_namespaces import EmptyNamespaceController
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod
-from tests.sync.discovery import WIDGETS, serve_discovery
-from tests.sync.world import IDENTITY, THERE, World
+from tests.sync.discovery_documents import WIDGETS, serve_discovery
+from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
@@ -30,30 +30,30 @@ SOON = 0.05
 
 
 @pytest.fixture
-def lived(world: World) -> World:
+def lived(harness: EngineHarness) -> EngineHarness:
     """Looks at namespaces come soon."""
-    serve_discovery(world.remote)
-    world.namespace_linger = SOON
-    return world
+    serve_discovery(harness.remote)
+    harness.namespace_linger = SOON
+    return harness
 
 
-def _namespace(world: World) -> Object | None:
-    return world.remote.find(NAMESPACES, THERE)
+def _namespace(harness: EngineHarness) -> Object | None:
+    return harness.remote.find(NAMESPACES, REMOTE_NAMESPACE)
 
 
-async def _pod_comes_and_goes(world: World) -> None:
-    world.pod()
-    await world.settle()
-    world.home.delete(PODS, "a", "default", grace_seconds=0)
-    await world.settle()
-    if world.remote_pod():
-        world.remote.remove(PODS, "a", THERE)
-    await world.settle()
+async def _pod_comes_and_goes(harness: EngineHarness) -> None:
+    harness.pod()
+    await harness.settle()
+    harness.home.delete(PODS, "a", "default", grace_seconds=0)
+    await harness.settle()
+    if harness.remote_pod():
+        harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
 
 
-async def _looked(world: World) -> None:
+async def _looked(harness: EngineHarness) -> None:
     """Until the namespace has been looked at and nothing is planned."""
-    queue = world.engine.find(EmptyNamespaceController).controller.queue
+    queue = harness.engine.find(EmptyNamespaceController).controller.queue
     for _ in range(1000):
         if not (queue._later or len(queue) or queue.working):
             return
@@ -61,18 +61,18 @@ async def _looked(world: World) -> None:
     raise AssertionError(f"still at work: {queue!r}")
 
 
-async def test_namespace_is_deleted_after_its_last_pod(lived: World) -> None:
+async def test_namespace_is_deleted_after_its_last_pod(lived: EngineHarness) -> None:
     lived.home.put(config_map("conf"))
     await lived.start()
     lived.pod(uses=["cm/conf"])
     await lived.settle()
     await _pod_comes_and_goes(lived)
     await lived.remote.until(lambda: not _namespace(lived))
-    (entry,) = lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+    (entry,) = lived.remote.requests("DELETE", "/api/v1/namespaces/" + REMOTE_NAMESPACE)
     assert entry.body["preconditions"].keys() == {"uid", "resourceVersion"}
 
 
-async def test_relay_agent_keeps_its_namespace(lived: World) -> None:
+async def test_relay_agent_keeps_its_namespace(lived: EngineHarness) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
@@ -85,12 +85,12 @@ async def test_relay_agent_keeps_its_namespace(lived: World) -> None:
     await _looked(lived)
     assert _namespace(lived)
     # A bridge without --relay-image has no use for it.
-    assert lived.remote.get(PODS, "relay", THERE)["metadata"]["deletionTimestamp"]
-    lived.remote.remove(PODS, "relay", THERE)
+    assert lived.remote.get(PODS, "relay", REMOTE_NAMESPACE)["metadata"]["deletionTimestamp"]
+    lived.remote.remove(PODS, "relay", REMOTE_NAMESPACE)
     await lived.remote.until(lambda: not _namespace(lived))
 
 
-async def test_namespace_stays_while_it_has_pods_and_for_the_linger(lived: World) -> None:
+async def test_namespace_stays_while_it_has_pods_and_for_the_linger(lived: EngineHarness) -> None:
     lived.namespace_linger = 60.0
     await lived.start()
     await _pod_comes_and_goes(lived)
@@ -98,7 +98,7 @@ async def test_namespace_stays_while_it_has_pods_and_for_the_linger(lived: World
     assert lived.engine.find(EmptyNamespaceController).controller.queue._later
 
 
-async def test_pod_within_the_linger_keeps_the_namespace(lived: World) -> None:
+async def test_pod_within_the_linger_keeps_the_namespace(lived: EngineHarness) -> None:
     await lived.start()
     await _pod_comes_and_goes(lived)
     lived.pod("b")
@@ -108,9 +108,9 @@ async def test_pod_within_the_linger_keeps_the_namespace(lived: World) -> None:
     assert lived.remote_pod("b")
 
 
-async def test_leftover_namespace_is_deleted_after_a_start(lived: World) -> None:
+async def test_leftover_namespace_is_deleted_after_a_start(lived: EngineHarness) -> None:
     meta = {
-        "name": THERE,
+        "name": REMOTE_NAMESPACE,
         "labels": owner_labels(lived.identity),
         "annotations": {ANNOTATION_HOME_NAMESPACE: "default"},
     }
@@ -127,22 +127,22 @@ async def test_leftover_namespace_is_deleted_after_a_start(lived: World) -> None
     ],
     ids=["a ConfigMap", "of a kind of theirs"],
 )
-async def test_unmanaged_object_keeps_the_namespace(lived: World, thing: Object) -> None:
+async def test_unmanaged_object_keeps_the_namespace(lived: EngineHarness, thing: Object) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
-    lived.remote.put({**thing, "metadata": {"name": "theirs", "namespace": THERE}})
+    lived.remote.put({**thing, "metadata": {"name": "theirs", "namespace": REMOTE_NAMESPACE}})
     await _pod_comes_and_goes(lived)
     await _looked(lived)
     assert _namespace(lived)
-    assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + THERE)
+    assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + REMOTE_NAMESPACE)
 
 
-async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: World) -> None:
+async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: EngineHarness) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
-    other = pod("b", THERE)
+    other = pod("b", REMOTE_NAMESPACE)
     labels = owner_labels(lived.identity)
     other["metadata"]["labels"] = {**labels, LABEL_NODE: "another"}
     lived.remote.put(other)
@@ -155,9 +155,9 @@ async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: World) -> 
 
 
 @pytest.fixture
-async def other(lived: World) -> AsyncIterator[World]:
+async def other(lived: EngineHarness) -> AsyncIterator[EngineHarness]:
     """Another virtual node of the same home in the same remote."""
-    async with World(lived.home, lived.remote) as made:
+    async with EngineHarness(lived.home, lived.remote) as made:
         made.identity = replace(IDENTITY, node="other")
         made.namespace_linger = 60.0
         made.record.peers, lived.record.peers = [lived.record], [made.record]
@@ -167,10 +167,10 @@ async def other(lived: World) -> AsyncIterator[World]:
 class HeldLook:
     """Stops the next look at a namespace's contents in its middle: pods are listed, widgets not."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, harness: EngineHarness) -> None:
         self._looking, self._go_on = asyncio.Event(), asyncio.Event()
-        self._world = world
-        world.remote.route("GET", f"*/namespaces/{THERE}/widgets", self._widgets)
+        self._world = harness
+        harness.remote.route("GET", f"*/namespaces/{REMOTE_NAMESPACE}/widgets", self._widgets)
 
     async def _widgets(self, _: web.Request) -> web.Response:
         self._looking.set()
@@ -180,7 +180,7 @@ class HeldLook:
     async def __aenter__(self) -> None:
         async with asyncio.timeout(5):
             await self._looking.wait()
-        pods = f"/api/v1/namespaces/{THERE}/pods"
+        pods = f"/api/v1/namespaces/{REMOTE_NAMESPACE}/pods"
         await self._world.remote.until(lambda: self._world.remote.requests("GET", pods))
 
     async def __aexit__(self, *_: object) -> None:
@@ -188,7 +188,7 @@ class HeldLook:
 
 
 async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namespace(
-    lived: World, other: World
+    lived: EngineHarness, other: EngineHarness
 ) -> None:
     await lived.start()
     await other.start()
@@ -199,8 +199,8 @@ async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namesp
     async with look:
         lived.remote.mute_watches()  # The deleting node's caches do not show the pod yet.
         lived.home.put(pod("theirs", node="other"))
-        await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
-    deletes = f"/api/v1/namespaces/{THERE}"
+        await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", REMOTE_NAMESPACE))
+    deletes = f"/api/v1/namespaces/{REMOTE_NAMESPACE}"
     await lived.remote.until(lambda: lived.remote.requests("DELETE", deletes))
     lived.remote.unmute_watches()
     await _looked(lived)
@@ -208,17 +208,19 @@ async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namesp
     assert after
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert "deletionTimestamp" not in after["metadata"]
-    assert lived.remote.find(PODS, "theirs", THERE)
+    assert lived.remote.find(PODS, "theirs", REMOTE_NAMESPACE)
 
 
-async def test_empty_namespace_with_another_user_stays(lived: World, other: World) -> None:
+async def test_empty_namespace_with_another_user_stays(
+    lived: EngineHarness, other: EngineHarness
+) -> None:
     """Its first pod is about to be created: the request is still on its way."""
     await lived.start()
     await other.start()
     lived.pod()
     await lived.settle()
     held = lived.remote.fail(
-        Fault("POST", f"/api/v1/namespaces/{THERE}/pods", code=500, times=None)
+        Fault("POST", f"/api/v1/namespaces/{REMOTE_NAMESPACE}/pods", code=500, times=None)
     )
     lived.home.put(pod("theirs", node="other"))
     await lived.remote.until(lambda: held.hits)
@@ -228,14 +230,14 @@ async def test_empty_namespace_with_another_user_stays(lived: World, other: Worl
     assert namespace
     assert namespace_users(namespace) == {"other"}
     lived.remote.heal(held)
-    await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", THERE))
+    await lived.remote.until(lambda: lived.remote.find(PODS, "theirs", REMOTE_NAMESPACE))
 
 
-async def test_next_pod_records_the_node_as_a_user_again(lived: World) -> None:
+async def test_next_pod_records_the_node_as_a_user_again(lived: EngineHarness) -> None:
     await lived.start()
     lived.pod()
     await lived.settle()
-    lived.remote.put(config_map("theirs", THERE))
+    lived.remote.put(config_map("theirs", REMOTE_NAMESPACE))
     await _pod_comes_and_goes(lived)
     await _looked(lived)
     assert namespace_users(_namespace(lived) or {}) == set()
@@ -244,28 +246,30 @@ async def test_next_pod_records_the_node_as_a_user_again(lived: World) -> None:
     lived.pod("c")
     await lived.settle()
     assert namespace_users(_namespace(lived) or {}) == {IDENTITY.node}
-    claims = [it for it in lived.writes() if it.endswith(f"PATCH /api/v1/namespaces/{THERE}")]
+    claims = [
+        it for it in lived.writes() if it.endswith(f"PATCH /api/v1/namespaces/{REMOTE_NAMESPACE}")
+    ]
     assert len(claims) == 1
 
 
 async def test_pod_cached_after_the_check_keeps_the_namespace(
-    lived: World,
+    lived: EngineHarness,
 ) -> None:
     """The remote's answer was from before the pod, whose node runs a version without claims."""
     await lived.start()
     look = HeldLook(lived)
     await _pod_comes_and_goes(lived)
     async with look:
-        theirs = pod("theirs", THERE)
+        theirs = pod("theirs", REMOTE_NAMESPACE)
         theirs["metadata"]["labels"] = owner_labels(replace(IDENTITY, node="other"))
         lived.remote.put(theirs)
         await lived.caught_up()
     await _looked(lived)
     assert _namespace(lived)
-    assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{THERE}")
+    assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{REMOTE_NAMESPACE}")
 
 
-async def test_resource_that_cannot_be_listed_keeps_the_namespace(lived: World) -> None:
+async def test_resource_that_cannot_be_listed_keeps_the_namespace(lived: EngineHarness) -> None:
     await lived.start()
     lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
     lived.remote.fail(Fault("GET", "/apis/example.com/*", code=403, times=None))
@@ -275,8 +279,8 @@ async def test_resource_that_cannot_be_listed_keeps_the_namespace(lived: World) 
 
 
 @pytest.mark.parametrize("owned", [False, True], ids=["foreign", "ours by then"])
-async def test_granted_namespace_stays(lived: World, owned: bool) -> None:
-    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
+async def test_granted_namespace_stays(lived: EngineHarness, owned: bool) -> None:
+    meta: Object = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     if owned:
         meta["labels"] = owner_labels(lived.identity)
         meta["annotations"][ANNOTATION_HOME_NAMESPACE] = "default"
@@ -287,35 +291,35 @@ async def test_granted_namespace_stays(lived: World, owned: bool) -> None:
     assert _namespace(lived)
 
 
-async def test_failed_check_is_retried(lived: World) -> None:
+async def test_failed_check_is_retried(lived: EngineHarness) -> None:
     await lived.start()
-    fault = lived.remote.fail(Fault("DELETE", "/api/v1/namespaces/" + THERE, code=500))
+    fault = lived.remote.fail(Fault("DELETE", "/api/v1/namespaces/" + REMOTE_NAMESPACE, code=500))
     await _pod_comes_and_goes(lived)
     await lived.remote.until(lambda: not _namespace(lived))
     assert fault.hits == 1
 
 
 async def test_pod_arriving_during_the_deletion_starts_after_it(
-    lived: World,
+    lived: EngineHarness,
 ) -> None:
     lived.namespace_linger = 60.0  # Deleted by the test alone.
     await lived.start()
     lived.pod()
     await lived.settle()
-    held = config_map("held", THERE)
+    held = config_map("held", REMOTE_NAMESPACE)
     held["metadata"]["finalizers"] = ["example.com/hold"]
     held["metadata"]["labels"] = owner_labels(lived.identity)
     await _pod_comes_and_goes(lived)
     lived.remote.put(held)
     first = _namespace(lived)
     assert first
-    lived.remote.delete(NAMESPACES, THERE)
+    lived.remote.delete(NAMESPACES, REMOTE_NAMESPACE)
     await lived.settle()
     lived.pod("b")
     await lived.events_with_reason("RemoteNamespaceTerminating")
     await lived.settle(waiting=True)
     assert lived.status("b")["reason"] == "RemoteNamespaceTerminating"
-    lived.remote.remove(CONFIG_MAPS, "held", THERE)
+    lived.remote.remove(CONFIG_MAPS, "held", REMOTE_NAMESPACE)
     await lived.settle()
     assert lived.remote_pod("b")
     conditions = lived.status("b").get("conditions") or []

@@ -27,8 +27,8 @@ from sync.kube.resources import (
 )
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
-from tests.sync.discovery import serve_discovery, serve_resource
-from tests.sync.world import IDENTITY, THERE
+from tests.sync.discovery_documents import serve_discovery, serve_resource
+from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE
 from translators.identity import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
@@ -68,12 +68,12 @@ def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) ->
 
 def using(name: str, config: str) -> Object:
     """A pod that refers to a ConfigMap."""
-    made = pod(name, THERE, node="worker")
+    made = pod(name, REMOTE_NAMESPACE, node="worker")
     made["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": config}}]
     return made
 
 
-def namespace(name: str = THERE) -> Object:
+def namespace(name: str = REMOTE_NAMESPACE) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
@@ -84,19 +84,19 @@ async def test_inventory_lists_this_nodes_objects_and_writes_nothing(
     api: FakeApi, client: KubeClient
 ) -> None:
     api.put(ours(namespace()))
-    api.put(ours(pod("mine", THERE)))
-    api.put(ours(config_map("mine", THERE)))
-    api.put(ours(secret("mine", THERE)))
-    api.put(ours(pod("other-node", THERE), node="other"))
-    api.put(ours(config_map("other-home", THERE), home="ffff"))
-    api.put(pod("foreign", THERE))
+    api.put(ours(pod("mine", REMOTE_NAMESPACE)))
+    api.put(ours(config_map("mine", REMOTE_NAMESPACE)))
+    api.put(ours(secret("mine", REMOTE_NAMESPACE)))
+    api.put(ours(pod("other-node", REMOTE_NAMESPACE), node="other"))
+    api.put(ours(config_map("other-home", REMOTE_NAMESPACE), home="ffff"))
+    api.put(pod("foreign", REMOTE_NAMESPACE))
     found = await take_inventory(client, IDENTITY)
     assert [p["metadata"]["name"] for p in found.pods] == ["mine"]
     assert [(kind.kind, copy["metadata"]["name"]) for kind, copy in found.copies] == [
         ("ConfigMap", "mine"),
         ("Secret", "mine"),
     ]
-    assert [n["metadata"]["name"] for n in found.namespaces] == [THERE]
+    assert [n["metadata"]["name"] for n in found.namespaces] == [REMOTE_NAMESPACE]
     assert found
     assert api.writes() == []
 
@@ -105,7 +105,10 @@ async def test_relay_agents_and_their_slices_are_listed(api: FakeApi, client: Ku
     home = HomeNamespace("default")
     relay = agent_pod.agent_pod("relay", home, IDENTITY, image="i", node_selector={})
     relay["status"] = {"podIP": "10.9.0.1"}
-    copy = {"metadata": {"name": "web", "namespace": THERE, "uid": "1"}, "spec": {"ports": [{}]}}
+    copy = {
+        "metadata": {"name": "web", "namespace": REMOTE_NAMESPACE, "uid": "1"},
+        "spec": {"ports": [{}]},
+    }
     slot = AgentPort("web", "", 0)
     (slice_,) = reverse_plan.reverse_slices(copy, {slot: 20000}, api.put(relay), home, IDENTITY)
     api.put(slice_)
@@ -119,8 +122,8 @@ async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> Non
 
 
 async def test_copy_used_by_another_virtual_node_is_kept(api: FakeApi, client: KubeClient) -> None:
-    api.put(ours(config_map("shared", THERE)))
-    api.put(ours(config_map("mine", THERE)))
+    api.put(ours(config_map("shared", REMOTE_NAMESPACE)))
+    api.put(ours(config_map("mine", REMOTE_NAMESPACE)))
     api.put(ours(using("theirs", "shared"), node="other"))
     api.put(ours(using("mine", "mine")))
     found = await take_inventory(client, IDENTITY)
@@ -131,8 +134,8 @@ async def test_shared_copies_name_their_user_and_can_be_transferred(
     api: FakeApi, client: KubeClient
 ) -> None:
     service: Object = {"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}]}}
-    api.put(ours({**service, "metadata": {"name": "web", "namespace": THERE}}))
-    api.put(ours(config_map("shared", THERE)))
+    api.put(ours({**service, "metadata": {"name": "web", "namespace": REMOTE_NAMESPACE}}))
+    api.put(ours(config_map("shared", REMOTE_NAMESPACE)))
     api.put(ours(using("theirs", "shared"), node="other"))
     found = await take_inventory(client, IDENTITY)
     assert [(it.resource, it.copy["metadata"]["name"], it.user) for it in found.shared] == [
@@ -140,12 +143,12 @@ async def test_shared_copies_name_their_user_and_can_be_transferred(
         (SERVICES, "web", "other"),
     ]
     # One of them is another object by now.
-    api.remove(CONFIG_MAPS, "shared", THERE)
-    foreign = api.put(config_map("shared", THERE))
+    api.remove(CONFIG_MAPS, "shared", REMOTE_NAMESPACE)
+    foreign = api.put(config_map("shared", REMOTE_NAMESPACE))
     await cleanup.transfer_shared_copies(client, found.shared)
-    labels = api.get(SERVICES, "web", THERE)["metadata"]["labels"]
+    labels = api.get(SERVICES, "web", REMOTE_NAMESPACE)["metadata"]["labels"]
     assert labels[LABEL_NODE] == "other"
-    assert api.get(CONFIG_MAPS, "shared", THERE) == foreign
+    assert api.get(CONFIG_MAPS, "shared", REMOTE_NAMESPACE) == foreign
 
 
 async def test_leftovers_of_a_removed_node_belong_to_this_node(
@@ -155,8 +158,8 @@ async def test_leftovers_of_a_removed_node_belong_to_this_node(
     but nothing of one that is still there, with pods or without."""
     for node in ("gone", "empty", "busy"):
         api.put(ours(namespace(f"of-{node}"), node=node))
-        api.put(ours(config_map(f"of-{node}", THERE), node=node))
-    api.put(ours(pod("theirs", THERE), node="busy"))
+        api.put(ours(config_map(f"of-{node}", REMOTE_NAMESPACE), node=node))
+    api.put(ours(pod("theirs", REMOTE_NAMESPACE), node="busy"))
     found = await take_inventory(client, IDENTITY, others={"empty"})
     assert found.pods == []
     assert [copy["metadata"]["name"] for _, copy in found.copies] == ["of-gone"]
@@ -173,12 +176,12 @@ async def test_pods_are_deleted_with_their_own_grace_and_awaited(
     told: list[int] = []
     removing = asyncio.create_task(delete_pods(client, pods, waiting=told.append))
     await api.until(lambda: told)
-    marked = api.get(PODS, "a", THERE)["metadata"]
+    marked = api.get(PODS, "a", REMOTE_NAMESPACE)["metadata"]
     assert marked["deletionGracePeriodSeconds"] == 30
-    api.remove(PODS, "a", THERE)
+    api.remove(PODS, "a", REMOTE_NAMESPACE)
     await api.until(lambda: told == [2, 1])
     assert not removing.done()
-    api.remove(PODS, "b", THERE)
+    api.remove(PODS, "b", REMOTE_NAMESPACE)
     await removing
     assert told == [2, 1]
 
@@ -186,22 +189,22 @@ async def test_pods_are_deleted_with_their_own_grace_and_awaited(
 async def test_replaced_pod_is_neither_deleted_nor_awaited(
     api: FakeApi, client: KubeClient
 ) -> None:
-    old = api.put(ours(pod("a", THERE)))
-    api.remove(PODS, "a", THERE)
-    new = api.put(pod("a", THERE))
+    old = api.put(ours(pod("a", REMOTE_NAMESPACE)))
+    api.remove(PODS, "a", REMOTE_NAMESPACE)
+    new = api.put(pod("a", REMOTE_NAMESPACE))
     await delete_pods(client, [old], waiting=lambda _: None)
-    assert api.get(PODS, "a", THERE) == new
+    assert api.get(PODS, "a", REMOTE_NAMESPACE) == new
 
 
 async def test_only_the_listed_copies_are_deleted(api: FakeApi, client: KubeClient) -> None:
-    api.put(ours(config_map("a", THERE)))
-    api.put(ours(secret("b", THERE)))
+    api.put(ours(config_map("a", REMOTE_NAMESPACE)))
+    api.put(ours(secret("b", REMOTE_NAMESPACE)))
     found = await take_inventory(client, IDENTITY)
-    api.remove(SECRETS, "b", THERE)
-    api.put(secret("b", THERE))
+    api.remove(SECRETS, "b", REMOTE_NAMESPACE)
+    api.put(secret("b", REMOTE_NAMESPACE))
     await delete_copies(client, found.copies)
-    assert api.find(CONFIG_MAPS, "a", THERE) is None
-    assert api.find(SECRETS, "b", THERE)
+    assert api.find(CONFIG_MAPS, "a", REMOTE_NAMESPACE) is None
+    assert api.find(SECRETS, "b", REMOTE_NAMESPACE)
 
 
 # -- namespaces ----------------------------------------------------------------------------
@@ -211,25 +214,25 @@ async def test_namespace_with_only_automatic_objects_is_deleted(
     api: FakeApi, client: KubeClient
 ) -> None:
     made = api.put(ours(namespace()))
-    api.put(config_map("kube-root-ca.crt", THERE))
+    api.put(config_map("kube-root-ca.crt", REMOTE_NAMESPACE))
     account: Object = {"apiVersion": "v1", "kind": "ServiceAccount"}
-    api.put({**account, "metadata": {"name": "default", "namespace": THERE}})
-    about = {"kind": "Pod", "namespace": THERE, "name": "gone"}
+    api.put({**account, "metadata": {"name": "default", "namespace": REMOTE_NAMESPACE}})
+    about = {"kind": "Pod", "namespace": REMOTE_NAMESPACE, "name": "gone"}
     event: Object = {"apiVersion": "v1", "kind": "Event", "involvedObject": about}
-    api.put({**event, "metadata": {"name": "e", "namespace": THERE}})
+    api.put({**event, "metadata": {"name": "e", "namespace": REMOTE_NAMESPACE}})
     assert await delete_namespaces(client, [made]) == []
-    assert api.find(NAMESPACES, THERE) is None
+    assert api.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 @pytest.mark.parametrize(
     ("held", "why"),
     [
-        (config_map("theirs", THERE), "it holds ConfigMap theirs"),
+        (config_map("theirs", REMOTE_NAMESPACE), "it holds ConfigMap theirs"),
         (
             {
                 "apiVersion": "example.com/v1",
                 "kind": "Widget",
-                "metadata": {"name": "w", "namespace": THERE},
+                "metadata": {"name": "w", "namespace": REMOTE_NAMESPACE},
             },
             "it holds Widget w",
         ),
@@ -241,8 +244,8 @@ async def test_namespace_with_an_unmanaged_object_is_kept(
 ) -> None:
     made = api.put(ours(namespace()))
     api.put(held)
-    assert await delete_namespaces(client, [made]) == [(THERE, why)]
-    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+    assert await delete_namespaces(client, [made]) == [(REMOTE_NAMESPACE, why)]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, REMOTE_NAMESPACE)["metadata"]
 
 
 async def test_namespace_with_an_unlistable_resource_is_kept(
@@ -251,7 +254,7 @@ async def test_namespace_with_an_unlistable_resource_is_kept(
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "*/widgets", code=403, times=None))
     ((name, why),) = await delete_namespaces(client, [made])
-    assert name == THERE
+    assert name == REMOTE_NAMESPACE
     assert why == "widgets.example.com cannot be listed"
     assert api.writes() == []
 
@@ -263,7 +266,7 @@ async def test_namespace_is_kept_when_discovery_of_a_group_fails(
     made = api.put(ours(namespace()))
     api.fail(Fault("GET", "/apis/example.com/v1", code=503, times=None))
     ((name, why),) = await delete_namespaces(client, [made])
-    assert name == THERE
+    assert name == REMOTE_NAMESPACE
     assert "example.com/v1" in why
     assert api.writes() == []
 
@@ -286,19 +289,21 @@ async def test_a_custom_resource_of_any_version_and_name_keeps_its_namespace(
 ) -> None:
     made = api.put(ours(namespace()))
     serve_resource(api, resource)
-    meta = {"name": "default", "namespace": THERE}
+    meta = {"name": "default", "namespace": REMOTE_NAMESPACE}
     api.put({"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta})
-    assert await delete_namespaces(client, [made]) == [(THERE, f"it holds {resource.kind} default")]
-    assert "deletionTimestamp" not in api.get(NAMESPACES, THERE)["metadata"]
+    assert await delete_namespaces(client, [made]) == [
+        (REMOTE_NAMESPACE, f"it holds {resource.kind} default")
+    ]
+    assert "deletionTimestamp" not in api.get(NAMESPACES, REMOTE_NAMESPACE)["metadata"]
 
 
 async def test_a_resource_that_several_versions_serve_is_listed_once(
     api: FakeApi, client: KubeClient
 ) -> None:
     serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
-    assert await cleanup.unmanaged_contents(client, THERE) == ""
+    assert await cleanup.unmanaged_contents(client, REMOTE_NAMESPACE) == ""
     (asked,) = api.requests("GET", "*/widgets")
-    assert asked.path == f"/apis/example.com/v1/namespaces/{THERE}/widgets"
+    assert asked.path == f"/apis/example.com/v1/namespaces/{REMOTE_NAMESPACE}/widgets"
 
 
 @pytest.mark.parametrize("code", [404, 500, 503])
@@ -325,7 +330,7 @@ async def test_metrics_do_not_keep_a_namespace(api: FakeApi, client: KubeClient)
     api.register(POD_METRICS)
     api.fail(Fault("GET", "*/metrics.k8s.io/*", code=403, times=None))
     assert await delete_namespaces(client, [made]) == []
-    assert api.find(NAMESPACES, THERE) is None
+    assert api.find(NAMESPACES, REMOTE_NAMESPACE) is None
 
 
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
@@ -335,9 +340,17 @@ async def test_namespace_whose_deletion_is_rejected_with_409_stays_with_the_reas
     made = ours(namespace())
     made["metadata"]["annotations"][used_by_annotation("virtual")] = "true"
     made = api.put(made)
-    api.fail(Fault(method, f"*/namespaces/{THERE}", code=409, message="says a webhook", times=None))
+    api.fail(
+        Fault(
+            method,
+            f"*/namespaces/{REMOTE_NAMESPACE}",
+            code=409,
+            message="says a webhook",
+            times=None,
+        )
+    )
     kept = await delete_namespaces(client, [made], has_ended=lambda node: node == "virtual")
-    assert kept == [(THERE, "it could not be deleted: says a webhook")]
+    assert kept == [(REMOTE_NAMESPACE, "it could not be deleted: says a webhook")]
 
 
 async def test_without_namespaces_no_request_is_sent(api: FakeApi, client: KubeClient) -> None:

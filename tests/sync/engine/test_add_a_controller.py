@@ -12,7 +12,7 @@ from sync.engine.controller_list import ControllerOptions, build_controllers
 from sync.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Object
 from tests.sync.engine import budget_controller
 from tests.sync.engine.budget_controller import BudgetController
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 
 PAGE = Path(__file__).parents[3] / "docs/development/add-a-controller.md"
 
@@ -32,51 +32,57 @@ def budget(minimum: int) -> Object:
     }
 
 
-def copied(world: World) -> object:
+def copied(harness: EngineHarness) -> object:
     """What the remote's copy demands."""
-    copy = world.remote.find(POD_DISRUPTION_BUDGETS, "web", THERE)
+    copy = harness.remote.find(POD_DISRUPTION_BUDGETS, "web", REMOTE_NAMESPACE)
     return None if copy is None else copy["spec"]["minAvailable"]
 
 
-async def test_registered_controller_copies_updates_and_deletes(world: World) -> None:
-    world.build = with_budgets
-    world.home.put(budget(1))
-    await world.start()
-    assert copied(world) is None  # No pod of the namespace is on the virtual node.
-    world.pod()
-    await world.settle()
-    assert copied(world) == 1
+async def test_registered_controller_copies_updates_and_deletes(harness: EngineHarness) -> None:
+    harness.build = with_budgets
+    harness.home.put(budget(1))
+    await harness.start()
+    assert copied(harness) is None  # No pod of the namespace is on the virtual node.
+    harness.pod()
+    await harness.settle()
+    assert copied(harness) == 1
 
-    world.home.update(POD_DISRUPTION_BUDGETS, "web", {"spec": {"minAvailable": 2}}, "default")
-    await world.settle()
-    assert copied(world) == 2
+    harness.home.update(POD_DISRUPTION_BUDGETS, "web", {"spec": {"minAvailable": 2}}, "default")
+    await harness.settle()
+    assert copied(harness) == 2
 
-    world.home.delete(PODS, "a", "default", grace_seconds=0)
-    await world.settle()
-    assert copied(world) is None
-
-
-async def test_registered_controller_replays_its_cache_after_a_restart(world: World) -> None:
-    world.build = with_budgets
-    world.home.put(budget(1))
-    await world.start()
-    world.pod()
-    await world.settle()
-    await world.stop()
-    world.home.update(POD_DISRUPTION_BUDGETS, "web", {"spec": {"minAvailable": 3}}, "default")
-    await world.start()
-    assert copied(world) == 3
-    await world.restart()
-    assert world.writes() == []
+    harness.home.delete(PODS, "a", "default", grace_seconds=0)
+    await harness.settle()
+    assert copied(harness) is None
 
 
-async def test_registered_controller_is_shown_with_its_queue_and_watches(world: World) -> None:
-    world.build = with_budgets
-    await world.start()
-    world.pod()
-    await world.settle()
-    assert [it.name for it in world.engine.controllers][-1] == "budgets"
-    sides = [it.client.side for it in world.engine.watches if it.resource is POD_DISRUPTION_BUDGETS]
+async def test_registered_controller_replays_its_cache_after_a_restart(
+    harness: EngineHarness,
+) -> None:
+    harness.build = with_budgets
+    harness.home.put(budget(1))
+    await harness.start()
+    harness.pod()
+    await harness.settle()
+    await harness.stop()
+    harness.home.update(POD_DISRUPTION_BUDGETS, "web", {"spec": {"minAvailable": 3}}, "default")
+    await harness.start()
+    assert copied(harness) == 3
+    await harness.restart()
+    assert harness.writes() == []
+
+
+async def test_registered_controller_is_shown_with_its_queue_and_watches(
+    harness: EngineHarness,
+) -> None:
+    harness.build = with_budgets
+    await harness.start()
+    harness.pod()
+    await harness.settle()
+    assert [it.name for it in harness.engine.controllers][-1] == "budgets"
+    sides = [
+        it.client.side for it in harness.engine.watches if it.resource is POD_DISRUPTION_BUDGETS
+    ]
     assert sides == ["remote", "home"]
 
 

@@ -23,7 +23,7 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import config_map
-from tests.sync.watched import caught_up, watching
+from tests.sync.informer_harness import caught_up, running_informer
 from translators.objects import uid_of
 
 
@@ -86,7 +86,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 async def informed(access: ClientConfig) -> AsyncIterator[Informer]:
     async with KubeClient(access) as client:
         informer = Informer(client, CONFIG_MAPS)
-        async with watching(informer):
+        async with running_informer(informer):
             yield informer
 
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sync.kube.request_limiter import FLOW, LEAST, START, TARGET, RequestLimiter, urgent
-from tests.sync.virtual import run_virtual
+from tests.sync.virtual_time_loop import run_virtual
 
 MOST = 64
 

@@ -6,7 +6,7 @@ import pytest
 
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object
 from tests.objects import config_map, secret
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.identity import ANNOTATION_ACCEPTS
 
 _TOKENS = "cluster-bridge-token-0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -17,17 +17,17 @@ def _optional(name: str) -> list[Object]:
     return [{"name": "A", "valueFrom": {"secretKeyRef": key}}]
 
 
-def hand_over(world: World) -> None:
+def hand_over(harness: EngineHarness) -> None:
     """The namespace of the remote is another party's, who hands it over."""
-    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
-    world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    meta: Object = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
+    harness.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 
-async def made(world: World) -> None:
+async def made(harness: EngineHarness) -> None:
     """The bridge has made the namespace, and a pod runs there."""
-    await world.start()
-    world.pod("first")
-    await world.settle()
+    await harness.start()
+    harness.pod("first")
+    await harness.settle()
 
 
 @pytest.mark.parametrize(
@@ -39,44 +39,50 @@ async def made(world: World) -> None:
     ],
     ids=["volume", "projected", "pull secret"],
 )
-async def test_pod_that_names_a_token_secret_is_rejected(world: World, spec: Object) -> None:
-    await world.start()
-    world.pod("thief", **spec)
-    await world.settle()
-    assert world.remote_pod("thief") is None
-    assert world.status("thief")["reason"] == "FieldRefused"
-    assert _TOKENS in world.status("thief")["message"]
+async def test_pod_that_names_a_token_secret_is_rejected(
+    harness: EngineHarness, spec: Object
+) -> None:
+    await harness.start()
+    harness.pod("thief", **spec)
+    await harness.settle()
+    assert harness.remote_pod("thief") is None
+    assert harness.status("thief")["reason"] == "FieldRefused"
+    assert _TOKENS in harness.status("thief")["message"]
 
 
-async def test_ephemeral_container_that_names_a_token_secret_is_rejected(world: World) -> None:
-    await world.start_running()
+async def test_ephemeral_container_that_names_a_token_secret_is_rejected(
+    harness: EngineHarness,
+) -> None:
+    await harness.start_running()
     debug: Object = {"name": "debug", "image": "i", "envFrom": [{"secretRef": {"name": _TOKENS}}]}
-    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debug]}}, "default")
-    told = await world.events_with_reason("UpdateRefused")
-    await world.settle()
+    harness.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debug]}}, "default")
+    told = await harness.events_with_reason("UpdateRefused")
+    await harness.settle()
     assert _TOKENS in told[0]["message"]
-    assert "ephemeralContainers" not in (world.remote_pod() or {})["spec"]
-    assert world.status()["phase"] == "Running"
+    assert "ephemeralContainers" not in (harness.remote_pod() or {})["spec"]
+    assert harness.status()["phase"] == "Running"
 
 
 @pytest.mark.parametrize("use", ["secret/theirs", "cm/theirs"])
-async def test_required_reference_to_an_unmanaged_object_is_blocked(world: World, use: str) -> None:
-    await made(world)
+async def test_required_reference_to_an_unmanaged_object_is_blocked(
+    harness: EngineHarness, use: str
+) -> None:
+    await made(harness)
     make, resource = (secret, SECRETS) if use.startswith("secret") else (config_map, CONFIG_MAPS)
-    theirs = world.remote.put(make("theirs", THERE, data={"k": "dGhlaXJz"}))
-    world.pod(uses=[use])
-    await world.settle(waiting=True)
-    assert world.remote_pod() is None
-    assert world.status()["reason"] == "RemoteClash"
-    assert world.remote.get(resource, "theirs", THERE) == theirs
-    world.remote.remove(resource, "theirs", THERE)
-    await world.settle()
-    assert world.remote_pod()
+    theirs = harness.remote.put(make("theirs", REMOTE_NAMESPACE, data={"k": "dGhlaXJz"}))
+    harness.pod(uses=[use])
+    await harness.settle(waiting=True)
+    assert harness.remote_pod() is None
+    assert harness.status()["reason"] == "RemoteClash"
+    assert harness.remote.get(resource, "theirs", REMOTE_NAMESPACE) == theirs
+    harness.remote.remove(resource, "theirs", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.remote_pod()
 
 
-async def test_optional_reference_to_an_unmanaged_secret_is_dropped(world: World) -> None:
-    await made(world)
-    world.remote.put(secret("theirs", THERE))
+async def test_optional_reference_to_an_unmanaged_secret_is_dropped(harness: EngineHarness) -> None:
+    await made(harness)
+    harness.remote.put(secret("theirs", REMOTE_NAMESPACE))
     volumes: list[Object] = [
         {"name": "v", "secret": {"secretName": "theirs", "optional": True}},
         {
@@ -87,63 +93,63 @@ async def test_optional_reference_to_an_unmanaged_secret_is_dropped(world: World
     container: Object = {"name": "main", "image": "i", "env": _optional("theirs")}
     container["envFrom"] = [{"secretRef": {"name": "theirs", "optional": True}}]
     pull = [{"name": "theirs"}]
-    world.pod(volumes=volumes, containers=[container], imagePullSecrets=pull)
-    await world.settle()
-    spec = (world.remote_pod() or {})["spec"]
+    harness.pod(volumes=volumes, containers=[container], imagePullSecrets=pull)
+    await harness.settle()
+    spec = (harness.remote_pod() or {})["spec"]
     assert "theirs" not in str(spec)
     assert spec["volumes"][0] == {"name": "v", "emptyDir": {}}
-    assert "spec.volumes[v]" in (await world.events_with_reason("FieldDropped"))[0]["message"]
+    assert "spec.volumes[v]" in (await harness.events_with_reason("FieldDropped"))[0]["message"]
 
 
-async def test_optional_reference_to_nothing_stays(world: World) -> None:
+async def test_optional_reference_to_nothing_stays(harness: EngineHarness) -> None:
     """As under a kubelet, which reads the object when it appears."""
-    await made(world)
-    world.pod(volumes=[{"name": "v", "secret": {"secretName": "later", "optional": True}}])
-    await world.settle()
-    assert (world.remote_pod() or {})["spec"]["volumes"][0]["secret"]["secretName"] == "later"
-    world.home.put(secret("later"))
-    await world.settle()
-    assert world.secret("later")
+    await made(harness)
+    harness.pod(volumes=[{"name": "v", "secret": {"secretName": "later", "optional": True}}])
+    await harness.settle()
+    assert (harness.remote_pod() or {})["spec"]["volumes"][0]["secret"]["secretName"] == "later"
+    harness.home.put(secret("later"))
+    await harness.settle()
+    assert harness.secret("later")
 
 
 async def test_pod_in_a_shared_namespace_waits_until_home_has_what_it_requires(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
     """Whoever writes in the namespace could create the object once the pod is there."""
-    hand_over(world)
-    await world.start()
-    world.pod(uses=["secret/later"])
-    await world.settle(waiting=True)
-    assert world.remote_pod() is None
-    assert world.status()["reason"] == "ReferenceMissing"
-    world.home.put(secret("later"))
-    await world.settle()
-    assert world.remote_pod()
-    assert world.secret("later")
+    hand_over(harness)
+    await harness.start()
+    harness.pod(uses=["secret/later"])
+    await harness.settle(waiting=True)
+    assert harness.remote_pod() is None
+    assert harness.status()["reason"] == "ReferenceMissing"
+    harness.home.put(secret("later"))
+    await harness.settle()
+    assert harness.remote_pod()
+    assert harness.secret("later")
 
 
 async def test_pod_in_a_shared_namespace_is_created_without_optional_references(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
-    hand_over(world)
-    await world.start()
-    world.pod(containers=[{"name": "main", "image": "i", "env": _optional("later")}])
-    await world.settle()
-    assert "later" not in str((world.remote_pod() or {})["spec"])
+    hand_over(harness)
+    await harness.start()
+    harness.pod(containers=[{"name": "main", "image": "i", "env": _optional("later")}])
+    await harness.settle()
+    assert "later" not in str((harness.remote_pod() or {})["spec"])
 
 
 async def test_copy_in_a_shared_namespace_outlives_its_original_while_a_pod_uses_it(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
     """Otherwise an unmanaged Secret could take its name, and the running pod would read it."""
-    hand_over(world)
-    world.home.put(secret("key"))
-    await world.start_running(uses=["secret/key"])
-    world.home.remove(SECRETS, "key", "default")
-    await world.settle()
-    assert world.secret()
-    world.home.delete(PODS, "a", "default")
-    await world.settle()
-    world.remote.remove(PODS, "a", THERE)
-    await world.settle()
-    assert world.secret() is None
+    hand_over(harness)
+    harness.home.put(secret("key"))
+    await harness.start_running(uses=["secret/key"])
+    harness.home.remove(SECRETS, "key", "default")
+    await harness.settle()
+    assert harness.secret()
+    harness.home.delete(PODS, "a", "default")
+    await harness.settle()
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.secret() is None

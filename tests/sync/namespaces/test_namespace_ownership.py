@@ -13,8 +13,8 @@ from sync.kube.resources import NAMESPACES, SECRETS, Object
 from sync.namespaces.namespace_ownership import OwnershipEntries
 from tests.fakeapi import Fault
 from tests.objects import secret
-from tests.sync.records import MemoryRecord
-from tests.sync.world import IDENTITY, NODE, THERE, World
+from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
+from tests.sync.memory_ownership_record import MemoryRecord
 from translators.identity import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
@@ -25,36 +25,36 @@ from translators.objects import HomeNamespace
 
 
 @pytest.fixture
-def strict(world: World) -> World:
+def strict(harness: EngineHarness) -> EngineHarness:
     """Home accepts no namespace that others made, and has never had the node."""
-    world.identity = replace(IDENTITY, accepted_namespaces=())
-    world.record = MemoryRecord(fresh=True)
-    return world
+    harness.identity = replace(IDENTITY, accepted_namespaces=())
+    harness.record = MemoryRecord(fresh=True)
+    return harness
 
 
-def squatted(world: World, **annotations: str) -> Object:
+def squatted(harness: EngineHarness, **annotations: str) -> Object:
     """A namespace that somebody made in the remote with all that the bridge would write on it."""
     meta: Object = {
-        "name": THERE,
-        "labels": owner_labels(world.identity),
+        "name": REMOTE_NAMESPACE,
+        "labels": owner_labels(harness.identity),
         "annotations": {ANNOTATION_HOME_NAMESPACE: "default", **annotations},
     }
-    return world.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    return harness.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 
-def forged(world: World, made: Object) -> Object:
+def forged(harness: EngineHarness, made: Object) -> Object:
     """An object in it with the labels and annotations of a copy."""
     meta = {**made["metadata"], "uid": "home-uid"}
     return {
         **made,
-        "metadata": remote_metadata({**made, "metadata": meta}, world.identity),
+        "metadata": remote_metadata({**made, "metadata": meta}, harness.identity),
     }
 
 
 # -- somebody else's ------------------------------------------------------------------------
 
 
-async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: World) -> None:
+async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
     strict.policy = replace(strict.policy, service_accounts="home")
     strict.home.put(secret("key", data={"k": "c2VjcmV0"}))
     await strict.start()
@@ -68,7 +68,7 @@ async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: Worl
     assert strict.status()["reason"] == "RemoteClash"
     assert "--accept-namespaces default-h" in strict.status()["message"]
     assert strict.remote.writes() == []
-    assert strict.remote.get(SECRETS, "key", THERE) == bait
+    assert strict.remote.get(SECRETS, "key", REMOTE_NAMESPACE) == bait
 
     await strict.stop()
     strict.identity = replace(IDENTITY, accepted_namespaces=("default-*",))
@@ -77,8 +77,8 @@ async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: Worl
     assert strict.remote_pod()
 
 
-async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> None:
-    meta: Object = {"name": THERE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
+async def test_granted_namespace_waits_for_acceptance_by_home(strict: EngineHarness) -> None:
+    meta: Object = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     strict.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await strict.start()
     strict.pod()
@@ -88,33 +88,35 @@ async def test_granted_namespace_waits_for_acceptance_by_home(strict: World) -> 
     assert strict.remote_pod() is None
 
 
-async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(strict: World) -> None:
+async def test_a_quota_in_a_namespace_with_forged_labels_is_not_counted(
+    strict: EngineHarness,
+) -> None:
     await strict.start()
     squatted(strict)
-    quota: Object = {"name": "q", "namespace": THERE}
+    quota: Object = {"name": "q", "namespace": REMOTE_NAMESPACE}
     hard = {"spec": {"hard": {"pods": "0"}}, "status": {"hard": {"pods": "0"}}}
     strict.remote.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": quota, **hard})
     await strict.settle()
     assert strict.engine.capacity.current().exhausted is None
 
 
-async def test_namespace_with_forged_labels_is_never_deleted(strict: World) -> None:
+async def test_namespace_with_forged_labels_is_never_deleted(strict: EngineHarness) -> None:
     strict.namespace_linger = 0.01
     await strict.start()
     theirs = squatted(strict)
     await strict.settle()
     await asyncio.sleep(0.1)
-    assert strict.remote.get(NAMESPACES, THERE) == theirs
+    assert strict.remote.get(NAMESPACES, REMOTE_NAMESPACE) == theirs
 
 
-async def test_replaced_namespace_is_not_owned(strict: World) -> None:
+async def test_replaced_namespace_is_not_owned(strict: EngineHarness) -> None:
     """Ours was deleted, and somebody copied all that it had, the nonce too."""
     await strict.start()
     strict.pod()
     await strict.settle()
-    ours = strict.remote.get(NAMESPACES, THERE)
+    ours = strict.remote.get(NAMESPACES, REMOTE_NAMESPACE)
     await strict.stop()
-    strict.remote.remove(NAMESPACES, THERE)
+    strict.remote.remove(NAMESPACES, REMOTE_NAMESPACE)
     squatted(strict, **ours["metadata"]["annotations"])
     await strict.start(settle=False)
     strict.pod("b")
@@ -125,7 +127,7 @@ async def test_replaced_namespace_is_not_owned(strict: World) -> None:
 # -- ours -----------------------------------------------------------------------------------
 
 
-async def test_ownership_survives_a_restart(strict: World) -> None:
+async def test_ownership_survives_a_restart(strict: EngineHarness) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -138,7 +140,7 @@ async def test_ownership_survives_a_restart(strict: World) -> None:
 
 
 async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
-    strict: World,
+    strict: EngineHarness,
 ) -> None:
     class Killed(MemoryRecord):
         async def write(self, entries: Any) -> None:
@@ -149,7 +151,7 @@ async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
     record = strict.record = Killed(fresh=True)
     await strict.start()
     strict.pod()
-    await strict.remote.until(lambda: strict.remote.find(NAMESPACES, THERE))
+    await strict.remote.until(lambda: strict.remote.find(NAMESPACES, REMOTE_NAMESPACE))
     await strict.stop()
     assert all(it.startswith("+") for it in record.own or ["+"])
     strict.record = MemoryRecord()
@@ -161,7 +163,7 @@ async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
     assert all(not it.startswith("+") for it in strict.record.own or ())
 
 
-async def test_a_namespace_whose_answer_was_lost_is_ours(strict: World) -> None:
+async def test_a_namespace_whose_answer_was_lost_is_ours(strict: EngineHarness) -> None:
     strict.remote.fail(Fault("POST", "/api/v1/namespaces", drop="after", times=1))
     await strict.start()
     strict.pod()
@@ -170,7 +172,7 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(strict: World) -> None:
 
 
 async def test_namespaces_without_a_record_are_adopted_once_and_logged(
-    strict: World, caplog: pytest.LogCaptureFixture
+    strict: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As after an upgrade from a version that recorded nothing."""
     strict.record = MemoryRecord()
@@ -179,7 +181,7 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     strict.pod()
     await strict.settle()
     assert strict.remote_pod()
-    assert [it.message for it in caplog.records if THERE in it.message]
+    assert [it.message for it in caplog.records if REMOTE_NAMESPACE in it.message]
     await strict.stop()
     caplog.clear()
     await strict.start()
@@ -192,7 +194,7 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     await strict.events_with_reason("RemoteClash")
 
 
-async def test_namespaces_of_a_new_node_are_not_adopted(strict: World) -> None:
+async def test_namespaces_of_a_new_node_are_not_adopted(strict: EngineHarness) -> None:
     squatted(strict)
     await strict.start()
     strict.pod()
@@ -201,7 +203,7 @@ async def test_namespaces_of_a_new_node_are_not_adopted(strict: World) -> None:
 
 
 async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
-    strict: World,
+    strict: EngineHarness,
 ) -> None:
     other = MemoryRecord(fresh=True)
     strict.record, mine = other, strict.record
@@ -228,7 +230,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
 
 
 async def test_record_is_written_only_for_new_namespaces(
-    strict: World,
+    strict: EngineHarness,
 ) -> None:
     await strict.start()
     await strict.remote.until(lambda: strict.record.writes == 1)
@@ -247,7 +249,7 @@ async def test_record_is_written_only_for_new_namespaces(
     assert strict.record.writes == before
 
 
-async def test_deleted_record_is_restored_from_memory(strict: World) -> None:
+async def test_deleted_record_is_restored_from_memory(strict: EngineHarness) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -258,18 +260,20 @@ async def test_deleted_record_is_restored_from_memory(strict: World) -> None:
     assert before < (strict.record.own or frozenset())
 
 
-async def test_deleted_namespace_leaves_the_record(strict: World) -> None:
+async def test_deleted_namespace_leaves_the_record(strict: EngineHarness) -> None:
     await strict.start()
     strict.pod()
     await strict.settle()
     before = strict.record.own or frozenset()
-    strict.remote.remove(NAMESPACES, THERE)
+    strict.remote.remove(NAMESPACES, REMOTE_NAMESPACE)
     await strict.settle()
     await strict.engine._namespaces.ensure(HomeNamespace("another"))
     assert before.isdisjoint(strict.record.own or ())
 
 
-async def test_unreadable_record_is_retried(strict: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreadable_record_is_retried(
+    strict: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sync.namespaces.namespace_ownership.RETRY_SECONDS", 0.01)
     failures = 3
 
@@ -288,7 +292,7 @@ async def test_unreadable_record_is_retried(strict: World, monkeypatch: pytest.M
 
 
 async def test_entry_without_a_namespace_stays_until_the_stale_time(
-    strict: World, monkeypatch: pytest.MonkeyPatch
+    strict: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bridge that takes over can see the last namespaces of the one before a moment later."""
     strict.record.own = frozenset({"0123456789abcdef", "+0123456789abcdef"})

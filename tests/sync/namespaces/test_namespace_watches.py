@@ -23,7 +23,7 @@ from sync.namespaces.namespace_watches import NamespaceWatches
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, secret
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.objects import HomeNamespace, name_of
 
 DEFAULT = HomeNamespace("default")
@@ -147,15 +147,15 @@ async def test_cancellation_ends_all_watches_and_timers(
 # -- in the engine -------------------------------------------------------------------------
 
 
-async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) -> None:
-    world.home.put(config_map("conf", "empty"))
-    world.home.put(secret("key", "empty"))
-    await world.start()
-    world.pod(uses=["cm/conf", "secret/key"])
-    await world.settle()
-    world.home.put(config_map("conf2", "empty"))
-    await world.settle()
-    paths = {entry.path for entry in world.home.requests("GET")}
+async def test_namespaces_without_pods_on_the_node_are_not_read(harness: EngineHarness) -> None:
+    harness.home.put(config_map("conf", "empty"))
+    harness.home.put(secret("key", "empty"))
+    await harness.start()
+    harness.pod(uses=["cm/conf", "secret/key"])
+    await harness.settle()
+    harness.home.put(config_map("conf2", "empty"))
+    await harness.settle()
+    paths = {entry.path for entry in harness.home.requests("GET")}
     assert paths == {
         "/api/v1/pods",
         "/api/v1/namespaces/default/configmaps",
@@ -167,19 +167,19 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(world: World) ->
 
 
 async def test_namespace_is_not_watched_after_its_last_pod_and_the_linger(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
-    world.home.put(config_map("conf"))
-    await world.start()
-    world.engine._home_watches._linger = LINGER
-    world.pod(uses=["cm/conf"])
-    await world.settle()
-    world.home.delete(PODS, "a", "default", grace_seconds=0)
-    await world.settle()
-    assert world.config_map() is None
-    await world.home.until(lambda: not world.home.open_watches(SECRETS))
-    world.pod(uses=["cm/conf"])
-    await world.settle()
-    assert world.config_map()
-    assert world.remote.find(PODS, "a", THERE)
+    harness.home.put(config_map("conf"))
+    await harness.start()
+    harness.engine._home_watches._linger = LINGER
+    harness.pod(uses=["cm/conf"])
+    await harness.settle()
+    harness.home.delete(PODS, "a", "default", grace_seconds=0)
+    await harness.settle()
+    assert harness.config_map() is None
+    await harness.home.until(lambda: not harness.home.open_watches(SECRETS))
+    harness.pod(uses=["cm/conf"])
+    await harness.settle()
+    assert harness.config_map()
+    assert harness.remote.find(PODS, "a", REMOTE_NAMESPACE)
     assert watches_module.LINGER > LINGER

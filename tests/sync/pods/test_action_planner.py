@@ -21,7 +21,7 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from tests.sync.podstates import NOW, POLICY, PREVIOUS_UID, RECENTLY, REMOTE_UID, home, remote
+from tests.sync.pod_states import NOW, POLICY, PREVIOUS_UID, RECENTLY, REMOTE_UID, home, remote
 from translators.objects import Object
 
 

@@ -10,137 +10,145 @@ from sync.kube.resources import NODES, PODS
 from tests import objects
 from tests.fakeapi import Fault
 from tests.objects import pod
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.identity import LABEL_HOME, has_home_uid, remote_metadata
 
 
-def conditions(world: World) -> dict[str, str]:
+def conditions(harness: EngineHarness) -> dict[str, str]:
     """The home pod's conditions."""
-    return {c["type"]: c["status"] for c in world.status()["conditions"]}
+    return {c["type"]: c["status"] for c in harness.status()["conditions"]}
 
 
 @pytest.mark.parametrize(("code", "reason"), [(403, "RemoteForbidden"), (500, "RemoteServerError")])
 @pytest.mark.parametrize("graceful", [True, False])
 async def test_pod_that_ran_and_cannot_be_created_again_is_not_ready_and_has_no_address(
-    world: World, code: int, reason: str, graceful: bool, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, code: int, reason: str, graceful: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
-    await world.start_running()
-    assert world.status()["podIP"]
-    fault = world.remote.fail(
+    await harness.start_running()
+    assert harness.status()["podIP"]
+    fault = harness.remote.fail(
         Fault("POST", "*/pods", code=code, message='webhook "x.example.com" denied', times=None)
     )
     if graceful:
-        world.remote.delete(PODS, "a", THERE, grace_seconds=1)
-        await world.settle()
-    world.remote.remove(PODS, "a", THERE)
-    await world.remote.until(lambda: fault.hits >= 4)
+        harness.remote.delete(PODS, "a", REMOTE_NAMESPACE, grace_seconds=1)
+        await harness.settle()
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.remote.until(lambda: fault.hits >= 4)
 
-    status = world.status()
+    status = harness.status()
     assert (status["phase"], status["reason"]) == ("Pending", reason)
     assert 'webhook "x.example.com" denied' in status["message"]
-    assert conditions(world)["Ready"] == "False"
+    assert conditions(harness)["Ready"] == "False"
     assert not {"podIP", "podIPs"} & status.keys()
     (container,) = status["containerStatuses"]
     assert container["state"] == {"waiting": {"reason": "ContainerCreating"}}
     assert not container["ready"]
-    assert len(await world.events_with_reason(reason)) == 1
+    assert len(await harness.events_with_reason(reason)) == 1
 
-    world.remote.heal()
-    await world.settle()
-    world.runs()
-    await world.settle()
-    assert "reason" not in world.status()
-    assert conditions(world)["Ready"] == "True"
-    assert world.status()["podIP"]
+    harness.remote.heal()
+    await harness.settle()
+    harness.report_running()
+    await harness.settle()
+    assert "reason" not in harness.status()
+    assert conditions(harness)["Ready"] == "True"
+    assert harness.status()["podIP"]
 
 
-async def test_pod_that_ran_is_not_ready_before_its_creation_is_answered(world: World) -> None:
-    await world.start_running()
-    world.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
-    world.remote.remove(PODS, "a", THERE)
-    await world.home.until(lambda: conditions(world)["Ready"] == "False")
-    assert "podIP" not in world.status()
+async def test_pod_that_ran_is_not_ready_before_its_creation_is_answered(
+    harness: EngineHarness,
+) -> None:
+    await harness.start_running()
+    harness.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.home.until(lambda: conditions(harness)["Ready"] == "False")
+    assert "podIP" not in harness.status()
 
 
 async def test_server_error_is_reported_from_the_second_on_and_its_event_is_not_repeated(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages may differ each time: the status follows, the Event does not."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
-    await world.start()
+    await harness.start()
     for number in range(4):
-        world.remote.fail(Fault("POST", "*/pods", code=500, message=f"attempt {number} failed"))
-    world.remote.fail(Fault("POST", "*/pods", code=503, message="no endpoints", times=None))
-    world.pod()
-    await world.home.until(lambda: "no endpoints" in world.status().get("message", ""))
-    (event,) = await world.events_with_reason("RemoteServerError")
+        harness.remote.fail(Fault("POST", "*/pods", code=500, message=f"attempt {number} failed"))
+    harness.remote.fail(Fault("POST", "*/pods", code=503, message="no endpoints", times=None))
+    harness.pod()
+    await harness.home.until(lambda: "no endpoints" in harness.status().get("message", ""))
+    (event,) = await harness.events_with_reason("RemoteServerError")
     assert event["message"].startswith("remote: creating the pod failed: attempt ")
     assert event["count"] == 1
-    assert conditions(world) == {"cluster-bridge.io/Accepted": "False"}
+    assert conditions(harness) == {"cluster-bridge.io/Accepted": "False"}
 
 
 async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A StatefulSet's, which was force-deleted at home: the other bridge deletes the remote pod."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_FIRST", 60.0)
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 60.0)
-    await world.start()
-    namespace = {"labels": {LABEL_HOME: world.identity.home_id}}
-    world.remote.put(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": THERE, **namespace}}
+    await harness.start()
+    namespace = {"labels": {LABEL_HOME: harness.identity.home_id}}
+    harness.remote.put(
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": REMOTE_NAMESPACE, **namespace},
+        }
     )
-    former = pod("a", THERE)
+    former = pod("a", REMOTE_NAMESPACE)
     former["metadata"] |= remote_metadata(
         pod("a") | {"metadata": {"name": "a", "namespace": "default", "uid": "former"}},
-        replace(world.identity, node="other"),
+        replace(harness.identity, node="other"),
     )
-    former["metadata"] |= {"name": "a", "namespace": THERE}
-    world.remote.put(former)
-    world.pod()
-    (event,) = await world.events_with_reason("RemotePodTerminating")
+    former["metadata"] |= {"name": "a", "namespace": REMOTE_NAMESPACE}
+    harness.remote.put(former)
+    harness.pod()
+    (event,) = await harness.events_with_reason("RemotePodTerminating")
     assert "of virtual node other" in event["message"]
-    await world.settle(waiting=True)
-    assert world.status()["reason"] == "RemotePodTerminating"
+    await harness.settle(waiting=True)
+    assert harness.status()["reason"] == "RemotePodTerminating"
 
-    world.remote.remove(PODS, "a", THERE)
-    await world.remote.until(
-        lambda: has_home_uid(world.remote_pod() or {}, world.home_pod()["metadata"]["uid"])
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.remote.until(
+        lambda: has_home_uid(harness.remote_pod() or {}, harness.home_pod()["metadata"]["uid"])
     )
 
 
 # -- admission -----------------------------------------------------------------------------
 
 
-async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(world: World) -> None:
-    await world.start()
-    node = world.home.put(objects.node("virtual"))
-    world.engine.pods.admission.cached_node = lambda: node
-    world.pod(nodeSelector={"zone": "a"})
-    await world.settle()
-    assert (world.status()["phase"], world.status()["reason"]) == ("Failed", "NodeAffinity")
-    assert world.remote_pod() is None
+async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(
+    harness: EngineHarness,
+) -> None:
+    await harness.start()
+    node = harness.home.put(objects.node("virtual"))
+    harness.engine.pods.admission.cached_node = lambda: node
+    harness.pod(nodeSelector={"zone": "a"})
+    await harness.settle()
+    assert (harness.status()["phase"], harness.status()["reason"]) == ("Failed", "NodeAffinity")
+    assert harness.remote_pod() is None
 
 
-async def test_label_added_just_before_the_pod_counts(world: World) -> None:
+async def test_label_added_just_before_the_pod_counts(harness: EngineHarness) -> None:
     """The cache of the Node lags behind that of the pods."""
-    await world.start()
-    stale = world.home.put(objects.node("virtual"))
-    world.engine.pods.admission.cached_node = lambda: stale
-    world.home.update(NODES, "virtual", {"metadata": {"labels": {"zone": "a"}}})
-    world.pod(nodeSelector={"zone": "a"})
-    await world.settle()
-    assert world.remote_pod() is not None
+    await harness.start()
+    stale = harness.home.put(objects.node("virtual"))
+    harness.engine.pods.admission.cached_node = lambda: stale
+    harness.home.update(NODES, "virtual", {"metadata": {"labels": {"zone": "a"}}})
+    harness.pod(nodeSelector={"zone": "a"})
+    await harness.settle()
+    assert harness.remote_pod() is not None
 
 
 @pytest.mark.parametrize("code", [403, 500])
-async def test_deadline_of_a_blocked_pod_passes(world: World, code: int) -> None:
-    fault = world.remote.fail(Fault("POST", "*/pods", code=code, times=None))
-    await world.start()
-    world.pod(activeDeadlineSeconds=60)
-    await world.remote.until(lambda: fault.hits >= 3)
-    world.now = "2030-01-01T00:02:00Z"
-    await world.home.until(lambda: world.status().get("phase") == "Failed")
-    assert world.status()["reason"] == "DeadlineExceeded"
-    assert len(await world.events_with_reason("DeadlineExceeded")) == 1
+async def test_deadline_of_a_blocked_pod_passes(harness: EngineHarness, code: int) -> None:
+    fault = harness.remote.fail(Fault("POST", "*/pods", code=code, times=None))
+    await harness.start()
+    harness.pod(activeDeadlineSeconds=60)
+    await harness.remote.until(lambda: fault.hits >= 3)
+    harness.now = "2030-01-01T00:02:00Z"
+    await harness.home.until(lambda: harness.status().get("phase") == "Failed")
+    assert harness.status()["reason"] == "DeadlineExceeded"
+    assert len(await harness.events_with_reason("DeadlineExceeded")) == 1

@@ -16,7 +16,7 @@ from sync.pods.service_account_tokens import TokenController
 from tests.fakeapi import Fault
 from tests.fakeapi.tokens import PREFIX
 from tests.objects import config_map, secret, service_account
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.identity import origin_of
 from translators.objects import Object
 from translators.pods import service_accounts
@@ -26,35 +26,35 @@ CA = "home's CA"
 
 
 @pytest.fixture
-def asking(world: World) -> World:
+def asking(harness: EngineHarness) -> EngineHarness:
     """A world whose pods have tokens of home's default account."""
-    world.policy = replace(world.policy, service_accounts="home")
-    world.home.put(service_account("default"))
-    world.home.put(config_map("kube-root-ca.crt", data={"ca.crt": CA}))
-    return world
+    harness.policy = replace(harness.policy, service_accounts="home")
+    harness.home.put(service_account("default"))
+    harness.home.put(config_map("kube-root-ca.crt", data={"ca.crt": CA}))
+    return harness
 
 
-def tokens(world: World) -> Object:
+def tokens(harness: EngineHarness) -> Object:
     """The one Secret with tokens."""
-    [found] = _all(world)
+    [found] = _all(harness)
     return found
 
 
-def _all(world: World) -> list[Object]:
-    found = world.remote.objects(SECRETS, THERE)
+def _all(harness: EngineHarness) -> list[Object]:
+    found = harness.remote.objects(SECRETS, REMOTE_NAMESPACE)
     return [it for it in found if service_accounts.pod_of_token_secret(it)]
 
 
-def texts(world: World) -> list[str]:
-    data = tokens(world)["data"]
+def texts(harness: EngineHarness) -> list[str]:
+    data = tokens(harness)["data"]
     return sorted(base64.b64decode(text).decode() for text in data.values())
 
 
-async def test_secret_exists_before_the_pod(asking: World) -> None:
+async def test_secret_exists_before_the_pod(asking: EngineHarness) -> None:
     await asking.start()
     home = asking.pod()
     await asking.settle()
-    [made, pod] = [it.path for it in asking.remote.writes(f"*/{THERE}/*")]
+    [made, pod] = [it.path for it in asking.remote.writes(f"*/{REMOTE_NAMESPACE}/*")]
     assert (made.rpartition("/")[2], pod.rpartition("/")[2]) == ("secrets", "pods")
     [request] = asking.home.requests("POST", REQUESTS)
     uid = home["metadata"]["uid"]
@@ -76,7 +76,7 @@ async def test_secret_exists_before_the_pod(asking: World) -> None:
     assert origin_of(tokens(asking)) is None
 
 
-async def test_one_request_for_each_audience_and_lifetime(asking: World) -> None:
+async def test_one_request_for_each_audience_and_lifetime(asking: EngineHarness) -> None:
     def volume(name: str, **source: object) -> Object:
         token = {"path": "token", **source}
         return {"name": name, "projected": {"sources": [{"serviceAccountToken": token}]}}
@@ -94,7 +94,7 @@ async def test_one_request_for_each_audience_and_lifetime(asking: World) -> None
     assert len(texts(asking)) == 2
 
 
-async def test_a_pod_without_a_token_costs_nothing(asking: World) -> None:
+async def test_a_pod_without_a_token_costs_nothing(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod(automountServiceAccountToken=False)
     await asking.settle()
@@ -103,11 +103,11 @@ async def test_a_pod_without_a_token_costs_nothing(asking: World) -> None:
     assert _all(asking) == []
 
 
-async def test_a_restart_writes_nothing_until_a_token_is_due(asking: World) -> None:
+async def test_a_restart_writes_nothing_until_a_token_is_due(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     before = texts(asking)
     asking.now = "2030-01-01T00:40:00Z"  # two thirds of its life
@@ -129,7 +129,7 @@ async def test_a_restart_writes_nothing_until_a_token_is_due(asking: World) -> N
 
 
 async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
-    asking: World,
+    asking: EngineHarness,
 ) -> None:
     await asking.start()
     asking.pod()
@@ -144,14 +144,14 @@ async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
 
 @pytest.mark.parametrize("now", ["2030-01-01T05:00:00Z", "2029-12-31T19:00:00Z"])
 async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
-    asking: World, now: str
+    asking: EngineHarness, now: str
 ) -> None:
     asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
     asking.now = now
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     assert len(asking.home.requests("POST", REQUESTS)) == 1
     [[renew, expires]] = json.loads(
@@ -168,7 +168,7 @@ async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
     assert asking.writes() == []
 
 
-async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
+async def test_token_is_requested_once_a_minute_at_most(asking: EngineHarness) -> None:
     """A home whose tokens have ended before they come, by its own clock."""
     asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
 
@@ -180,7 +180,7 @@ async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     asking.home.update(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default")
     await asking.settle()
@@ -190,7 +190,7 @@ async def test_token_is_requested_once_a_minute_at_most(asking: World) -> None:
     assert timer.when() - asyncio.get_running_loop().time() > 50
 
 
-async def test_ca_follows_home(asking: World) -> None:
+async def test_ca_follows_home(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -201,54 +201,54 @@ async def test_ca_follows_home(asking: World) -> None:
     assert asking.home.requests("POST", REQUESTS) == []
 
 
-async def test_secret_is_deleted_after_the_pod(asking: World) -> None:
+async def test_secret_is_deleted_after_the_pod(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     asking.home.delete(PODS, "a", "default")
     await asking.settle()
     assert _all(asking)
-    asking.remote.remove(PODS, "a", THERE)
+    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await asking.settle()
     assert _all(asking) == []
 
 
-async def test_pod_lost_while_unwatched_leaves_no_secret(asking: World) -> None:
+async def test_pod_lost_while_unwatched_leaves_no_secret(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
     await asking.stop()
     asking.home.remove(PODS, "a", "default")
-    asking.remote.remove(PODS, "a", THERE)
+    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await asking.start()
     assert _all(asking) == []
 
 
-async def test_recreated_pod_keeps_its_secret(asking: World) -> None:
+async def test_recreated_pod_keeps_its_secret(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     before = tokens(asking)
-    asking.remote.remove(PODS, "a", THERE)
+    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await asking.settle()
     assert asking.remote_pod() is not None
     assert tokens(asking)["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-async def test_deleted_secret_is_recreated(asking: World) -> None:
+async def test_deleted_secret_is_recreated(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.remote.remove(SECRETS, tokens(asking)["metadata"]["name"], THERE)
+    asking.remote.remove(SECRETS, tokens(asking)["metadata"]["name"], REMOTE_NAMESPACE)
     await asking.settle()
     assert len(texts(asking)) == 2
 
 
-async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: World) -> None:
+async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod(serviceAccountName="clerk")
     await asking.events_with_reason("TokenRefused")
@@ -260,11 +260,11 @@ async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: Wor
     await asking.remote.until(asking.remote_pod)
 
 
-async def test_failed_renewal_is_an_event_of_the_running_pod(asking: World) -> None:
+async def test_failed_renewal_is_an_event_of_the_running_pod(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     asking.home.fail(Fault("POST", REQUESTS, code=403, times=100))
     await asking.stop()
@@ -273,7 +273,7 @@ async def test_failed_renewal_is_an_event_of_the_running_pod(asking: World) -> N
     await asking.events_with_reason("TokenRefused")
 
 
-async def test_a_home_secret_of_that_name_is_not_copied(asking: World) -> None:
+async def test_a_home_secret_of_that_name_is_not_copied(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
@@ -285,11 +285,11 @@ async def test_a_home_secret_of_that_name_is_not_copied(asking: World) -> None:
     assert tokens(asking) == before
 
 
-async def test_under_another_policy_secrets_go_with_their_pods(asking: World) -> None:
+async def test_under_another_policy_secrets_go_with_their_pods(asking: EngineHarness) -> None:
     await asking.start()
     asking.pod()
     await asking.settle()
-    asking.runs()
+    asking.report_running()
     await asking.settle()
     asking.policy = replace(asking.policy, service_accounts="none")
     asking.now = "2030-01-02T00:00:00Z"
@@ -297,13 +297,13 @@ async def test_under_another_policy_secrets_go_with_their_pods(asking: World) ->
     assert asking.writes() == []
     asking.home.delete(PODS, "a", "default")
     await asking.settle()
-    asking.remote.remove(PODS, "a", THERE)
+    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await asking.settle()
     assert _all(asking) == []
 
 
 async def test_no_token_is_in_a_log_an_event_or_a_repr(
-    asking: World, caplog: pytest.LogCaptureFixture
+    asking: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     refused = asking.remote.fail(Fault("POST", "*/secrets", code=422, times=100))

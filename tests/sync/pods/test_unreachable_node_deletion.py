@@ -10,8 +10,8 @@ from sync.pods import unreachable_node_deletion
 from sync.pods.unreachable_node_deletion import NodeLossEvictions
 from tests import objects
 from tests.fakeapi import Fault
-from tests.sync.podstates import remote
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
+from tests.sync.pod_states import remote
 from translators.objects import Object, is_deleting
 
 _KEY = Key("shop", "web")
@@ -31,92 +31,94 @@ def node(status: str) -> Object:
     }
 
 
-def reports(world: World, status: str) -> None:
+def reports(harness: EngineHarness, status: str) -> None:
     """The remote's node lifecycle controller, or its kubelet."""
-    world.remote.update(NODES, "worker", node(status))
+    harness.remote.update(NODES, "worker", node(status))
 
 
-async def deleted_in_the_remote(world: World, *, ready: str) -> None:
+async def deleted_in_the_remote(harness: EngineHarness, *, ready: str) -> None:
     """A running pod is deleted in the remote while its node is in that state."""
-    await world.start_running()
-    reports(world, ready)
-    world.remote.delete(PODS, "a", THERE, grace_seconds=1)
-    await world.settle()
+    await harness.start_running()
+    reports(harness, ready)
+    harness.remote.delete(PODS, "a", REMOTE_NAMESPACE, grace_seconds=1)
+    await harness.settle()
 
 
-def deletes(world: World) -> int:
+def deletes(harness: EngineHarness) -> int:
     """How many deletions the bridge has sent to home."""
-    return sum(entry.method == "DELETE" for entry in world.home.writes("*/pods/a"))
+    return sum(entry.method == "DELETE" for entry in harness.home.writes("*/pods/a"))
 
 
 async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_pod_ends(
-    world: World, short_wait: float
+    harness: EngineHarness, short_wait: float
 ) -> None:
-    await deleted_in_the_remote(world, ready="Unknown")
-    await world.home.until(lambda: is_deleting(world.home_pod()))
-    await world.settle()
-    assert world.home_pod()["metadata"]["deletionGracePeriodSeconds"] == 30
-    assert deletes(world) == 1
-    (event,) = await world.events_with_reason("RemoteNodeLost")
+    await deleted_in_the_remote(harness, ready="Unknown")
+    await harness.home.until(lambda: is_deleting(harness.home_pod()))
+    await harness.settle()
+    assert harness.home_pod()["metadata"]["deletionGracePeriodSeconds"] == 30
+    assert deletes(harness) == 1
+    (event,) = await harness.events_with_reason("RemoteNodeLost")
     assert "node worker" in event["message"]
 
-    world.remote.remove(PODS, "a", THERE)
-    await world.settle()
-    assert world.home.find(PODS, "a", "default") is None
-    assert world.remote_pod() is None
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.home.find(PODS, "a", "default") is None
+    assert harness.remote_pod() is None
 
 
 async def test_pod_on_a_ready_node_is_never_deleted_at_home(
-    world: World, short_wait: float
+    harness: EngineHarness, short_wait: float
 ) -> None:
-    await deleted_in_the_remote(world, ready="True")
+    await deleted_in_the_remote(harness, ready="True")
     assert unreachable_node_deletion.WAIT < 1
-    assert not world.engine.pods.controller.queue._later
-    world.remote.remove(PODS, "a", THERE)
-    await world.settle()
-    assert not is_deleting(world.home_pod())
-    assert world.remote_pod() is not None
+    assert not harness.engine.pods.controller.queue._later
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert not is_deleting(harness.home_pod())
+    assert harness.remote_pod() is not None
 
 
-async def test_node_lost_after_the_deletion_counts(world: World, short_wait: float) -> None:
-    await deleted_in_the_remote(world, ready="True")
-    reports(world, "Unknown")
-    await world.home.until(lambda: is_deleting(world.home_pod()))
+async def test_node_lost_after_the_deletion_counts(
+    harness: EngineHarness, short_wait: float
+) -> None:
+    await deleted_in_the_remote(harness, ready="True")
+    reports(harness, "Unknown")
+    await harness.home.until(lambda: is_deleting(harness.home_pod()))
 
 
 async def test_pod_is_recreated_in_place_if_its_node_comes_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.5)
-    await deleted_in_the_remote(world, ready="Unknown")
-    reports(world, "True")
-    world.remote.remove(PODS, "a", THERE)
-    await world.settle()
-    assert world.remote_pod() is not None
-    assert deletes(world) == 0
+    await deleted_in_the_remote(harness, ready="Unknown")
+    reports(harness, "True")
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await harness.settle()
+    assert harness.remote_pod() is not None
+    assert deletes(harness) == 0
 
 
 async def test_restarted_bridge_deletes_the_home_pod_of_a_lost_node(
-    world: World, short_wait: float
+    harness: EngineHarness, short_wait: float
 ) -> None:
-    await world.start_running()
-    await world.stop()
-    reports(world, "Unknown")
-    world.remote.delete(PODS, "a", THERE, grace_seconds=1)
-    await world.start()
-    await world.home.until(lambda: is_deleting(world.home_pod()))
+    await harness.start_running()
+    await harness.stop()
+    reports(harness, "Unknown")
+    harness.remote.delete(PODS, "a", REMOTE_NAMESPACE, grace_seconds=1)
+    await harness.start()
+    await harness.home.until(lambda: is_deleting(harness.home_pod()))
 
 
 async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
-    world: World, short_wait: float
+    harness: EngineHarness, short_wait: float
 ) -> None:
     """The watch lags: only the API server knows that the kubelet has confirmed the end."""
-    await deleted_in_the_remote(world, ready="Unknown")
-    world.remote.mute_watches()
-    world.remote.remove(PODS, "a", THERE)
-    asked = world.remote.fail(Fault("GET", "*/pods/a", code=404, times=None))
-    await world.remote.until(lambda: asked.hits)
-    assert deletes(world) == 0
+    await deleted_in_the_remote(harness, ready="Unknown")
+    harness.remote.mute_watches()
+    harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    asked = harness.remote.fail(Fault("GET", "*/pods/a", code=404, times=None))
+    await harness.remote.until(lambda: asked.hits)
+    assert deletes(harness) == 0
 
 
 def deletion(nodes: Store, **state: object) -> tuple[NodeLossEvictions, Object]:

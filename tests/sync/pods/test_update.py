@@ -7,7 +7,7 @@ import pytest
 from sync.kube.resources import EVENTS, PODS, PRIORITY_CLASSES, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map
-from tests.sync.world import THERE, World
+from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 
 _DEBUGGER = {
     "name": "debugger",
@@ -16,65 +16,65 @@ _DEBUGGER = {
 }
 
 
-async def _running(world: World, **spec: object) -> None:
-    await world.start()
-    world.pod(**spec)  # type: ignore[arg-type]
-    await world.settle()
-    world.runs()
-    await world.settle()
-    world.clear_logs()
+async def _running(harness: EngineHarness, **spec: object) -> None:
+    await harness.start()
+    harness.pod(**spec)  # type: ignore[arg-type]
+    await harness.settle()
+    harness.report_running()
+    await harness.settle()
+    harness.clear_logs()
 
 
-def _change(world: World, **container: object) -> None:
-    before = world.home_pod()["spec"]["containers"][0]
-    world.home.update(PODS, "a", {"spec": {"containers": [{**before, **container}]}}, "default")
+def _change(harness: EngineHarness, **container: object) -> None:
+    before = harness.home_pod()["spec"]["containers"][0]
+    harness.home.update(PODS, "a", {"spec": {"containers": [{**before, **container}]}}, "default")
 
 
-def _remote_writes(world: World) -> list[str]:
-    return [write for write in world.writes() if write.startswith("remote")]
+def _remote_writes(harness: EngineHarness) -> list[str]:
+    return [write for write in harness.writes() if write.startswith("remote")]
 
 
 # -- ephemeral containers ------------------------------------------------------------------
 
 
-async def test_ephemeral_container_is_added_after_its_references(world: World) -> None:
-    world.home.put(config_map("tools"))
-    await _running(world)
-    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
-    await world.settle()
-    pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
-    assert _remote_writes(world) == [
-        f"remote POST /api/v1/namespaces/{THERE}/configmaps",
+async def test_ephemeral_container_is_added_after_its_references(harness: EngineHarness) -> None:
+    harness.home.put(config_map("tools"))
+    await _running(harness)
+    harness.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
+    await harness.settle()
+    pods = f"remote PATCH /api/v1/namespaces/{REMOTE_NAMESPACE}/pods/a"
+    assert _remote_writes(harness) == [
+        f"remote POST /api/v1/namespaces/{REMOTE_NAMESPACE}/configmaps",
         f"{pods}/ephemeralcontainers",
     ]
-    remote = world.remote_pod()
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["ephemeralContainers"][0]["name"] == "debugger"
-    await world.restart()
-    assert world.writes() == []
+    await harness.restart()
+    assert harness.writes() == []
 
 
 async def test_fields_of_an_ephemeral_container_that_the_remote_drops_are_an_event(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
-    await _running(world)
+    await _running(harness)
 
     def drop(obj: Object) -> None:
         for container in obj.get("spec", {}).get("ephemeralContainers") or ():
             container.pop("securityContext", None)
 
-    world.remote.store.webhook = drop
+    harness.remote.store.webhook = drop
     debugger = {"name": "debugger", "image": "busybox:1", "securityContext": {"runAsUser": 7}}
-    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debugger]}}, "default")
-    (event,) = await world.events_with_reason("FieldDropped")
+    harness.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debugger]}}, "default")
+    (event,) = await harness.events_with_reason("FieldDropped")
     assert "spec.ephemeralContainers[debugger].securityContext" in event["message"]
 
 
-async def test_recreated_pod_gets_its_ephemeral_container(world: World) -> None:
-    world.pod()
-    world.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
-    await world.start()
-    remote = world.remote_pod()
+async def test_recreated_pod_gets_its_ephemeral_container(harness: EngineHarness) -> None:
+    harness.pod()
+    harness.home.update(PODS, "a", {"spec": {"ephemeralContainers": [_DEBUGGER]}}, "default")
+    await harness.start()
+    remote = harness.remote_pod()
     assert remote
     assert [it["name"] for it in remote["spec"]["ephemeralContainers"]] == ["debugger"]
 
@@ -82,18 +82,20 @@ async def test_recreated_pod_gets_its_ephemeral_container(world: World) -> None:
 # -- resize --------------------------------------------------------------------------------
 
 
-async def test_resize_uses_its_subresource_and_keeps_remote_defaults(world: World) -> None:
+async def test_resize_uses_its_subresource_and_keeps_remote_defaults(
+    harness: EngineHarness,
+) -> None:
     def limit_ranger(obj: Object) -> None:
         if obj["kind"] == "Pod":
             obj["spec"]["containers"][0]["resources"].setdefault("limits", {"memory": "1Gi"})
 
-    world.remote.store.webhook = limit_ranger
-    await _running(world)
-    _change(world, resources={"requests": {"cpu": "2"}})
-    await world.settle()
-    pods = f"remote PATCH /api/v1/namespaces/{THERE}/pods/a"
-    assert _remote_writes(world) == [f"{pods}/resize", pods], "which is recorded"
-    remote = world.remote_pod()
+    harness.remote.store.webhook = limit_ranger
+    await _running(harness)
+    _change(harness, resources={"requests": {"cpu": "2"}})
+    await harness.settle()
+    pods = f"remote PATCH /api/v1/namespaces/{REMOTE_NAMESPACE}/pods/a"
+    assert _remote_writes(harness) == [f"{pods}/resize", pods], "which is recorded"
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "2", "memory": "1Gi"},
@@ -101,12 +103,12 @@ async def test_resize_uses_its_subresource_and_keeps_remote_defaults(world: Worl
     }
 
 
-def _resizes(world: World) -> list[str]:
-    return [write for write in _remote_writes(world) if write.endswith("/resize")]
+def _resizes(harness: EngineHarness) -> list[str]:
+    return [write for write in _remote_writes(harness) if write.endswith("/resize")]
 
 
 async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
     """Neither after a restart, nor where the QoS class differs; home's own resize follows."""
 
@@ -115,50 +117,50 @@ async def test_requests_that_the_remotes_admission_changes_are_not_resized_back(
             amounts = {"cpu": "1", "memory": "1Gi"}
             obj["spec"]["containers"][0]["resources"] = {"requests": amounts, "limits": amounts}
 
-    world.remote.store.webhook = guaranteed
-    await world.start()
+    harness.remote.store.webhook = guaranteed
+    await harness.start()
     resources = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m"}}
-    world.pod(containers=[{"name": "main", "image": "busybox:1", "resources": resources}])
-    await world.settle()
-    world.remote.store.webhook = None
-    world.runs()
-    await world.settle()
-    await world.restart()
-    assert _remote_writes(world) == []
-    assert not [it for it in world.home.objects(EVENTS) if it["reason"] == "UpdateRefused"]
-    status = world.status()
-    assert status["observedGeneration"] == world.home_pod()["metadata"]["generation"]
-    _change(world, resources={"requests": {"cpu": "500m"}, "limits": {"cpu": "200m"}})
-    await world.settle()
-    remote = world.remote_pod()
+    harness.pod(containers=[{"name": "main", "image": "busybox:1", "resources": resources}])
+    await harness.settle()
+    harness.remote.store.webhook = None
+    harness.report_running()
+    await harness.settle()
+    await harness.restart()
+    assert _remote_writes(harness) == []
+    assert not [it for it in harness.home.objects(EVENTS) if it["reason"] == "UpdateRefused"]
+    status = harness.status()
+    assert status["observedGeneration"] == harness.home_pod()["metadata"]["generation"]
+    _change(harness, resources={"requests": {"cpu": "500m"}, "limits": {"cpu": "200m"}})
+    await harness.settle()
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {
         "requests": {"cpu": "500m", "memory": "1Gi"},
         "limits": {"cpu": "1", "memory": "1Gi"},
     }
-    assert len(_resizes(world)) == 1
-    await world.restart()
-    assert world.writes() == []
+    assert len(_resizes(harness)) == 1
+    await harness.restart()
+    assert harness.writes() == []
 
 
-async def test_reverted_update_counts_as_observed(world: World) -> None:
-    await _running(world)
+async def test_reverted_update_counts_as_observed(harness: EngineHarness) -> None:
+    await _running(harness)
 
     def relabelled(obj: Object) -> None:
         if obj["kind"] == "Pod":
             obj["metadata"].setdefault("labels", {})["team"] = "theirs"
 
-    world.remote.store.webhook = relabelled
-    world.home.update(PODS, "a", {"metadata": {"labels": {"team": "ours"}}}, "default")
-    _change(world, image="busybox:2")
-    await world.settle()
-    world.runs()
-    await world.settle()
-    assert world.status()["observedGeneration"] == world.home_pod()["metadata"]["generation"]
+    harness.remote.store.webhook = relabelled
+    harness.home.update(PODS, "a", {"metadata": {"labels": {"team": "ours"}}}, "default")
+    _change(harness, image="busybox:2")
+    await harness.settle()
+    harness.report_running()
+    await harness.settle()
+    assert harness.status()["observedGeneration"] == harness.home_pod()["metadata"]["generation"]
 
 
-def _pending(world: World) -> Object | None:
-    found = [it for it in world.status()["conditions"] if it["type"] == "PodResizePending"]
+def _pending(harness: EngineHarness) -> Object | None:
+    found = [it for it in harness.status()["conditions"] if it["type"] == "PodResizePending"]
     return found[0] if found else None
 
 
@@ -170,165 +172,167 @@ def _pending(world: World) -> Object | None:
     ],
 )
 async def test_rejected_resize_sets_the_condition_of_a_kubelet(
-    world: World, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
 ) -> None:
     """Until home asks for something else that is taken, across a restart too."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
-    await _running(world)
-    fault = world.remote.fail(
+    await _running(harness)
+    fault = harness.remote.fail(
         Fault("PATCH", "*/pods/a/resize", code=403, message=words, times=None)
     )
-    _change(world, resources={"requests": {"cpu": "2000"}})
-    await world.home.until(lambda: _pending(world))
-    told = _pending(world)
+    _change(harness, resources={"requests": {"cpu": "2000"}})
+    await harness.home.until(lambda: _pending(harness))
+    told = _pending(harness)
     assert told
     assert (told["status"], told["reason"]) == ("True", reason)
     assert words in told["message"]
     assert told["lastTransitionTime"]
     hits = fault.hits
-    await world.remote.until(lambda: fault.hits > hits + 2)
-    assert _pending(world) == told, "it does not flap"
-    await world.stop()
-    world.clear_logs()
-    await world.start(settle=False)
+    await harness.remote.until(lambda: fault.hits > hits + 2)
+    assert _pending(harness) == told, "it does not flap"
+    await harness.stop()
+    harness.clear_logs()
+    await harness.start(settle=False)
     hits = fault.hits
-    await world.remote.until(lambda: fault.hits > hits)
-    assert _pending(world) == told
-    assert not [it for it in world.home.writes() if it.path.endswith("/status")], "nor then"
-    _change(world, resources={"requests": {"cpu": "1"}})
+    await harness.remote.until(lambda: fault.hits > hits)
+    assert _pending(harness) == told
+    assert not [it for it in harness.home.writes() if it.path.endswith("/status")], "nor then"
+    _change(harness, resources={"requests": {"cpu": "1"}})
     hits = fault.hits
-    await world.remote.until(lambda: fault.hits > hits + 1)
-    assert _pending(world), "another that is refused"
-    world.remote.heal()
-    await world.settle()
-    assert _pending(world) is None
-    assert len(await world.events_with_reason("UpdateRefused")) == 1
+    await harness.remote.until(lambda: fault.hits > hits + 1)
+    assert _pending(harness), "another that is refused"
+    harness.remote.heal()
+    await harness.settle()
+    assert _pending(harness) is None
+    assert len(await harness.events_with_reason("UpdateRefused")) == 1
 
 
 async def test_reverted_resize_is_no_longer_pending(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
-    await _running(world)
-    before = world.home_pod()["spec"]["containers"][0].get("resources") or {}
-    world.remote.fail(Fault("PATCH", "*/pods/a/resize", code=422, message="no", times=None))
-    _change(world, resources={"requests": {"cpu": "2000"}})
-    await world.home.until(lambda: _pending(world))
-    _change(world, resources=before)
-    await world.home.until(lambda: _pending(world) is None)
+    await _running(harness)
+    before = harness.home_pod()["spec"]["containers"][0].get("resources") or {}
+    harness.remote.fail(Fault("PATCH", "*/pods/a/resize", code=422, message="no", times=None))
+    _change(harness, resources={"requests": {"cpu": "2000"}})
+    await harness.home.until(lambda: _pending(harness))
+    _change(harness, resources=before)
+    await harness.home.until(lambda: _pending(harness) is None)
 
 
 # -- refusals and webhooks -----------------------------------------------------------------
 
 
 async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
     def mirrored(obj: Object) -> None:
         if obj["kind"] == "Pod":
             obj["spec"]["containers"][0]["image"] = "mirror/busybox:1"
 
-    world.remote.store.webhook = mirrored
-    await world.start()
-    world.pod()
-    await world.settle()
-    world.remote.store.webhook = None
-    world.runs()
-    await world.settle()
-    await world.restart()
-    assert _remote_writes(world) == []
-    _change(world, image="busybox:2")
-    await world.settle()
-    remote = world.remote_pod()
+    harness.remote.store.webhook = mirrored
+    await harness.start()
+    harness.pod()
+    await harness.settle()
+    harness.remote.store.webhook = None
+    harness.report_running()
+    await harness.settle()
+    await harness.restart()
+    assert _remote_writes(harness) == []
+    _change(harness, image="busybox:2")
+    await harness.settle()
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["image"] == "busybox:2"
 
 
-async def test_update_reverted_by_a_webhook_is_not_repeated(world: World) -> None:
-    await _running(world)
+async def test_update_reverted_by_a_webhook_is_not_repeated(harness: EngineHarness) -> None:
+    await _running(harness)
 
     def small(obj: Object) -> None:
         if obj["kind"] == "Pod":
             obj["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
 
-    world.remote.store.webhook = small
-    _change(world, resources={"requests": {"cpu": "2"}})
-    await world.settle()
+    harness.remote.store.webhook = small
+    _change(harness, resources={"requests": {"cpu": "2"}})
+    await harness.settle()
     for number in range(3):
-        world.runs(message=f"status {number}")
-        await world.settle()
-    assert len(_resizes(world)) == 1
-    _change(world, resources={"requests": {"cpu": "3"}})
-    await world.settle()
-    assert len(_resizes(world)) == 2, "another change is another try"
-    world.clear_logs()
-    world.remote.store.webhook = None
-    world.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
-    await world.settle()
-    remote = world.remote_pod()
+        harness.report_running(message=f"status {number}")
+        await harness.settle()
+    assert len(_resizes(harness)) == 1
+    _change(harness, resources={"requests": {"cpu": "3"}})
+    await harness.settle()
+    assert len(_resizes(harness)) == 2, "another change is another try"
+    harness.clear_logs()
+    harness.remote.store.webhook = None
+    harness.home.update(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, "default")
+    await harness.settle()
+    remote = harness.remote_pod()
     assert remote
     assert remote["metadata"]["labels"]["x"] == "y"
-    assert len(_remote_writes(world)) == 1, "what is futile keeps nothing else back"
+    assert len(_remote_writes(harness)) == 1, "what is futile keeps nothing else back"
 
 
 async def test_rejected_update_does_not_hold_up_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
-    await _running(world)
-    fault = world.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
-    _change(world, image="busybox:2", resources={"requests": {"cpu": "2"}})
-    await world.events_with_reason("UpdateRefused")
-    await world.remote.until(lambda: fault.hits >= 2)
-    remote = world.remote_pod()
+    await _running(harness)
+    fault = harness.remote.fail(Fault("PATCH", "*/pods/a", code=422, message="no", times=None))
+    _change(harness, image="busybox:2", resources={"requests": {"cpu": "2"}})
+    await harness.events_with_reason("UpdateRefused")
+    await harness.remote.until(lambda: fault.hits >= 2)
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["containers"][0]["resources"] == {"requests": {"cpu": "2"}}
-    world.remote.heal()
-    await world.settle()
-    assert len(await world.events_with_reason("UpdateRefused")) == 1
+    harness.remote.heal()
+    await harness.settle()
+    assert len(await harness.events_with_reason("UpdateRefused")) == 1
 
 
 # -- what is dropped or refused ------------------------------------------------------------
 
 
-async def test_dropped_fields_are_reported_in_one_event(world: World) -> None:
-    await world.start()
-    world.pod(schedulerName="mine", priorityClassName="urgent")
-    (event,) = await world.events_with_reason("FieldDropped")
-    await world.settle()
+async def test_dropped_fields_are_reported_in_one_event(harness: EngineHarness) -> None:
+    await harness.start()
+    harness.pod(schedulerName="mine", priorityClassName="urgent")
+    (event,) = await harness.events_with_reason("FieldDropped")
+    await harness.settle()
     assert "spec.schedulerName: names a scheduler of home" in event["message"]
     assert "; spec.priorityClassName: urgent is not a PriorityClass" in event["message"]
-    assert len(world.home.objects(EVENTS)) == 1
+    assert len(harness.home.objects(EVENTS)) == 1
 
 
-async def test_priority_class_that_the_remote_has_is_kept(world: World) -> None:
+async def test_priority_class_that_the_remote_has_is_kept(harness: EngineHarness) -> None:
     meta = {"name": "urgent"}
-    world.remote.put({**_CLASS, "metadata": meta})
-    await world.start()
-    world.pod(priorityClassName="urgent", priority=7)
-    await world.settle()
-    remote = world.remote_pod()
+    harness.remote.put({**_CLASS, "metadata": meta})
+    await harness.start()
+    harness.pod(priorityClassName="urgent", priority=7)
+    await harness.settle()
+    remote = harness.remote_pod()
     assert remote
     assert remote["spec"]["priorityClassName"] == "urgent"
-    assert world.home.objects(EVENTS) == []
+    assert harness.home.objects(EVENTS) == []
 
 
 _CLASS = {"apiVersion": PRIORITY_CLASSES.api_version, "kind": "PriorityClass", "value": 7}
 
 
-async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(world: World) -> None:
-    world.home.put(config_map("conf"))
-    await world.start()
-    world.pod(uses=["cm/conf"], hostNetwork=True)
-    await world.events_with_reason("FieldRefused")
-    await world.settle()
-    assert world.status()["reason"] == "FieldRefused"
-    assert world.status()["message"].startswith("spec.hostNetwork: ")
-    assert world.remote.writes() == []
-    assert not world.home.requests("GET", "/api/v1/namespaces/default/*")
-    await world.restart()
-    assert world.writes() == []
-    world.home.delete(PODS, "a", "default")
-    await world.settle()
-    assert world.home.find(PODS, "a", "default") is None
-    assert len(world.home.objects(EVENTS)) == 1
+async def test_rejected_pod_is_reported_once_and_nothing_is_copied_for_it(
+    harness: EngineHarness,
+) -> None:
+    harness.home.put(config_map("conf"))
+    await harness.start()
+    harness.pod(uses=["cm/conf"], hostNetwork=True)
+    await harness.events_with_reason("FieldRefused")
+    await harness.settle()
+    assert harness.status()["reason"] == "FieldRefused"
+    assert harness.status()["message"].startswith("spec.hostNetwork: ")
+    assert harness.remote.writes() == []
+    assert not harness.home.requests("GET", "/api/v1/namespaces/default/*")
+    await harness.restart()
+    assert harness.writes() == []
+    harness.home.delete(PODS, "a", "default")
+    await harness.settle()
+    assert harness.home.find(PODS, "a", "default") is None
+    assert len(harness.home.objects(EVENTS)) == 1

@@ -15,7 +15,7 @@ from sync.relay import endpoint_slices
 from sync.relay import forward_controller as forward_module
 from sync.relay.forward_controller import OnLimited, PortUnavailableError
 from tests.fakeapi import Fault
-from tests.sync.world import ADDRESS, IDENTITY, World
+from tests.sync.engine_harness import ADDRESS, IDENTITY, EngineHarness
 from translators.relay import forward_plan
 from translators.relay.forward_plan import EndpointPort, ForwardPlan
 
@@ -61,14 +61,14 @@ class FakeListeners:
 
 
 @pytest.fixture
-def listeners(world: World, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
+def listeners(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
     """The world's bridge is a relay."""
     monkeypatch.setattr(forward_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     monkeypatch.setattr(forward_module, "REMOTE_GRACE", 0.05)
     found = FakeListeners()
-    world.listeners = found
-    world.policy = replace(world.policy, network="relay", relay_address=ADDRESS)
+    harness.listeners = found
+    harness.policy = replace(harness.policy, network="relay", relay_address=ADDRESS)
     return found
 
 
@@ -78,87 +78,93 @@ def service(name: str = "web", **spec: Any) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": wanted}
 
 
-async def with_pods(world: World, *names: str) -> None:
+async def with_pods(harness: EngineHarness, *names: str) -> None:
     """A Service, and an engine with pods behind it that run."""
-    world.home.put(service())
-    await world.start()
+    harness.home.put(service())
+    await harness.start()
     for name in names:
-        world.pod(name, labels={"app": "web"})
-    await world.settle()
+        harness.pod(name, labels={"app": "web"})
+    await harness.settle()
     for name in names:
-        world.runs(name)
-    await world.settle()
-    world.clear_logs()
+        harness.report_running(name)
+    await harness.settle()
+    harness.clear_logs()
 
 
-def slices(world: World) -> list[Object]:
-    return world.home.objects(ENDPOINT_SLICES)
+def slices(harness: EngineHarness) -> list[Object]:
+    return harness.home.objects(ENDPOINT_SLICES)
 
 
-def published(world: World) -> list[int]:
+def published(harness: EngineHarness) -> list[int]:
     """The ports that home's slices tell, all at the bridge's address."""
-    found = slices(world)
+    found = slices(harness)
     assert all(it["endpoints"][0]["addresses"] == [ADDRESS] for it in found)
     return sorted(port["port"] for it in found for port in it["ports"])
 
 
 async def test_service_leads_to_the_bridge_while_pods_are_ready(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
-    await with_pods(world, "a", "b")
+    await with_pods(harness, "a", "b")
     assert listeners.pods() == ["a", "b"]
-    assert published(world) == [4000, 4001]
-    assert "podIP" not in world.status("a"), "home must not publish an unreachable address"
+    assert published(harness) == [4000, 4001]
+    assert "podIP" not in harness.status("a"), "home must not publish an unreachable address"
 
     not_ready = [{"type": "Ready", "status": "False"}]
-    world.runs("a", conditions=not_ready)
-    await world.settle()
+    harness.report_running("a", conditions=not_ready)
+    await harness.settle()
     assert listeners.pods() == ["b"]
-    assert published(world) == [4000]
+    assert published(harness) == [4000]
 
-    world.home.delete(PODS, "b", "default")
-    await world.settle()
+    harness.home.delete(PODS, "b", "default")
+    await harness.settle()
     assert listeners.pods() == []
-    assert slices(world) == []
+    assert slices(harness) == []
 
 
-async def test_irrelevant_change_causes_no_write(world: World, listeners: FakeListeners) -> None:
-    await with_pods(world, "a")
-    assert published(world) == [4000]
-    world.runs("a", message="still here")
-    await world.settle()
-    assert [it for it in world.writes() if "endpointslices" in it] == []
+async def test_irrelevant_change_causes_no_write(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    await with_pods(harness, "a")
+    assert published(harness) == [4000]
+    harness.report_running("a", message="still here")
+    await harness.settle()
+    assert [it for it in harness.writes() if "endpointslices" in it] == []
 
 
 async def test_service_creation_update_and_deletion_are_followed(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
-    await with_pods(world, "a")
-    world.home.delete(SERVICES, "web", "default")
-    await world.settle()
-    assert slices(world) == []
-    world.home.put(service())
-    await world.settle()
-    assert len(published(world)) == 1
-    world.home.update(SERVICES, "web", {"spec": {"selector": {"app": "other"}}}, "default")
-    await world.settle()
-    assert slices(world) == []
+    await with_pods(harness, "a")
+    harness.home.delete(SERVICES, "web", "default")
+    await harness.settle()
+    assert slices(harness) == []
+    harness.home.put(service())
+    await harness.settle()
+    assert len(published(harness)) == 1
+    harness.home.update(SERVICES, "web", {"spec": {"selector": {"app": "other"}}}, "default")
+    await harness.settle()
+    assert slices(harness) == []
 
 
-async def test_modified_slices_are_restored(world: World, listeners: FakeListeners) -> None:
-    await with_pods(world, "a")
-    (slice_,) = slices(world)
+async def test_modified_slices_are_restored(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    await with_pods(harness, "a")
+    (slice_,) = slices(harness)
     name = slice_["metadata"]["name"]
     modified = {"addresses": ["203.0.113.9"], "conditions": {"ready": True}}
-    world.home.update(ENDPOINT_SLICES, name, {"endpoints": [modified]}, "default")
-    await world.settle()
-    assert published(world) == [4000]
-    world.home.delete(ENDPOINT_SLICES, name, "default")
-    await world.settle()
-    assert published(world) == [4000]
+    harness.home.update(ENDPOINT_SLICES, name, {"endpoints": [modified]}, "default")
+    await harness.settle()
+    assert published(harness) == [4000]
+    harness.home.delete(ENDPOINT_SLICES, name, "default")
+    await harness.settle()
+    assert published(harness) == [4000]
 
 
-async def test_unmanaged_slices_are_left_alone(world: World, listeners: FakeListeners) -> None:
+async def test_unmanaged_slices_are_left_alone(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
     theirs = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -171,127 +177,135 @@ async def test_unmanaged_slices_are_left_alone(world: World, listeners: FakeList
         "endpoints": [],
         "ports": [],
     }
-    world.home.put(theirs)
-    await with_pods(world, "a")
-    world.home.delete(SERVICES, "web", "default")
-    await world.settle()
-    assert [it["metadata"]["name"] for it in slices(world)] == ["web-xyz"]
+    harness.home.put(theirs)
+    await with_pods(harness, "a")
+    harness.home.delete(SERVICES, "web", "default")
+    await harness.settle()
+    assert [it["metadata"]["name"] for it in slices(harness)] == ["web-xyz"]
 
 
-async def test_ports_are_restored_after_a_crash(world: World, listeners: FakeListeners) -> None:
-    await with_pods(world, "a", "b")
-    left = slices(world)
+async def test_ports_are_restored_after_a_crash(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    await with_pods(harness, "a", "b")
+    left = slices(harness)
     assert len(left) == 2
-    world.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
-    await world.stop()
-    world.home.heal()
-    assert len(slices(world)) == 2, "it did not take them back"
-    world.listeners = again = FakeListeners()
+    harness.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))
+    await harness.stop()
+    harness.home.heal()
+    assert len(slices(harness)) == 2, "it did not take them back"
+    harness.listeners = again = FakeListeners()
     again.next = 7000
-    world.clear_logs()
-    await world.start()
-    assert published(world) == [4000, 4001]
-    assert [it for it in world.writes() if "endpointslices" in it] == []
+    harness.clear_logs()
+    await harness.start()
+    assert published(harness) == [4000, 4001]
+    assert [it for it in harness.writes() if "endpointslices" in it] == []
 
 
-async def test_stopping_bridge_withdraws_its_slices(world: World, listeners: FakeListeners) -> None:
-    await with_pods(world, "a")
+async def test_stopping_bridge_withdraws_its_slices(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    await with_pods(harness, "a")
     assert listeners.running
-    await world.stop()
-    assert slices(world) == []
+    await harness.stop()
+    assert slices(harness) == []
     assert not listeners.running
 
 
 async def test_stopping_bridge_withdraws_a_slice_being_created(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
     """Of what it wrote last neither an answer nor an event has come."""
-    await with_pods(world, "a")
-    world.home.fail(Fault(path="*/endpointslices", watch=True, times=None, code=503))
-    world.home.break_watches(ENDPOINT_SLICES)
+    await with_pods(harness, "a")
+    harness.home.fail(Fault(path="*/endpointslices", watch=True, times=None, code=503))
+    harness.home.break_watches(ENDPOINT_SLICES)
     written = forward_plan.forward_slices(
-        world.home.put(service("other")), {EndpointPort("", 0): 4001}, IDENTITY, address=ADDRESS
+        harness.home.put(service("other")), {EndpointPort("", 0): 4001}, IDENTITY, address=ADDRESS
     )
-    world.home.put(written[0])
-    await world.stop()
-    assert slices(world) == []
+    harness.home.put(written[0])
+    await harness.stop()
+    assert slices(harness) == []
 
 
-async def test_slices_without_pods_are_deleted(world: World, listeners: FakeListeners) -> None:
+async def test_slices_without_pods_are_deleted(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
     """An earlier bridge was killed, and its pods went meanwhile."""
     old = forward_plan.forward_slices(
-        world.home.put(service()), {EndpointPort("", 0): 4000}, IDENTITY, address=ADDRESS
+        harness.home.put(service()), {EndpointPort("", 0): 4000}, IDENTITY, address=ADDRESS
     )
-    world.home.put(old[0])
-    await world.start()
-    assert slices(world) == []
+    harness.home.put(old[0])
+    await harness.start()
+    assert slices(harness) == []
 
 
 async def test_unreachable_remote_removes_its_pods_from_services(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
-    await with_pods(world, "a")
-    assert len(slices(world)) == 1
-    world.remote.fail(Fault("GET", "*/pods", times=None, code=503))
-    world.remote.break_watches(PODS)
-    await world.home.until(lambda: not slices(world))
+    await with_pods(harness, "a")
+    assert len(slices(harness)) == 1
+    harness.remote.fail(Fault("GET", "*/pods", times=None, code=503))
+    harness.remote.break_watches(PODS)
+    await harness.home.until(lambda: not slices(harness))
     assert listeners.pods() == []
-    world.remote.heal()
-    await world.home.until(lambda: slices(world))
+    harness.remote.heal()
+    await harness.home.until(lambda: slices(harness))
     assert listeners.pods() == ["a"]
 
 
 async def test_short_watch_interruption_removes_nothing(
-    world: World, listeners: FakeListeners, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, listeners: FakeListeners, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward_module, "REMOTE_GRACE", 1.0)
-    await with_pods(world, "a")
-    world.remote.fail(Fault("GET", "*/pods", code=503))
-    world.remote.break_watches(PODS)
-    await world.settle()
-    assert published(world) == [4000]
-    assert [it for it in world.writes() if "endpointslices" in it] == []
+    await with_pods(harness, "a")
+    harness.remote.fail(Fault("GET", "*/pods", code=503))
+    harness.remote.break_watches(PODS)
+    await harness.settle()
+    assert published(harness) == [4000]
+    assert [it for it in harness.writes() if "endpointslices" in it] == []
 
 
-async def test_unsupported_service_is_reported_once(world: World, listeners: FakeListeners) -> None:
-    world.home.put(service("headless", clusterIP="None"))
-    await with_pods(world, "a")
-    (event,) = await world.events_with_reason("RelayLeftOut")
+async def test_unsupported_service_is_reported_once(
+    harness: EngineHarness, listeners: FakeListeners
+) -> None:
+    harness.home.put(service("headless", clusterIP="None"))
+    await with_pods(harness, "a")
+    (event,) = await harness.events_with_reason("RelayLeftOut")
     assert event["involvedObject"]["name"] == "headless"
-    world.runs("a", conditions=[{"type": "Ready", "status": "False"}])
-    world.runs("a")
-    await world.settle()
-    (event,) = await world.events_with_reason("RelayLeftOut")
+    harness.report_running("a", conditions=[{"type": "Ready", "status": "False"}])
+    harness.report_running("a")
+    await harness.settle()
+    (event,) = await harness.events_with_reason("RelayLeftOut")
     assert event["count"] == 1
 
 
 async def test_unavailable_port_is_reported_and_retried(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
     listeners.full = True
-    world.home.put(service())
-    await world.start()
-    world.pod("a", labels={"app": "web"})
-    await world.settle(waiting=True)
-    world.runs("a")
-    await world.settle(waiting=True)
-    (event,) = await world.events_with_reason("RelayNoPort")
+    harness.home.put(service())
+    await harness.start()
+    harness.pod("a", labels={"app": "web"})
+    await harness.settle(waiting=True)
+    harness.report_running("a")
+    await harness.settle(waiting=True)
+    (event,) = await harness.events_with_reason("RelayNoPort")
     assert event["involvedObject"]["name"] == "web"
     listeners.full = False
-    world.engine.retry_now()
-    await world.settle()
-    assert len(published(world)) == 1
+    harness.engine.retry_now()
+    await harness.settle()
+    assert len(published(harness)) == 1
 
 
 async def test_rejected_connections_are_reported_once_per_interval(
-    world: World, listeners: FakeListeners
+    harness: EngineHarness, listeners: FakeListeners
 ) -> None:
-    await with_pods(world, "a")
+    await with_pods(harness, "a")
     for _ in range(1000):
         listeners.limited(WEB, "it has 1000 open")
     listeners.limited(Key("default", "of nobody"), "it has 1000 open")
-    await world.settle()
-    (event,) = await world.events_with_reason("RelayLimited")
+    await harness.settle()
+    (event,) = await harness.events_with_reason("RelayLimited")
     assert event["involvedObject"]["name"] == "web"
     assert event["message"].endswith("are rejected: it has 1000 open")
     assert event["count"] == 1

@@ -15,7 +15,7 @@ from sync.relay import agent_pods, endpoint_slices
 from sync.relay import reverse_controller as reverse_module
 from tests import objects
 from tests.fakeapi import Fault
-from tests.sync.world import ADDRESS, IDENTITY, THERE, World
+from tests.sync.engine_harness import ADDRESS, IDENTITY, REMOTE_NAMESPACE, EngineHarness
 from translators.objects import HomeNamespace
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import AgentState
@@ -81,28 +81,28 @@ class FakeForwarder:
 class There:
     """A world with a relay image, and what its test looks at."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, harness: EngineHarness) -> None:
+        self.harness = harness
         self.forwarder = FakeForwarder()
-        world.forwarder = self.forwarder
-        world.policy = replace(
-            world.policy, network="relay", relay_address=ADDRESS, relay_image=IMAGE
+        harness.forwarder = self.forwarder
+        harness.policy = replace(
+            harness.policy, network="relay", relay_address=ADDRESS, relay_image=IMAGE
         )
 
     def replace_forwarder(self) -> None:
         """As in a new process; before the world is started."""
-        self.world.forwarder = self.forwarder = FakeForwarder()
+        self.harness.forwarder = self.forwarder = FakeForwarder()
 
     def relays(self) -> list[Object]:
         """All agent Pods, terminating ones included."""
         found = [
-            it for it in self.world.remote.objects(PODS) if reverse_plan.relay_home_namespace(it)
+            it for it in self.harness.remote.objects(PODS) if reverse_plan.relay_home_namespace(it)
         ]
         return sorted(found, key=lambda it: str(it["metadata"]["creationTimestamp"]))
 
     def slices(self) -> list[Object]:
         """The slices in the remote."""
-        return self.world.remote.objects(ENDPOINT_SLICES)
+        return self.harness.remote.objects(ENDPOINT_SLICES)
 
     def published(self) -> list[str]:
         """The addresses that they tell."""
@@ -116,7 +116,7 @@ class There:
     def runs(self, pod: Object, ip: str = "10.9.0.50") -> None:
         """The remote's kubelet runs it."""
         ips = {"podIP": ip, "podIPs": [{"ip": ip}]}
-        self.world.runs(pod["metadata"]["name"], THERE, **ips)
+        self.harness.report_running(pod["metadata"]["name"], REMOTE_NAMESPACE, **ips)
 
     def all_end(self) -> bool:
         """Whether each of them is to end."""
@@ -124,20 +124,20 @@ class There:
 
     async def start(self, *, waiting: bool = False) -> None:
         """A Service with pods at home, and a pod on the node."""
-        self.world.home.put(service())
-        self.world.home.put(endpoints("10.1.0.1"))
-        await self.world.start()
-        self.world.pod("client")
-        await self.world.settle(waiting=waiting)
+        self.harness.home.put(service())
+        self.harness.home.put(endpoints("10.1.0.1"))
+        await self.harness.start()
+        self.harness.pod("client")
+        await self.harness.settle(waiting=waiting)
 
     async def serve(self) -> Object:
         """As `start`, with a running agent."""
         await self.start()
         (pod,) = self.relays()
         self.runs(pod)
-        await self.world.settle()
+        await self.harness.settle()
         assert self.published() == ["10.9.0.50"]
-        self.world.clear_logs()
+        self.harness.clear_logs()
         return pod
 
 
@@ -147,23 +147,23 @@ UIDS: dict[str, str] = {}
 
 
 @pytest.fixture
-def there(world: World, monkeypatch: pytest.MonkeyPatch) -> There:
+def there(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> There:
     monkeypatch.setattr(reverse_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     monkeypatch.setattr(reverse_module, "CONTROL_GRACE", 0.1)
     monkeypatch.setattr(reverse_module, "LINGER", 0.1)
     monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.05)
-    world.namespace_linger = 0.2
+    harness.namespace_linger = 0.2
     for address in AT_HOME:
-        home_pod(world, address)
-    return There(world)
+        home_pod(harness, address)
+    return There(harness)
 
 
-def home_pod(world: World, address: str, *, status: str | None = None) -> None:
+def home_pod(harness: EngineHarness, address: str, *, status: str | None = None) -> None:
     """A pod on a node of home's, called as its address, which its kubelet wrote into its status."""
     pod = objects.pod(address, node="worker-at-home")
     ip = status if status is not None else address
-    made = world.home.put({**pod, "status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
+    made = harness.home.put({**pod, "status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
     UIDS[address] = made["metadata"]["uid"]
 
 
@@ -202,25 +202,25 @@ def endpoints(*addresses: str, name: str = "web", node: str = "worker-at-home") 
 async def test_address_that_no_pod_has_is_not_a_target(there: There) -> None:
     """A tenant that may write EndpointSlices gives one the label of home's controller."""
     await there.serve()
-    home = there.world.home
-    home_pod(there.world, "192.0.2.1", status="10.1.0.8")  # its status has another address
+    home = there.harness.home
+    home_pod(there.harness, "192.0.2.1", status="10.1.0.8")  # its status has another address
     forged = endpoints("10.1.0.2", "192.0.2.1", "192.0.2.2")
     home.update(ENDPOINT_SLICES, "web-abc", forged, "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.forwarder.targets() == ["10.1.0.2"]
     # A pod of another namespace, or a predecessor of the same name, is another pod.
     UIDS["10.1.0.3"] = "another"
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.3"), "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.forwarder.targets() == []
 
 
 async def test_endpoint_is_verified_once(there: There) -> None:
     await there.serve()
-    home = there.world.home
+    home = there.harness.home
     home.clear_log()
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.1", "10.1.0.2"), "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.forwarder.targets() == ["10.1.0.1", "10.1.0.2"]
     requests = [
         it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods/")
@@ -232,11 +232,11 @@ async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None
     await there.serve()
     many = [f"10.1.1.{number}" for number in range(20)]
     for address in many:
-        home_pod(there.world, address)
-    home = there.world.home
+        home_pod(there.harness, address)
+    home = there.harness.home
     home.clear_log()
     home.update(ENDPOINT_SLICES, "web-abc", endpoints(*many), "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.forwarder.targets() == sorted(many)
     requests = [it.path for it in home.log if it.path.startswith("/api/v1/namespaces/default/pods")]
     assert requests == ["/api/v1/namespaces/default/pods"]
@@ -245,11 +245,11 @@ async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None
 async def test_agent_is_created_and_the_service_leads_to_it(there: There) -> None:
     await there.start()
     (pod,) = there.relays()
-    assert pod["metadata"]["namespace"] == THERE
+    assert pod["metadata"]["namespace"] == REMOTE_NAMESPACE
     assert pod["spec"]["containers"][0]["image"] == IMAGE
     assert there.slices() == [], "nobody listens yet"
     there.runs(pod)
-    await there.world.settle()
+    await there.harness.settle()
     assert there.published() == ["10.9.0.50"]
     assert there.forwarder.targets() == ["10.1.0.1"]
     (route,) = there.forwarder.routes.values()
@@ -260,67 +260,67 @@ async def test_irrelevant_change_causes_no_write(there: There) -> None:
     pod = await there.serve()
     there.runs(pod)
     there.forwarder.tell()
-    await there.world.settle()
-    assert there.world.writes() == []
+    await there.harness.settle()
+    assert there.harness.writes() == []
 
 
 async def test_endpoints_follow_pods_at_home(there: There) -> None:
     await there.serve()
-    home = there.world.home
+    home = there.harness.home
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.2", "10.1.0.3"), "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.forwarder.targets() == ["10.1.0.2", "10.1.0.3"]
     assert len(there.slices()) == 2, "as many as home has pods"
     home.update(ENDPOINT_SLICES, "web-abc", {"endpoints": []}, "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.slices() == []
     assert there.forwarder.targets() == []
     assert there.relays(), "it is there for a while"
-    await there.world.remote.until(there.all_end)
+    await there.harness.remote.until(there.all_end)
     (pod,) = there.relays()
-    there.world.remote.remove(PODS, pod["metadata"]["name"], THERE)
+    there.harness.remote.remove(PODS, pod["metadata"]["name"], REMOTE_NAMESPACE)
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.1"), "default")
-    await there.world.settle()
+    await there.harness.settle()
     assert len(there.relays()) == 1
 
 
 async def test_pods_of_the_node_are_no_targets(there: There) -> None:
-    there.world.home.put(service())
-    there.world.home.put(endpoints("10.1.0.1", node="virtual"))
-    await there.world.start()
-    there.world.pod("client")
-    await there.world.settle()
+    there.harness.home.put(service())
+    there.harness.home.put(endpoints("10.1.0.1", node="virtual"))
+    await there.harness.start()
+    there.harness.pod("client")
+    await there.harness.settle()
     assert there.relays() == []
 
 
 async def test_deleted_agent_serves_until_its_replacement_does(there: There) -> None:
     first = await there.serve()
     name = first["metadata"]["name"]
-    there.world.remote.delete(PODS, name, THERE)
-    await there.world.settle()
+    there.harness.remote.delete(PODS, name, REMOTE_NAMESPACE)
+    await there.harness.settle()
     second = next(it for it in there.relays() if it["metadata"]["name"] != name)
     assert there.published() == ["10.9.0.50"], "the first one still serves"
     there.runs(second, "10.9.0.51")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.published() == ["10.9.0.51"]
     assert name in there.forwarder.agents, "kube-proxies have to learn of it"
-    await there.world.remote.until(lambda: name not in there.forwarder.agents)
+    await there.harness.remote.until(lambda: name not in there.forwarder.agents)
     assert there.forwarder.agents == [second["metadata"]["name"]]
 
 
 async def test_failed_agent_is_replaced(there: There) -> None:
     first = await there.serve()
-    there.world.ends("Failed", first["metadata"]["name"], THERE)
-    await there.world.remote.until(
+    there.harness.report_terminated("Failed", first["metadata"]["name"], REMOTE_NAMESPACE)
+    await there.harness.remote.until(
         lambda: (
             [it["metadata"]["name"] for it in there.relays()] != [first["metadata"]["name"]]
             and there.relays()
         )
     )
-    await there.world.remote.until(lambda: there.slices() == [])
+    await there.harness.remote.until(lambda: there.slices() == [])
     (second,) = there.relays()
     there.runs(second, "10.9.0.51")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.published() == ["10.9.0.51"]
 
 
@@ -329,14 +329,14 @@ async def test_unresponsive_agent_is_replaced_with_an_event(there: There) -> Non
     name = first["metadata"]["name"]
     there.forwarder.silent.add(name)
     there.forwarder.tell()
-    await there.world.remote.until(there.all_end)
-    deleted = [it for it in there.world.writes() if "DELETE" in it and name in it]
+    await there.harness.remote.until(there.all_end)
+    deleted = [it for it in there.harness.writes() if "DELETE" in it and name in it]
     assert len(deleted) == 1
-    await there.world.remote.until(lambda: len(there.relays()) == 2)
+    await there.harness.remote.until(lambda: len(there.relays()) == 2)
     second = next(it for it in there.relays() if it["metadata"]["name"] != name)
     there.runs(second, "10.9.0.51")
-    await there.world.remote.until(lambda: there.published() == ["10.9.0.51"])
-    (event,) = await there.world.events_with_reason("RelayBackSilent")
+    await there.harness.remote.until(lambda: there.published() == ["10.9.0.51"])
+    (event,) = await there.harness.events_with_reason("RelayBackSilent")
     assert event["involvedObject"]["name"] == "web"
     assert name in event["message"]
     assert event["count"] == 1
@@ -369,8 +369,8 @@ async def test_version_warning_is_reported_once(there: There) -> None:
     there.forwarder.warnings[pod["metadata"]["name"]] = "it is of release 9, and this bridge of 8"
     for _ in range(2):
         there.forwarder.tell()
-        await there.world.settle()
-    (event,) = await there.world.events_with_reason("RelayBackVersion")
+        await there.harness.settle()
+    (event,) = await there.harness.events_with_reason("RelayBackVersion")
     assert event["involvedObject"]["name"] == "web"
     assert "it is of release 9" in event["message"]
     assert event["count"] == 1
@@ -380,41 +380,41 @@ async def test_no_version_warning_for_an_agent_being_replaced(
     there: There,
 ) -> None:
     pod = await there.serve()
-    await there.world.stop()
-    there.world.policy = replace(there.world.policy, relay_image="bridge:2")
+    await there.harness.stop()
+    there.harness.policy = replace(there.harness.policy, relay_image="bridge:2")
     there.replace_forwarder()
     there.forwarder.warnings[pod["metadata"]["name"]] = "it is of release 8, and this bridge of 9"
-    await there.world.start()
-    await there.world.settle()
+    await there.harness.start()
+    await there.harness.settle()
     assert len(there.relays()) == 2
-    await there.world.stop()
-    assert "RelayBackVersion" not in {it["reason"] for it in there.world.home.objects(EVENTS)}
+    await there.harness.stop()
+    assert "RelayBackVersion" not in {it["reason"] for it in there.harness.home.objects(EVENTS)}
 
 
 async def test_endpoints_are_withdrawn_without_a_control_connection(there: There) -> None:
     pod = await there.serve()
     there.forwarder.deaf.add(pod["metadata"]["name"])
     there.forwarder.tell()
-    await there.world.settle()
+    await there.harness.settle()
     assert there.slices(), "it may come back in a moment"
-    await there.world.remote.until(lambda: not there.slices())
+    await there.harness.remote.until(lambda: not there.slices())
     there.forwarder.deaf.clear()
     there.forwarder.tell()
-    await there.world.settle()
+    await there.harness.settle()
     assert there.published() == ["10.9.0.50"]
 
 
 async def test_changed_image_replaces_the_agent(there: There) -> None:
     first = await there.serve()
-    await there.world.stop()
-    there.world.policy = replace(there.world.policy, relay_image="bridge:2")
+    await there.harness.stop()
+    there.harness.policy = replace(there.harness.policy, relay_image="bridge:2")
     there.replace_forwarder()
-    await there.world.start()
+    await there.harness.start()
     assert len(there.relays()) == 2
     assert there.published() == ["10.9.0.50"]
     second = next(it for it in there.relays() if it["metadata"]["uid"] != first["metadata"]["uid"])
     there.runs(second, "10.9.0.51")
-    await there.world.settle()
+    await there.harness.settle()
     assert there.published() == ["10.9.0.51"]
     going = next(it for it in there.relays() if it["metadata"]["uid"] == first["metadata"]["uid"])
     assert going["metadata"].get("deletionTimestamp")
@@ -423,27 +423,27 @@ async def test_changed_image_replaces_the_agent(there: There) -> None:
 async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There) -> None:
     await there.serve()
     ports = set(there.forwarder.routes)
-    await there.world.stop()
+    await there.harness.stop()
     assert there.published() == ["10.9.0.50"], "no other pod serves it: the agent holds connections"
     assert there.forwarder.finished
-    there.world.home.put(service("aaa"))
-    there.world.home.put(endpoints("10.1.0.9", name="aaa"))
+    there.harness.home.put(service("aaa"))
+    there.harness.home.put(endpoints("10.1.0.9", name="aaa"))
     there.replace_forwarder()
-    there.world.clear_logs()
-    await there.world.start()
+    there.harness.clear_logs()
+    await there.harness.start()
     assert ports < set(there.forwarder.routes)
-    assert [it for it in there.world.writes() if "DELETE" in it or "PATCH" in it] == []
+    assert [it for it in there.harness.writes() if "DELETE" in it or "PATCH" in it] == []
     assert len(there.relays()) == 1
     assert len(there.slices()) == 2
 
 
 async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(there: There) -> None:
     await there.serve()
-    there.world.pod("far", labels={"app": "web"})
-    await there.world.settle()
-    there.world.runs("far")
-    await there.world.settle()
-    await there.world.stop()
+    there.harness.pod("far", labels={"app": "web"})
+    await there.harness.settle()
+    there.harness.report_running("far")
+    await there.harness.settle()
+    await there.harness.stop()
     assert there.slices() == []
     assert not there.forwarder.running
     assert there.relays(), "for the next bridge"
@@ -451,11 +451,11 @@ async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(ther
 
 async def test_leftovers_are_deleted_without_an_image(there: There) -> None:
     await there.serve()
-    await there.world.stop()
-    there.world.forwarder = None
-    there.world.policy = replace(there.world.policy, relay_image="")
-    await there.world.start()
-    await there.world.settle()
+    await there.harness.stop()
+    there.harness.forwarder = None
+    there.harness.policy = replace(there.harness.policy, relay_image="")
+    await there.harness.start()
+    await there.harness.settle()
     assert there.slices() == []
     assert there.all_end()
 
@@ -465,70 +465,75 @@ async def test_objects_with_copied_labels_elsewhere_are_left_alone(there: There)
     pod = await there.serve()
     meta = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     theirs = {**pod, "metadata": {"name": "theirs", "namespace": "somebody", **meta}}
-    there.world.remote.put({**theirs, "status": {"phase": "Failed"}})
-    await there.world.settle()
-    assert there.world.remote.find(PODS, "theirs", "somebody") is not None
+    there.harness.remote.put({**theirs, "status": {"phase": "Failed"}})
+    await there.harness.settle()
+    assert there.harness.remote.find(PODS, "theirs", "somebody") is not None
     assert "theirs" not in there.forwarder.agents
-    await there.world.stop()
+    await there.harness.stop()
 
 
 async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> None:
     unmanaged = service()
-    unmanaged["metadata"]["namespace"] = THERE
-    there.world.remote.put(
+    unmanaged["metadata"]["namespace"] = REMOTE_NAMESPACE
+    there.harness.remote.put(
         {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": THERE, "annotations": {"cluster-bridge.io/accepts-home": "*"}},
+            "metadata": {
+                "name": REMOTE_NAMESPACE,
+                "annotations": {"cluster-bridge.io/accepts-home": "*"},
+            },
         }
     )
-    there.world.remote.put(unmanaged)
+    there.harness.remote.put(unmanaged)
     await there.start(waiting=True)
     assert there.relays() == [], "another's Service gets no endpoints of ours"
 
 
 async def test_rejected_agent_pod_is_reported_at_the_service(there: There) -> None:
-    there.world.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, times=None))
-    there.world.home.put(service())
-    there.world.home.put(endpoints("10.1.0.1"))
-    await there.world.start()
-    there.world.pod("client")
-    (event,) = await there.world.events_with_reason("RelayBackRefused")
+    there.harness.remote.fail(
+        Fault("POST", f"*/namespaces/{REMOTE_NAMESPACE}/pods", code=403, times=None)
+    )
+    there.harness.home.put(service())
+    there.harness.home.put(endpoints("10.1.0.1"))
+    await there.harness.start()
+    there.harness.pod("client")
+    (event,) = await there.harness.events_with_reason("RelayBackRefused")
     assert event["involvedObject"]["name"] == "web"
-    there.world.remote.heal()
-    there.world.engine.retry_now()
-    await there.world.settle()
+    there.harness.remote.heal()
+    there.harness.engine.retry_now()
+    await there.harness.settle()
     assert len(there.relays()) == 1
 
 
 async def test_unsupported_service_is_reported_once(there: There) -> None:
-    there.world.home.put(service("headless", clusterIP="None"))
-    there.world.home.put(endpoints("10.1.0.7", name="headless"))
+    there.harness.home.put(service("headless", clusterIP="None"))
+    there.harness.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
-    (event,) = await there.world.events_with_reason("RelayBackLeftOut")
+    (event,) = await there.harness.events_with_reason("RelayBackLeftOut")
     assert event["involvedObject"]["name"] == "headless"
-    there.world.home.put(service("another"))
-    await there.world.settle()
-    (event,) = await there.world.events_with_reason("RelayBackLeftOut")
+    there.harness.home.put(service("another"))
+    await there.harness.settle()
+    (event,) = await there.harness.events_with_reason("RelayBackLeftOut")
     assert event["count"] == 1
 
 
 async def test_recreated_service_is_reported_again(there: There) -> None:
-    there.world.home.put(service("headless", clusterIP="None"))
-    there.world.home.put(endpoints("10.1.0.7", name="headless"))
+    there.harness.home.put(service("headless", clusterIP="None"))
+    there.harness.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
-    await there.world.events_with_reason("RelayBackLeftOut")
-    there.world.home.delete(SERVICES, "headless", "default")
-    await there.world.settle()
-    there.world.home.put(service("headless", clusterIP="None"))
-    await there.world.settle()
+    await there.harness.events_with_reason("RelayBackLeftOut")
+    there.harness.home.delete(SERVICES, "headless", "default")
+    await there.harness.settle()
+    there.harness.home.put(service("headless", clusterIP="None"))
+    await there.harness.settle()
 
     def told() -> set[str]:
-        events = there.world.home.objects(EVENTS)
+        events = there.harness.home.objects(EVENTS)
         left_out = [it for it in events if it["reason"] == "RelayBackLeftOut"]
         return {it["involvedObject"]["uid"] for it in left_out}
 
-    await there.world.home.until(lambda: len(told()) == 2)
+    await there.harness.home.until(lambda: len(told()) == 2)
 
 
 async def test_endpoints_of_home_are_not_copied(there: There) -> None:
@@ -539,16 +544,16 @@ async def test_endpoints_of_home_are_not_copied(there: There) -> None:
 
 async def test_agent_and_namespace_are_deleted_after_the_last_pod(there: There) -> None:
     await there.serve()
-    there.world.home.delete(PODS, "client", "default")
-    await there.world.remote.until(lambda: there.slices() == [])
-    await there.world.remote.until(there.all_end)
+    there.harness.home.delete(PODS, "client", "default")
+    await there.harness.remote.until(lambda: there.slices() == [])
+    await there.harness.remote.until(there.all_end)
 
 
 async def test_deleted_service_copy_deletes_its_slices(there: There) -> None:
     await there.serve()
-    there.world.remote.delete(SERVICES, "web", THERE)
-    await there.world.settle()
-    copy = there.world.remote.get(SERVICES, "web", THERE)
+    there.harness.remote.delete(SERVICES, "web", REMOTE_NAMESPACE)
+    await there.harness.settle()
+    copy = there.harness.remote.get(SERVICES, "web", REMOTE_NAMESPACE)
     (slice_,) = there.slices()
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == copy["metadata"]["uid"]
 
@@ -559,9 +564,11 @@ async def test_image_pull_failure_is_reported_once_at_the_service(there: There) 
     name = pod["metadata"]["name"]
     for reason in ("ErrImagePull", "ImagePullBackOff", "ErrImagePull"):
         waits = {"name": "relay", "state": {"waiting": {"reason": reason}}}
-        there.world.runs(name, THERE, phase="Pending", conditions=[], containerStatuses=[waits])
-        await there.world.settle()
-    (event,) = await there.world.events_with_reason("RelayBackWaiting")
+        there.harness.report_running(
+            name, REMOTE_NAMESPACE, phase="Pending", conditions=[], containerStatuses=[waits]
+        )
+        await there.harness.settle()
+    (event,) = await there.harness.events_with_reason("RelayBackWaiting")
     assert event["involvedObject"]["name"] == "web"
     assert "ImagePullBackOff" in event["message"]
     assert event["count"] == 1

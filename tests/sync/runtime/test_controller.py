@@ -15,7 +15,7 @@ from sync.kube.request_limiter import FLOW
 from sync.runtime import controller as controller_module
 from sync.runtime import workqueue
 from sync.runtime.controller import SLICE, Controller, ReconcileBlocked
-from tests.sync.virtual import run_virtual
+from tests.sync.virtual_time_loop import run_virtual
 
 Reconcile = Callable[[str], Awaitable[None]]
 

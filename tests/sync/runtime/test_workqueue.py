@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sync.cache.store import Key
 from sync.runtime.workqueue import RETRY_CAP, RETRY_FIRST, WorkQueue
-from tests.sync.virtual import VirtualLoop, run_virtual
+from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 
 
 async def take(queue: WorkQueue[str], count: int) -> list[str]:

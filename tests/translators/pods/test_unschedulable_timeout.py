@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sync.podstates import LONG_AGO, NOW, POLICY, RECENTLY, home, remote
+from tests.sync.pod_states import LONG_AGO, NOW, POLICY, RECENTLY, home, remote
 from translators.merge_patch import status_patch
 from translators.objects import Object
 from translators.pods import status, unschedulable_timeout

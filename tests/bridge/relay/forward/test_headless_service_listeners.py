@@ -20,7 +20,7 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
-from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Pod, answer_at, at_work, playing
 from translators.objects import RemoteUid
@@ -102,7 +102,7 @@ async def test_each_address_leads_to_its_own_pod_only(routes: Routes) -> None:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         assert [await made.ask(it) for it in (A, B, A, B)] == [b"a", b"b", b"a", b"b"]
         assert (made.metrics.listening, made.metrics.addresses) == (2, 2)
-        await until(lambda: made.metrics.results["done"] == 4)
+        await wait_until(lambda: made.metrics.results["done"] == 4)
 
         await made.open(made.to(B, "b"))
         with pytest.raises(ConnectionRefusedError):
@@ -137,7 +137,7 @@ async def test_connections_count_against_their_service(routes: Routes) -> None:
     async with relaying(settings, a=fake_pods.waits, b=fake_pods.waits) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)
-        await until(lambda: made.metrics.dials["ok"] == 1)
+        await wait_until(lambda: made.metrics.dials["ok"] == 1)
         with pytest.raises(ConnectionResetError):
             await made.ask(B)
         assert made.metrics.results == {"service-limit": 1}

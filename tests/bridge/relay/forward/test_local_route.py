@@ -26,7 +26,7 @@ from bridge.relay.forward.local_route import (
     remove_stale,
 )
 from bridge.relay.forward.rtnetlink import Route
-from tests.bridge.kubelet.fakes import until
+from tests.bridge.kubelet.fake_api_servers import wait_until
 from translators.relay.ipam import IpNetwork
 
 
@@ -116,7 +116,7 @@ async def test_second_bridge_waits_for_the_range(node: FakeNode, cidr: str) -> N
         assert node.ours() == [cidr], "a bridge that only waited must not remove the route"
         last = Holding(cidr)
         held = await last.__aenter__()
-    await until(lambda: held.unavailable_reason == "")
+    await wait_until(lambda: held.unavailable_reason == "")
     assert node.ours() == [cidr]
     await last.__aexit__()
 
@@ -150,7 +150,7 @@ async def test_route_of_others_is_not_touched(node: FakeNode, cidr: str) -> None
     async with Holding(cidr) as held:
         assert "through a route that no bridge created" in held.unavailable_reason
         node.routes.clear()
-        await until(lambda: held.unavailable_reason == "")
+        await wait_until(lambda: held.unavailable_reason == "")
     assert node.ours() == []
 
 

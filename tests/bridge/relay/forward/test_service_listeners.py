@@ -17,7 +17,7 @@ from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
-from tests.bridge.kubelet.fakes import Asked, FakeRemote, access_for, until
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, playing, server_frame
 from translators.objects import RemoteUid
@@ -81,7 +81,7 @@ async def test_connections_are_balanced_over_pods() -> None:
         asked = relay.remote.asked[0]
         assert asked.target.endswith("/portforward?ports=8080")
         assert asked.target.startswith("/api/v1/namespaces/shop-h/pods/")
-        await until(lambda: relay.metrics.results["done"] == 9)
+        await wait_until(lambda: relay.metrics.results["done"] == 9)
         assert relay.metrics.dials == {"ok": 9}
         assert relay.metrics.bytes == {"in": 9 * 4, "out": 9}
 
@@ -152,7 +152,7 @@ async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
     """Though it comes together with the answer to the port-forward, before there is a tunnel."""
     greeting, close = server_frame(2, b"\x00hello "), server_frame(8, b"\x03\xe8")
 
-    async def greets(asked: Asked) -> None:
+    async def greets(asked: UpgradeRequest) -> None:
         forward = Forward(asked, "a", 8080)
         await asked.send(forward.opening() + greeting + (b"" if goes_on else close))
         if goes_on:
@@ -160,7 +160,7 @@ async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
             await forward.close()
 
     async with relaying(a=fake_pods.waits) as relay:
-        relay.remote.play = greets
+        relay.remote.handler = greets
         (port,) = (await relay.serve(plan("a"))).values()
         assert await relay.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
 
@@ -195,7 +195,7 @@ async def test_client_is_reset_if_the_pods_port_is_closed() -> None:
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
-        await until(lambda: relay.metrics.results["failed"] == 1)
+        await wait_until(lambda: relay.metrics.results["failed"] == 1)
 
 
 async def test_client_is_reset_if_the_response_is_cut_short() -> None:
@@ -254,7 +254,7 @@ async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
             await relay.ask(port)
         data = server_frame(8, b"\x03\xe8")
         assert await relay.ask(port, b"") == b""
-        await until(lambda: relay.metrics.open == 0)
+        await wait_until(lambda: relay.metrics.open == 0)
         assert relay.metrics.results == {"failed": 1, "done": 1}
 
 
@@ -281,7 +281,7 @@ async def test_unpublished_port_lingers_and_can_be_reused(
         assert await relay.ask(two[EndpointPort("http", 1)]) == b"a", "kube-proxy may not know yet"
         assert await relay.serve(plan("a", "b")) == two
         await relay.serve(plan("a"))
-        await until(lambda: relay.metrics.listening == 1)
+        await wait_until(lambda: relay.metrics.listening == 1)
         with pytest.raises(ConnectionRefusedError):
             await relay.ask(two[EndpointPort("http", 1)])
 
@@ -318,13 +318,13 @@ async def test_connections_beyond_the_limit_are_reset(settings: RelaySettings, w
     async with relaying(settings, a=fake_pods.waits) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
-        await until(lambda: relay.metrics.open == 2)
+        await wait_until(lambda: relay.metrics.open == 2)
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
         assert relay.metrics.results == {why: 1}
         for _, writer in held:
             writer.close()
-        await until(lambda: relay.metrics.open == 0)
+        await wait_until(lambda: relay.metrics.open == 0)
 
 
 async def test_namespace_cannot_use_up_all_connections() -> None:
@@ -335,20 +335,20 @@ async def test_namespace_cannot_use_up_all_connections() -> None:
         (other,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
         (third,) = (await relay.serve(plan("a"), Key("third", "web"))).values()
         held = [await asyncio.open_connection(HERE, port) for port in (web, api)]
-        await until(lambda: relay.metrics.open == 2)
+        await wait_until(lambda: relay.metrics.open == 2)
         with pytest.raises(ConnectionResetError):
             await relay.ask(web)
         assert relay.reported == [
             (WEB, "namespace shop has 2 connections open, its share of 4 (--relay-connections)")
         ]
         held += [await asyncio.open_connection(HERE, port) for port in (other, third)]
-        await until(lambda: relay.metrics.open == 4)
+        await wait_until(lambda: relay.metrics.open == 4)
         with pytest.raises(ConnectionResetError):
             await relay.ask(other)
         assert relay.metrics.results == {"namespace-limit": 1, "limit": 1}
         for _, writer in held:
             writer.close()
-        await until(lambda: relay.metrics.open == 0)
+        await wait_until(lambda: relay.metrics.open == 0)
 
 
 async def test_namespace_cannot_use_up_all_listeners() -> None:
@@ -371,7 +371,7 @@ async def test_closed_listener_frees_its_place() -> None:
         relay.listeners._linger = 0.0
         await relay.serve(plan("a"))
         await relay.serve(plan())
-        await until(lambda: relay.metrics.listening == 0)
+        await wait_until(lambda: relay.metrics.listening == 0)
         await relay.serve(plan("a"), Key("other", "web"))
 
 
@@ -379,7 +379,7 @@ async def test_rejection_is_reported_for_its_service() -> None:
     async with relaying(RelaySettings(per_service=1), a=fake_pods.waits) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
-        await until(lambda: relay.metrics.open == 1)
+        await wait_until(lambda: relay.metrics.open == 1)
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
         assert relay.reported == [(WEB, "it has 1 connections open (--relay-service-connections)")]
@@ -422,7 +422,7 @@ async def test_flooded_service_does_not_delay_another(
         (flood,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         many = [asyncio.create_task(relay.ask(flood)) for _ in range(60)]
-        await until(lambda: relay.metrics.open > 30)
+        await wait_until(lambda: relay.metrics.open > 30)
         assert await relay.ask(other) == b"b"
         assert sum(task.done() for task in many) < 50, "it was before those that came first"
         for task in many:
@@ -436,7 +436,7 @@ async def test_service_limit_leaves_capacity_for_others() -> None:
         (full,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         _, writer = await asyncio.open_connection(HERE, full)
-        await until(lambda: relay.metrics.open == 1)
+        await wait_until(lambda: relay.metrics.open == 1)
         assert await relay.ask(other) == b"b"
         writer.close()
 
@@ -458,7 +458,7 @@ async def test_client_close_reaches_the_pod(monkeypatch: pytest.MonkeyPatch) -> 
     async with relaying(a=notices) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
-        await until(lambda: relay.metrics.dials["ok"] == 1)
+        await wait_until(lambda: relay.metrics.dials["ok"] == 1)
         writer.transport.abort()
         async with asyncio.timeout(5):
             await gone.wait()
@@ -490,10 +490,10 @@ async def test_slow_client_applies_back_pressure_to_the_pod() -> None:
 async def test_response_without_port_forward_is_a_failed_dial() -> None:
     async with relaying() as relay:
 
-        async def other(asked: Asked) -> None:
+        async def other(asked: UpgradeRequest) -> None:
             await asked.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
 
-        relay.remote.play = other
+        relay.remote.handler = other
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
@@ -507,10 +507,10 @@ async def test_port_forward_timeout_is_a_failed_dial(
     monkeypatch.setattr(connections_module, "TRIES", 1)
     async with relaying() as relay:
 
-        async def silent(asked: Asked) -> None:
-            await asked.gone()
+        async def silent(asked: UpgradeRequest) -> None:
+            await asked.wait_closed()
 
-        relay.remote.play = silent
+        relay.remote.handler = silent
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)

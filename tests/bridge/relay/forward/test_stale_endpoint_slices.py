@@ -9,10 +9,10 @@ import pytest
 
 from bridge.node.join_record_annotation import ANNOTATION_OPTIONS
 from sync.kube.resources import ENDPOINT_SLICES, NAMESPACES, NODES, Object
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 from translators.identity import Identity, home_id_from_uid
 from translators.relay import forward_plan
 
@@ -45,7 +45,7 @@ def names(two: Clusters) -> list[str]:
 
 async def was_joined(two: Clusters, network: str) -> None:
     """By a bridge that was killed, with this network."""
-    async with joined(two):
+    async with running_join(two):
         pass
     annotations = two.home.get(NODES, NODE)["metadata"]["annotations"]
     options = {**json.loads(annotations[ANNOTATION_OPTIONS]), "network": network}
@@ -57,14 +57,14 @@ async def was_joined(two: Clusters, network: str) -> None:
 
 async def test_slices_of_the_node_are_deleted(two: Clusters) -> None:
     await was_joined(two, "relay")
-    async with joined(two):
+    async with running_join(two):
         assert names(two) == ["anothers"]
 
 
 async def test_no_request_without_a_previous_relay(two: Clusters) -> None:
     await was_joined(two, "flat")
     two.home.clear_log()
-    async with joined(two):
+    async with running_join(two):
         pass
     assert not two.home.requests("DELETE", "*/endpointslices/*")
     assert names(two) == ["anothers", "ours"]
@@ -76,6 +76,6 @@ async def test_missing_permission_to_delete_is_logged(
     await was_joined(two, "relay")
     two.home.fail(Fault("DELETE", "*/endpointslices/*", code=403))
     with caplog.at_level(logging.WARNING):
-        async with joined(two):
+        async with running_join(two):
             assert "ours" in names(two)
     assert "kubectl delete endpointslices -A -l" in caplog.text

@@ -26,7 +26,7 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from tests.fakeapi.patching import strategic
-from tests.sync.podstates import (
+from tests.sync.pod_states import (
     HOME_UID,
     LONG_AGO,
     NOW,

@@ -21,7 +21,7 @@ from bridge.relay.reverse import control_connection
 from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import ReverseForwarder
 from bridge.relay.reverse.relay_agent import RelayAgent
-from tests.bridge.kubelet.fakes import FakeRemote, access_for, until
+from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, playing
 from translators.objects import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
@@ -89,7 +89,7 @@ class ReverseWorld:
         return self.metrics.open == count
 
     async def ready(self) -> None:
-        await until(lambda: self.forwarder.agent_state(POD).listening == {self.port})
+        await wait_until(lambda: self.forwarder.agent_state(POD).listening == {self.port})
 
     async def ask(self, data: bytes = b"who?") -> bytes:
         """What a client in the remote gets. Raises ConnectionResetError."""
@@ -162,7 +162,7 @@ async def relayed(
     relay = RelayAgent(host=HERE, control_port=0, hold_timeout=hold_timeout)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
-    await until(lambda: relay.control_port > 0)
+    await wait_until(lambda: relay.control_port > 0)
     async with FakeRemote() as remote:
         back = ReverseWorld(remote, relay, settings or RelaySettings())
         forwarding = asyncio.create_task(back.forwarder.run())
@@ -184,7 +184,7 @@ async def test_connections_are_balanced_over_pods_at_home() -> None:
         await back.ready()
         answers = [await back.ask() for _ in range(6)]
         assert Counter(answers) == {b"a": 3, b"b": 3}
-        await until(lambda: back.metrics.results["done"] == 6)
+        await wait_until(lambda: back.metrics.results["done"] == 6)
         assert back.metrics.bytes == {"in": 6 * 4, "out": 6}
         assert back.metrics.agents == 1
         assert back.forwards == 1 + 6
@@ -203,7 +203,7 @@ async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None
                 got += await reader.read(1 << 20)
         assert got == body
         writer.close()
-        await until(lambda: back.metrics.open == 0)
+        await wait_until(lambda: back.metrics.open == 0)
         assert back.metrics.results == {"done": 1}
 
 
@@ -250,7 +250,7 @@ async def test_client_close_reaches_the_pod_at_home() -> None:
         back.show(pod)
         await back.ready()
         _, writer = await asyncio.open_connection(HERE, back.port)
-        await until(lambda: back.metrics.open == 1)
+        await wait_until(lambda: back.metrics.open == 1)
         writer.transport.abort()
         async with asyncio.timeout(5):
             await ended.wait()
@@ -261,7 +261,7 @@ async def test_held_connection_is_served_by_the_next_bridge() -> None:
         back.show(pod)
         await back.ready()
         back.forwarder.update(SHOP, [], {})
-        await until(lambda: back.metrics.agents == 0)
+        await wait_until(lambda: back.metrics.agents == 0)
         asking = asyncio.create_task(back.ask())
         await asyncio.sleep(0.2)
         assert not asking.done()
@@ -305,8 +305,8 @@ async def test_second_bridge_replaces_the_first() -> None:
         forwarding = asyncio.create_task(another.run())
         await asyncio.sleep(0)
         another.update(SHOP, [POD], {back.port: ReverseRoute("web", (other,))})
-        await until(lambda: bool(another.agent_state(POD).listening))
-        await until(lambda: back.metrics.agents == 0)
+        await wait_until(lambda: bool(another.agent_state(POD).listening))
+        await wait_until(lambda: back.metrics.agents == 0)
         assert await back.ask() == b"b"
         forwarding.cancel()
         await asyncio.gather(forwarding, return_exceptions=True)
@@ -323,9 +323,9 @@ async def test_draining_bridge_finishes_open_connections_and_takes_no_new_ones()
         back.show(pod)
         await back.ready()
         first = asyncio.create_task(back.ask())
-        await until(lambda: back.metrics.open == 1)
+        await wait_until(lambda: back.metrics.open == 1)
         finishing = asyncio.create_task(back.forwarder.drain())
-        await until(lambda: back.metrics.agents == 0)
+        await wait_until(lambda: back.metrics.agents == 0)
         second = asyncio.create_task(back.ask())
         assert await first == b"late"
         await finishing
@@ -357,10 +357,10 @@ async def test_client_is_reset_if_no_pod_at_home_is_reachable(
         back.show(HomeTarget(HERE, free_port()))
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.metrics.results["no-way"] == 1)
+        await wait_until(lambda: back.metrics.results["no-way"] == 1)
         with pytest.raises(ConnectionResetError):
             await back.ask()
-        await until(lambda: back.metrics.results["no-way"] == 2)
+        await wait_until(lambda: back.metrics.results["no-way"] == 2)
     told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
     [line] = [it for it in told if "the bridge cannot connect to its pods at home" in it]
     assert "bridge install" in line, "what to do"
@@ -390,12 +390,12 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
             back.show(pod)
             await back.ready()
             _, writer = await asyncio.open_connection(HERE, back.port)
-            await until(partial(back.has, 1))
+            await wait_until(partial(back.has, 1))
             with pytest.raises(ConnectionResetError):
                 await back.ask()
             assert back.metrics.results[why] == 1
             writer.close()
-            await until(partial(back.has, 0))
+            await wait_until(partial(back.has, 0))
             assert await _first(back) == b"x"
 
 
@@ -421,7 +421,7 @@ async def test_stopping_agent_ends_when_nothing_is_open() -> None:
     relay = RelayAgent(host=HERE, control_port=0)
     stop = asyncio.Event()
     running = asyncio.create_task(relay.run(stop))
-    await until(lambda: relay.control_port > 0)
+    await wait_until(lambda: relay.control_port > 0)
     reader, writer = await asyncio.open_connection(HERE, relay.control_port)
     writer.write(messages.encode(control=messages.VERSION))
     await reader.readline()
@@ -493,8 +493,8 @@ async def test_agent_reaches_only_ports_with_a_route() -> None:
             messages.encode(arrived="b", port=22, address=HERE, target=[HERE, secret.port]),
         )
         async with with_fake_agent(agent, {20000: ReverseRoute("web", ())}) as (_, metrics):
-            await until(lambda: metrics.results["no-pod"] == 2)
-            await until(lambda: b"".join(agent.heard).count(b"refuse") == 2)
+            await wait_until(lambda: metrics.results["no-pod"] == 2)
+            await wait_until(lambda: b"".join(agent.heard).count(b"refuse") == 2)
     assert not asked
 
 
@@ -518,7 +518,7 @@ async def test_malformed_message_ends_only_the_control_connection(
         metrics,
     ):
         await asyncio.sleep(0.2)
-        await until(lambda: metrics.agents == 0)
+        await wait_until(lambda: metrics.agents == 0)
 
 
 async def test_agent_with_another_protocol_version_is_not_used(
@@ -531,7 +531,7 @@ async def test_agent_with_another_protocol_version_is_not_used(
         messages.encode(arrived="a", port=20000),
     )
     async with with_fake_agent(agent, {}) as (forwarder, metrics):
-        await until(lambda: "version 99" in caplog.text)
+        await wait_until(lambda: "version 99" in caplog.text)
         assert "version 99" in forwarder.agent_state(POD).version_warning
         assert not forwarder.agent_state(POD).listening
         assert metrics.agents == 0
@@ -545,7 +545,7 @@ async def test_agent_of_another_release_is_used_with_a_warning() -> None:
         messages.encode(listening=[20000]),
     )
     async with with_fake_agent(FakeAgent(*lines), {}) as (forwarder, _):
-        await until(lambda: bool(forwarder.agent_state(POD).listening))
+        await wait_until(lambda: bool(forwarder.agent_state(POD).listening))
         assert (
             f"0.0.1???, and this bridge of {version()}"
             in forwarder.agent_state(POD).version_warning
@@ -586,11 +586,11 @@ async def test_silent_agent_is_reported_unresponsive(greets: int) -> None:
     """Whether or not it has ever answered; one silent control connection is not enough."""
     sleeper = Sleeper(greets)
     async with with_fake_agent(sleeper, {}) as (forwarder, metrics):
-        await until(lambda: forwarder.agent_state(POD).unresponsive)
+        await wait_until(lambda: forwarder.agent_state(POD).unresponsive)
         assert sleeper.begun == 2
         assert metrics.agents == 0
         sleeper.greets = 100
-        await until(lambda: not forwarder.agent_state(POD).unresponsive)
+        await wait_until(lambda: not forwarder.agent_state(POD).unresponsive)
 
 
 @pytest.mark.parametrize("complains", [False, True])
@@ -606,7 +606,7 @@ async def test_unreachable_agent_is_not_unresponsive(*, complains: bool) -> None
         await (forward.gone() if complains else forward.close())
 
     async with with_fake_agent(refuses, {}) as (forwarder, _):
-        await until(lambda: begun > 3)
+        await wait_until(lambda: begun > 3)
         assert not forwarder.agent_state(POD).unresponsive
 
 
@@ -617,7 +617,7 @@ async def test_lost_control_connection_does_not_make_an_agent_unresponsive() -> 
     told: list[bool] = []
     async with with_fake_agent(sleeper, {}) as (forwarder, _):
         forwarder.on_change(lambda _: told.append(forwarder.agent_state(POD).unresponsive))
-        await until(lambda: sleeper.begun == 4)
+        await wait_until(lambda: sleeper.begun == 4)
     assert not any(told)
 
 
@@ -626,7 +626,7 @@ async def test_unknown_keys_of_a_message_are_ignored() -> None:
         messages.encode(version=messages.VERSION), messages.encode(news="of a later version")
     )
     async with with_fake_agent(agent, {}) as (_, metrics):
-        await until(lambda: metrics.agents == 1)
+        await wait_until(lambda: metrics.agents == 1)
         await asyncio.sleep(0.1)
         assert metrics.agents == 1
 

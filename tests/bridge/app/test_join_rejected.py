@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.bridge.process import bridge
+from tests.bridge.join_process import join_process
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi
-from tests.sync.world import World
+from tests.sync.engine_harness import EngineHarness
 
 #: Processes are started: on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(120)
@@ -28,14 +28,14 @@ async def encrypted(tmp_path: Path) -> AsyncIterator[Clusters]:
 async def test_join_under_another_home_name_ends_with_one_error(
     encrypted: Clusters,
 ) -> None:
-    world = World(encrypted.home, encrypted.remote)
-    async with bridge(encrypted) as first:
-        await first.says("is registered")
-        world.pod("web")
-        await encrypted.remote.until(lambda: world.remote_pod("web"))
+    harness = EngineHarness(encrypted.home, encrypted.remote)
+    async with join_process(encrypted) as first:
+        await first.wait_for_output("is registered")
+        harness.pod("web")
+        await encrypted.remote.until(lambda: harness.remote_pod("web"))
         await first.stop()
-    async with bridge(encrypted, home_name="other") as refused:
-        assert await refused.ended() == 1
-    lines = refused.said.splitlines()
+    async with join_process(encrypted, home_name="other") as refused:
+        assert await refused.wait_for_exit() == 1
+    lines = refused.stderr.splitlines()
     assert "join with the previous ones, or remove the pods first" in lines[-1]
     assert [line for line in lines[:-1] if not line.startswith("✓ ")] == []

@@ -16,20 +16,20 @@ from bridge.bug_report import archive
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
 from sync.kube.resources import NODES, PODS, Object
-from tests.bridge.joined import joined
+from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, secret
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
 pytestmark = pytest.mark.usefixtures("soon")
 
 ENCODED = base64.b64encode(CANARY.encode()).decode()
 
 
-def planted(world: World) -> None:
+def planted(harness: EngineHarness) -> None:
     """Objects with the secret wherever a user can put it or a cluster can quote it."""
-    world.home.put(secret("key", data={"password": ENCODED}))
-    world.home.put(config_map("conf", data={"password": CANARY}))
+    harness.home.put(secret("key", data={"password": ENCODED}))
+    harness.home.put(config_map("conf", data={"password": CANARY}))
     container: Object = {
         "name": "main",
         "image": "busybox:1",
@@ -39,13 +39,13 @@ def planted(world: World) -> None:
         "envFrom": [{"secretRef": {"name": "key"}}, {"configMapRef": {"name": "conf"}}],
         "livenessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "a", "value": CANARY}]}},
     }
-    world.pod("a", containers=[container], labels={"app": CANARY})
+    harness.pod("a", containers=[container], labels={"app": CANARY})
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": f'{{"a":"{CANARY}"}}'}
-    world.home.update(PODS, "a", {"metadata": {"annotations": annotations}}, "default")
-    world.home.update(NODES, NODE, {"metadata": {"annotations": {"note": CANARY}}})
+    harness.home.update(PODS, "a", {"metadata": {"annotations": annotations}}, "default")
+    harness.home.update(NODES, NODE, {"metadata": {"annotations": {"note": CANARY}}})
 
 
-def quoted(world: World) -> None:
+def quoted(harness: EngineHarness) -> None:
     """Statuses and Events that quote it."""
     message = f'exec: "login {CANARY}": not found'
     ended = {"exitCode": 1, "reason": "Error", "message": f"my log: {CANARY}"}
@@ -61,9 +61,9 @@ def quoted(world: World) -> None:
             }
         ],
     }
-    for api, where in ((world.home, "default"), (world.remote, THERE)):
+    for api, where in ((harness.home, "default"), (harness.remote, REMOTE_NAMESPACE)):
         api.update(PODS, "a", {"status": status}, where)
-    world.home.put(
+    harness.home.put(
         {
             "apiVersion": "v1",
             "kind": "Event",
@@ -102,12 +102,12 @@ async def test_secrets_in_all_objects_are_not_in_the_report(two: Clusters, tmp_p
         return web.Response(text="cluster_bridge_leader 1\n")
 
     two.home.route("GET", f"*/nodes/{NODE}/proxy/metrics", metrics)
-    world = World(two.home, two.remote)
-    async with joined(two):
-        planted(world)
-        await two.remote.until(lambda: world.remote_pod("a"))
-        world.runs("a")
-        quoted(world)
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two):
+        planted(harness)
+        await two.remote.until(lambda: harness.remote_pod("a"))
+        harness.report_running("a")
+        quoted(harness)
         files = await report(two, tmp_path / "report.tar.gz")
     for name, text in files.items():
         assert CANARY not in text, name
@@ -143,7 +143,7 @@ def parsed(files: dict[str, str], name: str) -> Any:
 
 
 async def test_addresses_are_included_on_request(two: Clusters, tmp_path: Path) -> None:
-    async with joined(two):
+    async with running_join(two):
         files = await report(two, tmp_path / "report.tar.gz", addresses=True)
     assert two.home.url in files["check.json"]
     # The fake cluster does not proxy to kubelets.

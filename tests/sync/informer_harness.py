@@ -18,7 +18,7 @@ from tests.fakeapi import FakeApi
 from translators.objects import Object, name_of
 
 
-class Waits:
+class ShortenedBackoff:
     """Replaces `Backoff` in informers: records the waits, and shortens them."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, shortened: int = 100) -> None:
@@ -58,7 +58,7 @@ class ChangeRecorder:
 
 
 @asynccontextmanager
-async def watching(informer: Informer) -> AsyncIterator[asyncio.Task[None]]:
+async def running_informer(informer: Informer) -> AsyncIterator[asyncio.Task[None]]:
     """Runs the informer, synced, until the block ends."""
     task = asyncio.create_task(informer.run())
     try:

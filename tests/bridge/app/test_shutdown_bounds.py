@@ -18,10 +18,10 @@ from bridge.app import kubelet_api, replica_lifecycle
 from bridge.cli import command_runner
 from bridge.kubelet import server
 from sync.kube import credential_plugins
-from tests.bridge.process import START, STOP, bridge
+from tests.bridge.join_process import START, STOP, join_process
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
-from tests.sync.world import World
+from tests.sync.engine_harness import EngineHarness
 
 #: A process is started: on a busy machine that takes its time.
 pytestmark = pytest.mark.timeout(90)
@@ -43,8 +43,8 @@ def test_the_bounds_are_within_ten_seconds() -> None:
 
 @pytest.mark.parametrize("away", ["home", "remote", "both"])
 async def test_stop_does_not_wait_for_unreachable_clusters(two: Clusters, away: str) -> None:
-    async with bridge(two) as process:
-        await process.says("is registered")
+    async with join_process(two) as process:
+        await process.wait_for_output("is registered")
         for name in ("home", "remote"):
             if away in (name, "both"):
                 getattr(two, name).pause()
@@ -53,14 +53,14 @@ async def test_stop_does_not_wait_for_unreachable_clusters(two: Clusters, away: 
         two.remote.resume()
     assert code == 0
     assert seconds < IN_ALL
-    assert "stopped; workloads in the remote keep running" in process.said
+    assert "stopped; workloads in the remote keep running" in process.stderr
 
 
 @pytest.mark.parametrize("away", ["home", "remote"])
 async def test_stop_does_not_wait_for_checks(two: Clusters, away: str) -> None:
     api = getattr(two, away)
     api.pause()
-    async with bridge(two) as process:
+    async with join_process(two) as process:
         await api.until(lambda: api.log, timeout=START)
         code, seconds = await process.stop()
         api.resume()
@@ -70,17 +70,17 @@ async def test_stop_does_not_wait_for_checks(two: Clusters, away: str) -> None:
 
 
 async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
-    world, following = World(two.home, two.remote), asyncio.Event()
+    harness, following = EngineHarness(two.home, two.remote), asyncio.Event()
 
     async def log(request: Any) -> Any:
         following.set()
         await asyncio.sleep(60)
 
     two.remote.route("GET", "*/pods/web/log", log)
-    async with bridge(two) as process:
-        await process.says("is registered")
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
+    async with join_process(two) as process:
+        await process.wait_for_output("is registered")
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
             url = f"https://127.0.0.1:{process.port}/containerLogs/default/web/main?follow=true"
             asked = asyncio.ensure_future(
@@ -136,7 +136,7 @@ async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
     two: Clusters, tmp_path: Path
 ) -> None:
     with_plugin(two, hanging(tmp_path))
-    async with bridge(two) as process:
+    async with join_process(two) as process:
         pids = await noted(two, tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
@@ -150,8 +150,8 @@ async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
     good = credential({"token": CANARY})
     with_plugin(two, f"if [ -e {tmp_path}/hangs ]; then {hanging(tmp_path)} fi\n{good}")
     extra = "from sync.kube import credentials; credentials.RENEW_INTERVAL = 0.1"
-    async with bridge(two, extra=extra) as process:
-        await process.says("is registered")
+    async with join_process(two, extra=extra) as process:
+        await process.wait_for_output("is registered")
         (tmp_path / "hangs").touch()
         two.remote.token = "another"
         two.remote.break_watches()
@@ -163,10 +163,10 @@ async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
 
 async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:
     """Only the exit of the process ends the thread; the exit code is 1, with a message."""
-    async with bridge(two, extra=DEAF, address="") as process:
+    async with join_process(two, extra=DEAF, address="") as process:
         await two.remote.until(lambda: two.home.requests("GET", "*/kube-system"), timeout=START)
         await asyncio.sleep(0.5)
         code, seconds = await process.stop()
     assert code == 1
     assert seconds < IN_ALL
-    assert f"shutdown did not finish within {STOP:.0f} s" in process.said
+    assert f"shutdown did not finish within {STOP:.0f} s" in process.stderr

@@ -8,8 +8,8 @@ import resource
 import pytest
 
 from bridge.net.open_file_budget import MAX_STREAMS, max_streams, raise_open_file_limit
-from tests.bridge.kubelet.conftest import running
-from tests.bridge.kubelet.fakes import EXEC, echo, until
+from tests.bridge.kubelet.conftest import running_server
+from tests.bridge.kubelet.fake_api_servers import EXEC, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
 
 
@@ -32,28 +32,28 @@ def test_open_file_limit_is_raised_to_the_hard_limit() -> None:
 
 
 async def test_stream_above_the_limit_gets_429(pki: Pki) -> None:
-    async with running(pki, max_streams=5) as world:  # of which one namespace has three
-        world.remote.play = echo
-        streams = [await world.upgrade(EXEC) for _ in range(3)]
-        head, reader, writer = await world.upgrade(EXEC)
+    async with running_server(pki, max_streams=5) as harness:  # of which one namespace has three
+        harness.remote.handler = echo
+        streams = [await harness.upgrade(EXEC) for _ in range(3)]
+        head, reader, writer = await harness.upgrade(EXEC)
         assert head.startswith(b"HTTP/1.1 429 ")
         assert b"\r\nRetry-After: 5\r\n" in head
         assert b"3 streams open" in await reader.read(4096)
         writer.close()
-        async with world.session() as session:
+        async with harness.session() as session:
             for method, target in (
                 ("GET", "/containerLogs/default/web/app"),
                 ("POST", "/run/default/web/app?cmd=ls"),
             ):
                 async with session.request(method, target) as response:
                     assert response.status == 429
-        assert len(world.remote.asked) == 3
+        assert len(harness.remote.asked) == 3
         for _, reader, writer in streams:
             writer.write(b"still here")
             assert await reader.readexactly(10) == b"still here"
         streams.pop()[2].close()
-        await until(lambda: world.server.streams.counts["exec"] == 2)
-        head, _, writer = await world.upgrade(EXEC)
+        await wait_until(lambda: harness.server.streams.counts["exec"] == 2)
+        head, _, writer = await harness.upgrade(EXEC)
         assert head.startswith(b"HTTP/1.1 101 ")
         for _, _, open_one in [*streams, (b"", None, writer)]:
             open_one.close()
@@ -62,39 +62,41 @@ async def test_stream_above_the_limit_gets_429(pki: Pki) -> None:
 async def test_one_namespace_cannot_use_all_streams(
     pki: Pki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running(pki, max_streams=8) as world:
-        monkeypatch.setattr(world.directory, "find_remote_pod", lambda *_: world.directory.remote)
-        world.remote.play = echo
-        opened = [await world.upgrade(EXEC) for _ in range(5)]
+    async with running_server(pki, max_streams=8) as harness:
+        monkeypatch.setattr(
+            harness.directory, "find_remote_pod", lambda *_: harness.directory.remote
+        )
+        harness.remote.handler = echo
+        opened = [await harness.upgrade(EXEC) for _ in range(5)]
         assert [head[9:12] for head, _, _ in opened] == [b"101"] * 4 + [b"429"]
         assert b"Retry-After: 5" in opened[-1][0]
         sentence = await opened[-1][1].read(4096)
         assert b"namespace default has 4 streams open" in sentence
         assert b"leaves as many of the 8 free as it has" in sentence
-        opened += [await world.upgrade(EXEC.replace("default", "other")) for _ in range(3)]
+        opened += [await harness.upgrade(EXEC.replace("default", "other")) for _ in range(3)]
         assert [head[9:12] for head, _, _ in opened[5:]] == [b"101", b"101", b"429"]
-        streams = world.server.streams
+        streams = harness.server.streams
         assert (streams.namespace_limit.largest, streams.namespace_limit.used) == (4, 6)
         assert streams.rejected == {"limit": 0, "namespace-limit": 2}
         for _, _, writer in opened:
             writer.close()
-        await until(lambda: streams.namespace_limit.used == 0)
+        await wait_until(lambda: streams.namespace_limit.used == 0)
 
 
 @pytest.mark.timeout(120)  # hundreds of TLS handshakes, on a machine that may be busy
 async def test_hundreds_of_streams_do_not_block_other_requests(pki: Pki) -> None:
-    async with running(pki, tls=False) as world:
-        world.remote.play = echo
+    async with running_server(pki, tls=False) as harness:
+        harness.remote.handler = echo
         turns = asyncio.Semaphore(20)
 
         async def one() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             async with turns:
-                _, reader, writer = await world.upgrade(EXEC)
+                _, reader, writer = await harness.upgrade(EXEC)
             return reader, writer
 
         streams = await asyncio.gather(*(one() for _ in range(200)))
-        assert world.server.streams.counts["exec"] == 200
-        async with world.session() as session, asyncio.timeout(10):
+        assert harness.server.streams.counts["exec"] == 200
+        async with harness.session() as session, asyncio.timeout(10):
             for _ in range(5):
                 async with session.get("/pods") as response:
                     assert response.status == 200
@@ -105,5 +107,5 @@ async def test_hundreds_of_streams_do_not_block_other_requests(pki: Pki) -> None
         for _, writer in streams:
             writer.transport.abort()
         async with asyncio.timeout(60):
-            while world.server.streams.counts["exec"]:  # noqa: ASYNC110  # it is no event
+            while harness.server.streams.counts["exec"]:  # noqa: ASYNC110  # it is no event
                 await asyncio.sleep(0.05)

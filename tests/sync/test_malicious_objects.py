@@ -17,8 +17,8 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
-from tests.sync.watched import ChangeRecorder, caught_up, watching
-from tests.sync.world import NODE, World
+from tests.sync.engine_harness import NODE, EngineHarness
+from tests.sync.informer_harness import ChangeRecorder, caught_up, running_informer
 from translators.pods import remote_pod
 
 CANARY = "canary-4711"
@@ -103,27 +103,27 @@ def poisoned(rng: random.Random, name: str) -> Object:
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_malformed_pods_hold_up_no_other(
-    world: World, caplog: pytest.LogCaptureFixture, seed: int
+    harness: EngineHarness, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     """Some come before the others, and some while these live."""
     caplog.set_level(logging.DEBUG, "sync")
     rng = random.Random(seed)
-    world.home.put(secret("key", data={"a": "Y2FuYXJ5LTQ3MTE="}))
-    world.home.put(config_map("conf", data={"a": CANARY}))
-    await world.start()
+    harness.home.put(secret("key", data={"a": "Y2FuYXJ5LTQ3MTE="}))
+    harness.home.put(config_map("conf", data={"a": CANARY}))
+    await harness.start()
     for number in range(PODS_EACH):
-        put_raw(world.home, poisoned(rng, f"bad-{number}"))
-    world.pod("good", uses=["cm/conf", "secret/key"])
-    await world.remote.until(lambda: world.remote_pod("good"))
-    world.runs("good")
-    await world.home.until(lambda: world.status("good").get("phase") == "Running")
+        put_raw(harness.home, poisoned(rng, f"bad-{number}"))
+    harness.pod("good", uses=["cm/conf", "secret/key"])
+    await harness.remote.until(lambda: harness.remote_pod("good"))
+    harness.report_running("good")
+    await harness.home.until(lambda: harness.status("good").get("phase") == "Running")
     for number in range(PODS_EACH):
-        put_raw(world.home, poisoned(rng, f"bad-{number}"))
-    world.home.delete(PODS, "good", "default")
-    await world.remote.until(
-        lambda: "deletionTimestamp" in (world.remote_pod("good") or {})["metadata"]
+        put_raw(harness.home, poisoned(rng, f"bad-{number}"))
+    harness.home.delete(PODS, "good", "default")
+    await harness.remote.until(
+        lambda: "deletionTimestamp" in (harness.remote_pod("good") or {})["metadata"]
     )
-    world._alive()
+    harness._alive()
     told = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
     assert CANARY not in "".join(told)
 
@@ -138,7 +138,7 @@ def put_raw(api: FakeApi, obj: Object) -> None:
 
 
 async def test_pod_that_causes_a_defect_reports_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the place of the defect, not by what the pod holds; it goes on when that is repaired."""
     translate = remote_pod.translate_pod
@@ -149,18 +149,18 @@ async def test_pod_that_causes_a_defect_reports_it(
         return translate(home, *args, **options)
 
     monkeypatch.setattr(remote_pod, "translate_pod", stumble)
-    await world.start()
-    world.pod("bad")
-    world.pod("good")
-    await world.events_with_reason("BridgeDefect")
-    await world.remote.until(lambda: world.remote_pod("good"))
-    status = world.status("bad")
+    await harness.start()
+    harness.pod("bad")
+    harness.pod("good")
+    await harness.events_with_reason("BridgeDefect")
+    await harness.remote.until(lambda: harness.remote_pod("good"))
+    status = harness.status("bad")
     assert (status["phase"], status["reason"]) == ("Pending", "BridgeDefect")
-    assert "ValueError in tests/sync/test_hostile.py" in status["message"]
-    assert CANARY not in str(status) + str(world.home.objects(EVENTS))
-    assert world.engine.pods.controller.results["defect"] >= 1
+    assert "ValueError in tests/sync/test_malicious_objects.py" in status["message"]
+    assert CANARY not in str(status) + str(harness.home.objects(EVENTS))
+    assert harness.engine.pods.controller.results["defect"] >= 1
     monkeypatch.undo()
-    await world.remote.until(lambda: world.remote_pod("bad"))
+    await harness.remote.until(lambda: harness.remote_pod("bad"))
 
 
 async def test_object_that_fails_a_handler_is_skipped_and_counted(
@@ -174,7 +174,7 @@ async def test_object_that_fails_a_handler_is_skipped_and_counted(
     informer.on_change(stumble)
     told = ChangeRecorder(informer)
     api.put(config_map("bad"))
-    async with watching(informer):
+    async with running_informer(informer):
         api.put(config_map("good"))
         await caught_up(api, informer)
         assert sorted(told.take()) == ["+bad", "+good"]
@@ -194,7 +194,7 @@ async def test_failing_indexer_keeps_the_object_and_other_indexes(
     informer = Informer(client, CONFIG_MAPS, indexers=indexers)
     api.put(config_map("bad"))
     api.put(config_map("good", data={"a": "1"}))
-    async with watching(informer):
+    async with running_informer(informer):
         assert informer.store.keys() == {Key("default", "bad"), Key("default", "good")}
         assert informer.store.has("name", "bad")
         assert informer.store.has("data", "1")
@@ -208,7 +208,7 @@ def test_summary_of_a_defect_is_its_type_and_place() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         int(CANARY)
     assert exception_summary.summary(caught.value).startswith(
-        "ValueError in tests/sync/test_hostile.py:"
+        "ValueError in tests/sync/test_malicious_objects.py:"
     )
     assert CANARY not in exception_summary.summary(caught.value) + exception_summary.traced_summary(
         caught.value
@@ -217,27 +217,27 @@ def test_summary_of_a_defect_is_its_type_and_place() -> None:
 
 
 async def test_forged_pod_in_another_namespace_is_ignored(
-    world: World,
+    harness: EngineHarness,
 ) -> None:
     """Somebody may set our labels on a pod of their own, in a namespace of their own."""
-    await world.start()
-    home = world.pod("a")
-    await world.settle()
-    world.runs("a")
-    await world.settle()
-    ours = world.remote_pod("a") or {}
+    await harness.start()
+    home = harness.pod("a")
+    await harness.settle()
+    harness.report_running("a")
+    await harness.settle()
+    ours = harness.remote_pod("a") or {}
     meta = {**ours["metadata"], "namespace": "evil", "name": "a"}
     status = {**ours["status"], "phase": "Failed", "message": CANARY}
-    forged = world.remote.put({**ours, "metadata": meta, "status": status})
-    await world.settle()
-    assert world.status("a")["phase"] == "Running"
-    assert CANARY not in str(world.home_pod("a"))
-    world.home.delete(PODS, "a", "default", grace_seconds=0)
-    await world.remote.until(
-        lambda: "deletionTimestamp" in (world.remote_pod("a") or {"metadata": {}})["metadata"]
+    forged = harness.remote.put({**ours, "metadata": meta, "status": status})
+    await harness.settle()
+    assert harness.status("a")["phase"] == "Running"
+    assert CANARY not in str(harness.home_pod("a"))
+    harness.home.delete(PODS, "a", "default", grace_seconds=0)
+    await harness.remote.until(
+        lambda: "deletionTimestamp" in (harness.remote_pod("a") or {"metadata": {}})["metadata"]
     )
-    await world.settle()
-    left = world.remote.find(PODS, "a", "evil")
+    await harness.settle()
+    left = harness.remote.find(PODS, "a", "evil")
     assert left is not None
     assert "deletionTimestamp" not in left["metadata"]
     assert left["metadata"]["uid"] == forged["metadata"]["uid"]

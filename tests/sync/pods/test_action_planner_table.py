@@ -27,7 +27,7 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from tests.sync.podstates import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
+from tests.sync.pod_states import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
 from translators.objects import Object
 
 #: Every home state that the plan tells apart.

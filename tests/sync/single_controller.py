@@ -10,7 +10,7 @@ from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.namespaces.namespace_watches import NamespaceWatches
 from sync.runtime.event_recorder import EventRecorder
-from tests.sync.records import MemoryRecord
+from tests.sync.memory_ownership_record import MemoryRecord
 from translators.translation_options import Policy
 
 

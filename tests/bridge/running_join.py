@@ -18,23 +18,23 @@ SOON = 5.0
 
 
 @dataclass
-class Joined:
+class RunningJoin:
     """One run of `bridge.app.join_lifecycle.join`."""
 
     task: asyncio.Task[None]
     stop: asyncio.Event
-    told: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
 
     @property
     def port(self) -> int:
         """The port of the kubelet API."""
-        line = next(line for line in self.told if "kubelet API listens on" in line)
+        line = next(line for line in self.reports if "kubelet API listens on" in line)
         return int(line.rpartition(":")[2])
 
-    async def says(self, words: str) -> None:
+    async def wait_for_report(self, words: str) -> None:
         """Waits for this text in the progress; raises the error that ended the join before."""
         async with asyncio.timeout(SOON):
-            while not any(words in line for line in self.told):
+            while not any(words in line for line in self.reports):
                 if self.task.done():
                     await self.task
                 await asyncio.sleep(0.004)
@@ -46,20 +46,22 @@ class Joined:
             await self.task
 
 
-def begin(settings: JoinSettings) -> Joined:
+def start_join(settings: JoinSettings) -> RunningJoin:
     """Starts a join."""
-    told: list[str] = []
+    reports: list[str] = []
     stop = asyncio.Event()
-    task = asyncio.create_task(join_lifecycle.join(settings, notify=told.append, stop=stop))
-    return Joined(task, stop, told)
+    task = asyncio.create_task(join_lifecycle.join(settings, notify=reports.append, stop=stop))
+    return RunningJoin(task, stop, reports)
 
 
 @asynccontextmanager
-async def joined(two: Clusters, settings: JoinSettings | None = None) -> AsyncIterator[Joined]:
+async def running_join(
+    two: Clusters, settings: JoinSettings | None = None
+) -> AsyncIterator[RunningJoin]:
     """A join whose node is registered; the block's end stops it."""
-    run = begin(settings or two.settings)
+    run = start_join(settings or two.settings)
     try:
-        await run.says("is registered")
+        await run.wait_for_report("is registered")
         yield run
         await run.end()
     finally:
@@ -67,7 +69,7 @@ async def joined(two: Clusters, settings: JoinSettings | None = None) -> AsyncIt
         await asyncio.gather(run.task, return_exceptions=True)
 
 
-def caller(run: Joined, token: str = "someone's") -> aiohttp.ClientSession:
+def kubelet_api_client(run: RunningJoin, token: str = "someone's") -> aiohttp.ClientSession:
     """A client of the kubelet API with this bearer token."""
     return aiohttp.ClientSession(
         base_url=f"https://127.0.0.1:{run.port}",

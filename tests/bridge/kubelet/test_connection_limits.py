@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from bridge.net import accepted_connections
-from tests.bridge.kubelet.conftest import World
-from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
+from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
 
 #: Seconds that a connection may wait here.
@@ -25,11 +25,11 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def connected(
-    world: World, party: str | None = None
+    harness: KubeletHarness, party: str | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection of a party, or of a stranger. A reader that is not read takes 128 KiB."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context(party)
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context(party)
     )
     try:
         yield reader, writer
@@ -49,21 +49,23 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
     return b"".join(parts)
 
 
-async def is_served(world: World) -> bool:
-    session = world.session(token=None, cert="apiserver")
+async def is_served(harness: KubeletHarness) -> bool:
+    session = harness.session(token=None, cert="apiserver")
     async with session, session.get("/healthz/ping") as response:
         return response.status == 200
 
 
-async def test_who_says_nothing_is_ended(world: World, hurry: None) -> None:
+async def test_who_says_nothing_is_ended(harness: KubeletHarness, hurry: None) -> None:
     began = asyncio.get_running_loop().time()
-    async with connected(world) as (reader, _):
+    async with connected(harness) as (reader, _):
         assert await ended(reader) == b""
     assert SHORT - 0.1 < asyncio.get_running_loop().time() - began < SHORT + 2
 
 
-async def test_a_head_that_comes_byte_by_byte_is_ended(world: World, hurry: None) -> None:
-    async with connected(world, "apiserver") as (reader, writer):
+async def test_a_head_that_comes_byte_by_byte_is_ended(
+    harness: KubeletHarness, hurry: None
+) -> None:
+    async with connected(harness, "apiserver") as (reader, writer):
 
         async def dribble() -> None:
             for byte in b"GET /healthz HTTP/1.1\r\nX-Slow: " + b"a" * 10_000:
@@ -76,8 +78,10 @@ async def test_a_head_that_comes_byte_by_byte_is_ended(world: World, hurry: None
         await asyncio.gather(dribbling, return_exceptions=True)
 
 
-async def test_a_connection_without_another_request_is_ended(world: World, hurry: None) -> None:
-    async with connected(world, "apiserver") as (reader, writer):
+async def test_a_connection_without_another_request_is_ended(
+    harness: KubeletHarness, hurry: None
+) -> None:
+    async with connected(harness, "apiserver") as (reader, writer):
         for _ in range(3):
             writer.write(b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readuntil(b"\r\n\r\nok")
@@ -88,9 +92,9 @@ async def test_a_connection_without_another_request_is_ended(world: World, hurry
 @pytest.mark.parametrize("party", [None, "apiserver"])
 @pytest.mark.parametrize("target", ["/pods", "/exec/default/web/app?output=1", "/none"])
 async def test_a_body_that_never_ends_is_not_waited_for(
-    world: World, party: str | None, target: str
+    harness: KubeletHarness, party: str | None, target: str
 ) -> None:
-    async with connected(world, party) as (reader, writer):
+    async with connected(harness, party) as (reader, writer):
         writer.write(
             f"POST {target} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
         )
@@ -108,38 +112,38 @@ async def test_a_body_that_never_ends_is_not_waited_for(
         await ended(reader)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
-    assert not world.remote.asked
+    assert not harness.remote.asked
 
 
-async def test_who_does_not_read_an_answer_is_ended(world: World, hurry: None) -> None:
-    world.directory.listed = [{"metadata": {"name": "a" * 250}} for _ in range(40_000)]
-    async with connected(world, "apiserver") as (reader, writer):
+async def test_who_does_not_read_an_answer_is_ended(harness: KubeletHarness, hurry: None) -> None:
+    harness.directory.listed = [{"metadata": {"name": "a" * 250}} for _ in range(40_000)]
+    async with connected(harness, "apiserver") as (reader, writer):
         writer.write(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: bool(world.server._connections._open))
-        await until(lambda: not world.server._connections._open)
+        await wait_until(lambda: bool(harness.server._connections._open))
+        await wait_until(lambda: not harness.server._connections._open)
         assert len(await ended(reader)) < 40_000 * 250
 
 
 async def test_a_stream_that_nobody_reads_has_a_limit_too(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: KubeletHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connections, "STALL_TIMEOUT", SHORT)
 
-    async def speak(asked: Asked) -> None:
-        await asked.switch()
+    async def speak(asked: UpgradeRequest) -> None:
+        await asked.switch_protocols()
         while True:
             await asked.send(b"x" * 65536)
 
-    world.remote.play = speak
-    _, reader, writer = await world.upgrade(EXEC)
-    await until(lambda: world.remote.ended == 1)
+    harness.remote.handler = speak
+    _, reader, writer = await harness.upgrade(EXEC)
+    await wait_until(lambda: harness.remote.ended == 1)
     writer.transport.abort()
     assert not reader.at_eof()
 
 
-async def test_what_was_let_in_may_last(world: World, hurry: None) -> None:
-    world.remote.play = echo
-    _, reader, writer = await world.upgrade(EXEC)
+async def test_what_was_let_in_may_last(harness: KubeletHarness, hurry: None) -> None:
+    harness.remote.handler = echo
+    _, reader, writer = await harness.upgrade(EXEC)
     await asyncio.sleep(2 * SHORT)
     writer.write(b"still there")
     assert await reader.readexactly(11) == b"still there"
@@ -147,53 +151,55 @@ async def test_what_was_let_in_may_last(world: World, hurry: None) -> None:
 
 
 async def test_of_many_that_wait_those_of_longest_go(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    harness: KubeletHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connections, "MAX_WAITING", 5)
-    world.remote.play = echo
-    _, tunnel, tunnel_writer = await world.upgrade(EXEC)
+    harness.remote.handler = echo
+    _, tunnel, tunnel_writer = await harness.upgrade(EXEC)
     idle = [
         await asyncio.open_connection(
-            "127.0.0.1", world.server.port, ssl=world.pki.client_context(None)
+            "127.0.0.1", harness.server.port, ssl=harness.pki.client_context(None)
         )
         for _ in range(5)
     ]
     # Some do not even begin a handshake.
-    idle += [await asyncio.open_connection("127.0.0.1", world.server.port) for _ in range(3)]
+    idle += [await asyncio.open_connection("127.0.0.1", harness.server.port) for _ in range(3)]
     for reader, _ in idle[:3]:
         assert await ended(reader) == b""
-    assert await is_served(world)
-    assert len(world.server._connections._waiting) <= 5
+    assert await is_served(harness)
+    assert len(harness.server._connections._waiting) <= 5
     tunnel_writer.write(b"hello")
     assert await tunnel.readexactly(5) == b"hello"
     for _, writer in [*idle, (tunnel, tunnel_writer)]:
         writer.transport.abort()
 
 
-async def test_another_client_ca_ends_what_the_old_one_let_in(world: World, pki: Pki) -> None:
-    world.home.delay = SHORT
+async def test_another_client_ca_ends_what_the_old_one_let_in(
+    harness: KubeletHarness, pki: Pki
+) -> None:
+    harness.home.delay = SHORT
     async with (
-        connected(world, "apiserver") as (idle, idle_writer),
-        connected(world, "apiserver") as (busy, busy_writer),
-        connected(world, "apiserver") as (new, new_writer),
+        connected(harness, "apiserver") as (idle, idle_writer),
+        connected(harness, "apiserver") as (busy, busy_writer),
+        connected(harness, "apiserver") as (new, new_writer),
     ):
         request = b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n"
         idle_writer.write(request)
         await idle.readuntil(b"\r\n\r\nok")
         busy_writer.write(request.replace(b"GET", b"PUT"))  # which nobody has been asked about
-        await until(lambda: len(world.home.access_reviews) == 2)
-        world.server.renew(client_ca=pki.ca_text + pki.other_ca_text)
+        await wait_until(lambda: len(harness.home.access_reviews) == 2)
+        harness.server.renew(client_ca=pki.ca_text + pki.other_ca_text)
         assert await ended(idle) == b""
         answer = await ended(busy)
         assert answer.startswith(b"HTTP/1.1 405 ")
         new_writer.write(request)
         assert (await ended(new)).startswith(b"HTTP/1.1 200 ")
-    assert await is_served(world)
+    assert await is_served(harness)
 
 
-async def test_another_certificate_ends_nothing(world: World) -> None:
-    async with connected(world, "apiserver") as (reader, writer):
+async def test_another_certificate_ends_nothing(harness: KubeletHarness) -> None:
+    async with connected(harness, "apiserver") as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readuntil(b"\r\n\r\nok")
-            world.server.renew(certificate=world.server._certificate)
+            harness.server.renew(certificate=harness.server._certificate)

@@ -21,8 +21,8 @@ from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
-from tests.sync.records import MemoryRecord
-from tests.sync.watched import caught_up
+from tests.sync.informer_harness import caught_up
+from tests.sync.memory_ownership_record import MemoryRecord
 from translators.identity import Identity, home_id_from_uid
 from translators.translation_options import HostPort, Policy
 
@@ -32,10 +32,10 @@ IDENTITY = Identity(
     home_id=home_id_from_uid("some uid"), home_name="h", node=NODE, accepted_namespaces=("*",)
 )
 #: The remote namespace of home's namespace ``default``.
-THERE = "default-h"
+REMOTE_NAMESPACE = "default-h"
 
 
-class World:
+class EngineHarness:
     """Use as an async context manager; `start` starts the engine, `stop` ends it."""
 
     def __init__(self, home: FakeApi, remote: FakeApi) -> None:
@@ -60,7 +60,7 @@ class World:
         self._engine: Engine | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> EngineHarness:
         self.remote.put(objects.node("worker"))
         return self
 
@@ -77,14 +77,14 @@ class World:
 
     async def start(self, *, settle: bool = True) -> None:
         """Starts an engine with empty caches."""
-        self._task = asyncio.create_task(_run(await self._made()))
+        self._task = asyncio.create_task(_run(await self._new_engine()))
         if settle:
             await self.settle()
 
     @asynccontextmanager
     async def standing_by(self) -> AsyncIterator[Engine]:
         """An engine on standby, until `take_over`."""
-        engine = await self._made()
+        engine = await self._new_engine()
         self._task = asyncio.create_task(engine.watch())
         try:
             await engine.synced()
@@ -95,10 +95,10 @@ class World:
     async def take_over(self) -> None:
         """Lets the standby engine begin to work."""
         assert self._task is not None
-        self._task = asyncio.create_task(_beside(self._task, self.engine))
+        self._task = asyncio.create_task(_work_besides_watches(self._task, self.engine))
         await self.settle()
 
-    async def _made(self) -> Engine:
+    async def _new_engine(self) -> Engine:
         home = await self._client(self.home, "home")
         remote = await self._client(self.remote, "remote")
         self._engine = Engine(
@@ -120,7 +120,7 @@ class World:
         await self.start()
         name = self.pod(**pod)["metadata"]["name"]
         await self.settle()
-        self.runs(name)
+        self.report_running(name)
         await self.settle()
 
     async def _client(self, api: FakeApi, side: Side) -> KubeClient:
@@ -135,7 +135,7 @@ class World:
         await self._clients.aclose()
         self._engine = self._task = None
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Waits for an engine that ends by itself, and raises its exception."""
         task, self._task = self._task, None
         assert task is not None
@@ -246,11 +246,13 @@ class World:
 
     # -- the remote ------------------------------------------------------------------------
 
-    def remote_pod(self, name: str = "a", namespace: str = THERE) -> Object | None:
+    def remote_pod(self, name: str = "a", namespace: str = REMOTE_NAMESPACE) -> Object | None:
         """The remote pod."""
         return self.remote.find(PODS, name, namespace)
 
-    def runs(self, name: str = "a", namespace: str = THERE, **status: object) -> Object:
+    def report_running(
+        self, name: str = "a", namespace: str = REMOTE_NAMESPACE, **status: object
+    ) -> Object:
         """Has the remote's scheduler and kubelet run the pod, with ``status`` merged into its
         status."""
         pod = self.remote.get(PODS, name, namespace)
@@ -273,17 +275,19 @@ class World:
         }
         return self.remote.update(PODS, name, {"status": running | status}, namespace)
 
-    def ends(self, phase: str, name: str = "a", namespace: str = THERE) -> Object:
+    def report_terminated(
+        self, phase: str, name: str = "a", namespace: str = REMOTE_NAMESPACE
+    ) -> Object:
         """The remote pod's containers end."""
         code = 0 if phase == "Succeeded" else 1
         ended = {"name": "main", "state": {"terminated": {"exitCode": code}}}
-        return self.runs(name, namespace, phase=phase, containerStatuses=[ended])
+        return self.report_running(name, namespace, phase=phase, containerStatuses=[ended])
 
-    def config_map(self, name: str = "conf", namespace: str = THERE) -> Object | None:
+    def config_map(self, name: str = "conf", namespace: str = REMOTE_NAMESPACE) -> Object | None:
         """The remote ConfigMap."""
         return self.remote.find(CONFIG_MAPS, name, namespace)
 
-    def secret(self, name: str = "key", namespace: str = THERE) -> Object | None:
+    def secret(self, name: str = "key", namespace: str = REMOTE_NAMESPACE) -> Object | None:
         """The remote Secret."""
         return self.remote.find(SECRETS, name, namespace)
 
@@ -299,7 +303,7 @@ async def _run(engine: Engine) -> None:
         group.create_task(engine.work())
 
 
-async def _beside(watching: asyncio.Task[None], engine: Engine) -> None:
+async def _work_besides_watches(watching: asyncio.Task[None], engine: Engine) -> None:
     """Lets a watching engine begin to work."""
     try:
         await engine.work()

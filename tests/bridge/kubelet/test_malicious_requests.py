@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bridge.kubelet.server import MAX_HEADERS
-from tests.bridge.kubelet.conftest import World, running
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.pki import Pki
 
 pytestmark = pytest.mark.timeout(180)
@@ -55,7 +55,7 @@ class Served:
     """A world in a thread of its own, so that hypothesis need not know of event loops."""
 
     pki: Pki
-    world: World | None = None
+    harness: KubeletHarness | None = None
     faults: list[str] = field(default_factory=list)
     """What was logged as an error, or with a traceback."""
     _ready: threading.Event = field(default_factory=threading.Event)
@@ -68,15 +68,15 @@ class Served:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        async with running(self.pki) as self.world:
+        async with running_server(self.pki) as self.harness:
             self._ready.set()
             await self._stop.wait()
 
-    def ready(self) -> World:
+    def ready(self) -> KubeletHarness:
         """The world, as soon as it is there."""
         assert self._ready.wait(SOON)
-        assert self.world is not None
-        return self.world
+        assert self.harness is not None
+        return self.harness
 
     def end(self) -> None:
         """Has `run` return."""
@@ -86,8 +86,8 @@ class Served:
     def answers(self, data: bytes, *, party: str | None, whole: bool) -> list[int]:
         """The status codes of what is answered to these bytes. Without ``whole`` there may be
         none. Then the connection is to end when we say so."""
-        world = self.ready()
-        plain = socket.create_connection(("127.0.0.1", world.server.port), SOON)
+        harness = self.ready()
+        plain = socket.create_connection(("127.0.0.1", harness.server.port), SOON)
         with self.pki.client_context(party).wrap_socket(
             plain, server_hostname="127.0.0.1", suppress_ragged_eofs=True
         ) as tls:
@@ -113,14 +113,14 @@ class Served:
 
     def check(self) -> None:
         """Asserts that nothing is amiss."""
-        world = self.ready()
-        for asked in world.remote.asked:
+        harness = self.ready()
+        for asked in harness.remote.asked:
             assert ASKED.fullmatch(asked.path), asked.target
             containers = [value for name, value in asked.query if name == "container"]
             assert asked.path.endswith("portforward") or containers in (["app"], ["init"])
-            assert asked.values("Authorization") == ["Bearer remote-credential"]
+            assert asked.header_values("Authorization") == ["Bearer remote-credential"]
             assert all(CARRIED.fullmatch(name.lower()) for name, _ in asked.headers)
-        world.remote.asked.clear()
+        harness.remote.asked.clear()
         assert self.faults == []
 
 
@@ -310,9 +310,9 @@ def test_other_http_versions_get_400(served: Served, data: bytes) -> None:
 
 
 def test_invalid_handshake_is_closed(served: Served) -> None:
-    world = served.ready()
+    harness = served.ready()
     for data in (b"GET /pods HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\x16\x03\x01\xff\xff"):
-        with socket.create_connection(("127.0.0.1", world.server.port), SOON) as plain:
+        with socket.create_connection(("127.0.0.1", harness.server.port), SOON) as plain:
             plain.sendall(data)
             plain.shutdown(socket.SHUT_WR)
             while plain.recv(65536):

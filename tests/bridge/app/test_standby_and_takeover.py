@@ -16,11 +16,17 @@ from bridge.leave.leave_summary import LeaveSettings
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.base.exception_summary import first_leaf
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
-from tests.bridge.joined import SOON, Joined, begin, caller, joined
+from tests.bridge.running_join import (
+    SOON,
+    RunningJoin,
+    kubelet_api_client,
+    running_join,
+    start_join,
+)
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
 LEASE = election_lease.election_lease_name(NODE)
 
@@ -39,9 +45,9 @@ def elects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world(two: Clusters) -> World:
+def harness(two: Clusters) -> EngineHarness:
     """Creates pods and simulates the remote's kubelet."""
-    return World(two.home, two.remote)
+    return EngineHarness(two.home, two.remote)
 
 
 def holder(two: Clusters) -> str:
@@ -68,28 +74,30 @@ async def answer(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
         return said.status, await said.text()
 
 
-async def standby(two: Clusters) -> Joined:
+async def standby(two: Clusters) -> RunningJoin:
     """A second join, which stands by."""
-    run = begin(two.settings)
-    await run.says("standing by")
+    run = start_join(two.settings)
+    await run.wait_for_report("standing by")
     return run
 
 
 # -- standing by ---------------------------------------------------------------------------
 
 
-async def test_standby_reports_the_holder_and_writes_nothing(two: Clusters, world: World) -> None:
-    async with joined(two) as first:
+async def test_standby_reports_the_holder_and_writes_nothing(
+    two: Clusters, harness: EngineHarness
+) -> None:
+    async with running_join(two) as first:
         second = await standby(two)
-        line = next(line for line in second.told if "standing by" in line)
+        line = next(line for line in second.reports if "standing by" in line)
         assert "(pid " in line
         assert " at 127.0.0.1; standing by" in line
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
         two.home.clear_log()
         two.remote.clear_log()
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
         await asyncio.sleep(0.1)
         path = PODS.path("web", namespace="default", subresource="status")
         assert written(two) == [f"PATCH {path}"]
@@ -100,9 +108,9 @@ async def test_standby_reports_the_holder_and_writes_nothing(two: Clusters, worl
 
 
 async def test_standby_is_healthy_and_answers_503_about_pods(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         second = await standby(two)
-        async with caller(second) as session:
+        async with kubelet_api_client(second) as session:
             assert (await answer(session, "/healthz"))[0] == 200
             assert f'bridge_leader{{node="{NODE}"}} 0.0' in (await answer(session, "/metrics"))[1]
             for path in ("/pods", "/containerLogs/default/web/main", "/stats/summary"):
@@ -113,7 +121,7 @@ async def test_standby_is_healthy_and_answers_503_about_pods(two: Clusters) -> N
 
 
 async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         second = await standby(two)
         second.task.cancel()
         await asyncio.gather(second.task, return_exceptions=True)
@@ -126,22 +134,22 @@ async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None
 
 
 async def test_standby_takes_over_at_once_and_writes_only_changes(
-    two: Clusters, world: World
+    two: Clusters, harness: EngineHarness
 ) -> None:
-    async with joined(two) as first:
-        world.pod("web")
-        await two.remote.until(lambda: world.remote_pod("web"))
-        world.runs("web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Running")
+    async with running_join(two) as first:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Running")
         second = await standby(two)
         await asyncio.sleep(0.1)
         two.home.clear_log()
         two.remote.clear_log()
         await first.end()
     async with asyncio.timeout(0.5):
-        await second.says("is registered")
+        await second.wait_for_report("is registered")
     await two.home.until(lambda: port(two) == second.port)
-    async with caller(second) as session:
+    async with kubelet_api_client(second) as session:
         code, said = await answer(session, "/pods")
         assert (code, '"web"' in said) == (200, True)
         text = (await answer(session, "/metrics"))[1]
@@ -149,38 +157,38 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
         assert f'bridge_leader_transitions_total{{node="{NODE}"}} 1.0' in text
     await asyncio.sleep(0.1)
     assert written(two) == []
-    world.pod("db")
-    await two.remote.until(lambda: world.remote_pod("db"))
+    harness.pod("db")
+    await two.remote.until(lambda: harness.remote_pod("db"))
     await second.end()
     assert holder(two) == ""
 
 
 async def test_successor_has_the_last_writes_of_its_predecessor(
-    two: Clusters, world: World
+    two: Clusters, harness: EngineHarness
 ) -> None:
     """A pod that has terminated does not run again, although the successor's own watches have not
     delivered its last state."""
-    async with joined(two) as first:
+    async with running_join(two) as first:
         others = {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)}
         second = await standby(two)
         slow = two.remote.fail(Fault("POST", "*/pods", delay=0.3))
-        world.pod("web", restartPolicy="Never")
+        harness.pod("web", restartPolicy="Never")
         await two.remote.until(lambda: slow.hits)
         await asyncio.sleep(0.1)
         for watch in {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)} - others:
             watch.passes = lambda _: False
-        await two.remote.until(lambda: (world.remote_pod("web") or {}).get("spec"))
-        await two.remote.until(lambda: not world.remote_pod("web")["spec"].get("schedulingGates"))  # type: ignore[index]
-        world.ends("Succeeded", "web")
-        await two.home.until(lambda: world.status("web").get("phase") == "Succeeded")
-        two.remote.remove(PODS, "web", THERE)
+        await two.remote.until(lambda: (harness.remote_pod("web") or {}).get("spec"))
+        await two.remote.until(lambda: not harness.remote_pod("web")["spec"].get("schedulingGates"))  # type: ignore[index]
+        harness.report_terminated("Succeeded", "web")
+        await two.home.until(lambda: harness.status("web").get("phase") == "Succeeded")
+        two.remote.remove(PODS, "web", REMOTE_NAMESPACE)
         await asyncio.sleep(0.1)
         two.remote.clear_log()
         await first.end()
-        await second.says("is registered")
+        await second.wait_for_report("is registered")
         await asyncio.sleep(0.3)
-        assert two.remote.writes(PODS.path(namespace=THERE)) == []
-        assert world.status("web")["phase"] == "Succeeded"
+        assert two.remote.writes(PODS.path(namespace=REMOTE_NAMESPACE)) == []
+        assert harness.status("web")["phase"] == "Succeeded"
         await second.end()
 
 
@@ -188,11 +196,11 @@ async def test_successor_survives_a_short_failure_of_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replica_lifecycle, "REGISTER_SECONDS", 0.01)
-    async with joined(two) as first:
+    async with running_join(two) as first:
         second = await standby(two)
         refused = two.home.fail(Fault("*", "/api/v1/nodes*", code=500, times=3, watch=False))
         await first.end()
-        await second.says("is registered")
+        await second.wait_for_report("is registered")
         assert refused.hits == 3
         await second.end()
 
@@ -201,42 +209,42 @@ async def test_successor_survives_a_short_failure_of_home(
 
 
 async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
-    two: Clusters, world: World
+    two: Clusters, harness: EngineHarness
 ) -> None:
-    async with joined(two) as run:
+    async with running_join(two) as run:
         theirs = {"holderIdentity": "third_1", "leaseDurationSeconds": 60}
         two.home.update(LEASES, LEASE, {"spec": theirs}, LEASE_NAMESPACE)
-        await run.says("is held by")
+        await run.wait_for_report("is held by")
         two.home.clear_log()
         two.remote.clear_log()
-        world.pod("web")
+        harness.pod("web")
         await asyncio.sleep(0.2)
         assert two.writes() == []
-        async with caller(run) as session:
+        async with kubelet_api_client(run) as session:
             assert (await answer(session, "/pods"))[0] == 503
         two.home.update(LEASES, LEASE, {"spec": {"holderIdentity": None}}, LEASE_NAMESPACE)
-        await two.remote.until(lambda: world.remote_pod("web"))
-        assert sum("is registered" in line for line in run.told) == 2
-        async with caller(run) as session:
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        assert sum("is registered" in line for line in run.reports) == 2
+        async with kubelet_api_client(run) as session:
             assert (await answer(session, "/pods"))[0] == 200
 
 
 async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
-    two: Clusters, world: World
+    two: Clusters, harness: EngineHarness
 ) -> None:
     two.home.put(config_map("conf", data={"k": "v"}))
-    async with joined(two) as run:
-        world.pod("web", uses=["cm/conf"])
-        await two.remote.until(lambda: world.remote_pod("web"))
+    async with running_join(two) as run:
+        harness.pod("web", uses=["cm/conf"])
+        await two.remote.until(lambda: harness.remote_pod("web"))
         two.home.pause()
         await asyncio.sleep(election_lease.RENEW_DEADLINE + 0.3)
         two.remote.clear_log()
-        two.remote.remove(CONFIG_MAPS, "conf", THERE)
+        two.remote.remove(CONFIG_MAPS, "conf", REMOTE_NAMESPACE)
         await asyncio.sleep(0.2)
         assert two.remote.writes() == []
         two.home.resume()
-        await two.remote.until(lambda: world.config_map("conf"))
-        assert sum("is registered" in line for line in run.told) == 1
+        await two.remote.until(lambda: harness.config_map("conf"))
+        assert sum("is registered" in line for line in run.reports) == 1
 
 
 # -- leaving -------------------------------------------------------------------------------
@@ -247,21 +255,21 @@ def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
 
 
 async def test_leave_of_a_served_node_fails_and_names_the_bridge(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         with pytest.raises(PreflightError, match=r"serves node .* \(pid \d+\) at 127") as caught:
             await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
         assert "--force" in str(caught.value)
 
 
 async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
-    two: Clusters, world: World
+    two: Clusters, harness: EngineHarness
 ) -> None:
     told: list[str] = []
-    first = begin(two.settings)
-    await first.says("is registered")
+    first = start_join(two.settings)
+    await first.wait_for_report("is registered")
     second = await standby(two)
-    world.pod("web")
-    await two.remote.until(lambda: world.remote_pod("web"))
+    harness.pod("web")
+    await two.remote.until(lambda: harness.remote_pod("web"))
     async with asyncio.timeout(2 * SOON):
         assert await leave(leaving(two, force=True), notify=told.append, agree=lambda _: True)
     for run in (first, second):
@@ -271,11 +279,11 @@ async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     assert any("has lost the lease" in line for line in told)
     for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
         assert two.home.find(kind, name, namespace) is None
-    assert world.remote_pod("web") is None
+    assert harness.remote_pod("web") is None
 
 
 async def test_failed_leave_releases_the_lease(two: Clusters) -> None:
-    async with joined(two):
+    async with running_join(two):
         pass
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):

@@ -11,11 +11,11 @@ from aiohttp import web
 
 from bridge.observability.logging import JsonFormatter
 from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
-from tests.bridge.joined import Joined, caller, joined
+from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
-from tests.sync.world import NODE, THERE, World
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.objects import name_of
 
 ENCODED = base64.b64encode(CANARY.encode()).decode()
@@ -31,14 +31,14 @@ TROUBLES = (
 )
 
 
-def planted(two: Clusters) -> World:
+def planted(two: Clusters) -> EngineHarness:
     """Home holds it in a Secret and a ConfigMap."""
     two.home.put(secret("key", data={"password": ENCODED}))
     two.home.put(config_map("conf", data={"password": CANARY}))
-    return World(two.home, two.remote)
+    return EngineHarness(two.home, two.remote)
 
 
-def pod(world: World) -> Object:
+def pod(harness: EngineHarness) -> Object:
     container = {
         "name": "main",
         "image": "busybox:1",
@@ -46,19 +46,19 @@ def pod(world: World) -> Object:
         "env": [{"name": "PASSWORD", "value": CANARY}],
         "envFrom": [{"secretRef": {"name": "key"}}, {"configMapRef": {"name": "conf"}}],
     }
-    made = world.pod("a", containers=[container])
+    made = harness.pod("a", containers=[container])
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": CANARY}
-    return world.home.update(
+    return harness.home.update(
         PODS, name_of(made), {"metadata": {"annotations": annotations}}, "default"
     )
 
 
-async def look(run: Joined) -> str:
+async def look(run: RunningJoin) -> str:
     """What the bridge tells of itself and of what it runs; and the caller's own secrets."""
     query = f"command=login&command={CANARY}&output=1"
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
     said = ""
-    async with caller(run, token=CANARY) as session:
+    async with kubelet_api_client(run, token=CANARY) as session:
         async with session.post(f"/exec/default/a/main?{query}", headers=upgrade) as answer:
             said += await answer.text()
         async with session.post(f"/exec/default/{CANARY}/main?{query}", headers=upgrade) as answer:
@@ -78,30 +78,30 @@ async def test_planted_secrets_appear_in_no_output(
         return web.Response(status=500, text="not today")
 
     two.remote.route("*", "*/pods/a/exec", refuse)
-    world = planted(two)
+    harness = planted(two)
     for fault in TROUBLES:
         two.remote.fail(fault)
-    async with joined(two, two.but(namespace_linger=0.0)) as run:
-        pod(world)
-        await two.remote.until(lambda: world.remote_pod("a"))
-        world.runs("a")
-        await two.home.until(lambda: world.status("a").get("phase") == "Running")
+    async with running_join(two, two.but(namespace_linger=0.0)) as run:
+        pod(harness)
+        await two.remote.until(lambda: harness.remote_pod("a"))
+        harness.report_running("a")
+        await two.home.until(lambda: harness.status("a").get("phase") == "Running")
         changed = base64.b64encode(f"{CANARY}2".encode()).decode()
         two.home.update(SECRETS, "key", {"data": {"password": changed}}, "default")
         await two.remote.until(
-            lambda: (world.secret("key", THERE) or {})["data"]["password"] == changed
+            lambda: (harness.secret("key", REMOTE_NAMESPACE) or {})["data"]["password"] == changed
         )
         said = await look(run)
         two.home.delete(PODS, "a", "default")
         await two.remote.until(
-            lambda: "deletionTimestamp" in (world.remote_pod("a") or {})["metadata"]
+            lambda: "deletionTimestamp" in (harness.remote_pod("a") or {})["metadata"]
         )
-        two.remote.remove(PODS, "a", THERE)
-        await two.remote.until(lambda: world.secret("key", THERE) is None)
+        two.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+        await two.remote.until(lambda: harness.secret("key", REMOTE_NAMESPACE) is None)
     assert all(fault.hits for fault in TROUBLES)
     shown = {
         "logs": "\n".join(_texts(caplog)),
-        "the join's lines": str(run.told),
+        "the join's lines": str(run.reports),
         "what it tells callers": said,
         "Events": str(two.home.objects(EVENTS)),
         "the Node": str(two.home.get(NODES, NODE)),

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from bridge.net.splice import IDLE_TIMEOUT
-from tests.bridge.kubelet.conftest import World, running
-from tests.bridge.kubelet.fakes import EXEC, Asked, echo, until
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
+from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
 
 HOUR = 3600.0
@@ -34,32 +34,32 @@ class Loop(asyncio.SelectorEventLoop):
             await asyncio.sleep(0.02)
 
 
-def run(pki: Pki, test: Callable[[Loop, World], Awaitable[None]]) -> None:
+def run(pki: Pki, test: Callable[[Loop, KubeletHarness], Awaitable[None]]) -> None:
     """Runs a test in such a loop."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, Loop)
-        async with running(pki) as world:
-            await test(loop, world)
+        async with running_server(pki) as harness:
+            await test(loop, harness)
 
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(main())
 
 
 def test_followed_log_has_no_idle_timeout(pki: Pki) -> None:
-    async def test(loop: Loop, world: World) -> None:
+    async def test(loop: Loop, harness: KubeletHarness) -> None:
         speak = asyncio.Event()
 
-        async def play(asked: Asked) -> None:
+        async def play(asked: UpgradeRequest) -> None:
             await asked.send(
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n"
             )
             await speak.wait()
             await asked.send(b"5\r\nlast\n\r\n0\r\n\r\n")
 
-        world.remote.play = play
-        _, reader, writer = await asked_for_log(world)
+        harness.remote.handler = play
+        _, reader, writer = await asked_for_log(harness)
         await reader.readuntil(b"first\n")
         await loop.pass_time(100 * HOUR)
         speak.set()
@@ -70,11 +70,11 @@ def test_followed_log_has_no_idle_timeout(pki: Pki) -> None:
 
 
 async def asked_for_log(
-    world: World,
+    harness: KubeletHarness,
 ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
     """The head and the connection of a log; a client of aiohttp has limits of time of its own."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", world.server.port, ssl=world.pki.client_context("apiserver")
+        "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
     )
     target = "/containerLogs/default/web/app?follow=true"
     writer.write(f"GET {target} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
@@ -82,16 +82,16 @@ async def asked_for_log(
 
 
 def test_idle_exec_ends_after_four_hours(pki: Pki) -> None:
-    async def test(loop: Loop, world: World) -> None:
-        world.remote.play = echo
-        _, reader, writer = await world.upgrade(EXEC)
+    async def test(loop: Loop, harness: KubeletHarness) -> None:
+        harness.remote.handler = echo
+        _, reader, writer = await harness.upgrade(EXEC)
         for _ in range(3):
             await loop.pass_time(IDLE_TIMEOUT - 60)
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
         await loop.pass_time(IDLE_TIMEOUT + 60)
         assert await reader.read() == b""
-        await until(lambda: world.server.streams.counts["exec"] == 0)
+        await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
         writer.close()
 
     assert IDLE_TIMEOUT == 4 * HOUR

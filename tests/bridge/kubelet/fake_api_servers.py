@@ -71,19 +71,21 @@ class FakeHome:
         await self._runner.cleanup()
 
     async def _token(self, request: web.Request) -> web.Response:
-        spec = (await self._asked(request, "TokenReview", self.token_reviews))["spec"]
+        spec = (await self._record_review(request, "TokenReview", self.token_reviews))["spec"]
         name = self.tokens.get(spec["token"])
         user = {"username": name, "groups": ["people"], "uid": "7", "extra": {"x": ["1", "2"]}}
         status = {"authenticated": True, "user": user} if name else {"authenticated": False}
         return web.json_response({"kind": "TokenReview", "status": status})
 
     async def _access(self, request: web.Request) -> web.Response:
-        spec = (await self._asked(request, "SubjectAccessReview", self.access_reviews))["spec"]
-        asked = spec["resourceAttributes"]
-        allowed = (spec["user"], asked["verb"], asked["subresource"]) not in self.denied
+        spec = (await self._record_review(request, "SubjectAccessReview", self.access_reviews))[
+            "spec"
+        ]
+        attributes = spec["resourceAttributes"]
+        allowed = (spec["user"], attributes["verb"], attributes["subresource"]) not in self.denied
         return web.json_response({"kind": "SubjectAccessReview", "status": {"allowed": allowed}})
 
-    async def _asked(self, request: web.Request, kind: str, seen: list[Object]) -> Object:
+    async def _record_review(self, request: web.Request, kind: str, seen: list[Object]) -> Object:
         body: Object = await request.json()
         seen.append(body)
         await asyncio.sleep(self.delay)
@@ -95,7 +97,7 @@ class FakeHome:
 
 
 @dataclass
-class Asked:
+class UpgradeRequest:
     """One request to the fake remote."""
 
     method: str
@@ -112,7 +114,7 @@ class Asked:
     def query(self) -> list[tuple[str, str]]:
         return parse_qsl(urlsplit(self.target).query, keep_blank_values=True)
 
-    def values(self, name: str) -> list[str]:
+    def header_values(self, name: str) -> list[str]:
         """The values of the headers of this name."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
@@ -120,12 +122,12 @@ class Asked:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def switch(self, more: bytes = b"", headers: str = "") -> None:
+    async def switch_protocols(self, more: bytes = b"", headers: str = "") -> None:
         """Answers 101 as an API server does for SPDY."""
         head = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"
         await self.send((head + headers + "\r\n").encode() + more)
 
-    async def gone(self) -> None:
+    async def wait_closed(self) -> None:
         """Returns when the peer has closed the connection; discards data until then."""
         try:
             while await self.reader.read(65536):
@@ -134,17 +136,17 @@ class Asked:
             pass
 
 
-Play = Callable[[Asked], Awaitable[None]]
+Handler = Callable[[UpgradeRequest], Awaitable[None]]
 
 
 class FakeRemote:
     """Runs ``play`` for each request, and closes the connection when it returns."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[UpgradeRequest] = []
         self.ended = 0
         """Number of requests whose ``play`` has returned."""
-        self.play: Play = _not_found
+        self.handler: Handler = _not_found
         self.url = ""
         self._context = context
         self._tasks: set[asyncio.Task[None]] = set()
@@ -177,9 +179,9 @@ class FakeRemote:
             headers = [
                 (name, value.strip()) for name, _, value in (x.partition(":") for x in lines)
             ]
-            asked = Asked(method, target, headers, reader, writer)
-            self.asked.append(asked)
-            await self.play(asked)
+            requests = UpgradeRequest(method, target, headers, reader, writer)
+            self.asked.append(requests)
+            await self.handler(requests)
         except (OSError, asyncio.IncompleteReadError):
             pass  # the other side hung up, which is its right
         finally:
@@ -187,12 +189,12 @@ class FakeRemote:
             writer.close()
 
 
-async def _not_found(asked: Asked) -> None:
-    await answer(asked, 404, b'{"kind":"Status","message":"no such pod"}')
+async def _not_found(asked: UpgradeRequest) -> None:
+    await respond(asked, 404, b'{"kind":"Status","message":"no such pod"}')
 
 
-async def answer(
-    asked: Asked, status: int, body: bytes, content_type: str = "application/json"
+async def respond(
+    asked: UpgradeRequest, status: int, body: bytes, content_type: str = "application/json"
 ) -> None:
     """A complete response without an upgrade."""
     head = (
@@ -202,14 +204,14 @@ async def answer(
     await asked.send(head.encode() + body)
 
 
-async def echo(asked: Asked) -> None:
+async def echo(asked: UpgradeRequest) -> None:
     """Answers 101 and echoes all data."""
-    await asked.switch()
+    await asked.switch_protocols()
     while data := await asked.reader.read(65536):
         await asked.send(data)
 
 
-def deafen(writer: asyncio.StreamWriter) -> None:
+def drop_packets(writer: asyncio.StreamWriter) -> None:
     """Simulates an unresponsive TCP peer: drops the socket's packets before TCP sees them, so that
     no data is acknowledged and no keepalive probe is answered."""
     drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
@@ -218,7 +220,7 @@ def deafen(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, attach_filter, program)
 
 
-class Directory:
+class FakePodDirectory:
     """A directory with the pod ``default/web`` (UID ``uid-1``), and what a test adds."""
 
     def __init__(self) -> None:
@@ -237,7 +239,7 @@ class Directory:
         return []
 
 
-async def until(condition: Callable[[], bool]) -> None:
+async def wait_until(condition: Callable[[], bool]) -> None:
     """Waits until the condition is true, at most five seconds."""
     async with asyncio.timeout(5):
         while not condition():  # noqa: ASYNC110  # others change it, and know nothing of tests

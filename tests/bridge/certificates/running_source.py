@@ -23,7 +23,7 @@ class UsedPairs(list[TlsKeyPair]):
 
 
 @asynccontextmanager
-async def running(source: CertificateSource) -> AsyncIterator[UsedPairs]:
+async def running_source(source: CertificateSource) -> AsyncIterator[UsedPairs]:
     """Runs the source while the block runs."""
     used = UsedPairs()
     task = asyncio.create_task(source.run(used))

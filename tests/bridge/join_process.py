@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.bridge.two_clusters import Clusters
-from tests.sync.world import NODE
+from tests.sync.engine_harness import NODE
 
 #: The bounds of a stop in the process, in seconds: short ones.
 BOUND, STOP = 0.3, 6.0
@@ -29,44 +29,44 @@ main()
 """
 
 
-class Process:
+class JoinProcess:
     """A `bridge join` process and its stderr."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self.said = ""
+        self.stderr = ""
 
-    async def says(self, words: str) -> None:
+    async def wait_for_output(self, words: str) -> None:
         """Waits for this text on stderr."""
         assert self._process.stderr is not None
         async with asyncio.timeout(START):
-            while words not in self.said:
+            while words not in self.stderr:
                 chunk = await self._process.stderr.read(4096)
-                assert chunk, f"it ended: {self.said}"
-                self.said += chunk.decode()
+                assert chunk, f"it ended: {self.stderr}"
+                self.stderr += chunk.decode()
 
     @property
     def port(self) -> int:
         """The port of the kubelet API."""
-        line = next(it for it in self.said.splitlines() if "kubelet API listens on" in it)
+        line = next(it for it in self.stderr.splitlines() if "kubelet API listens on" in it)
         return int(line.rpartition(":")[2])
 
-    def resident(self, *, peak: bool = False) -> int:
+    def resident_bytes(self, *, peak: bool = False) -> int:
         """Resident bytes now, or their peak since `forget_peak`."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         found = re.search(rf"^Vm{'HWM' if peak else 'RSS'}:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None
         return int(found[1]) * 1024
 
-    def forget_peak(self) -> None:
+    def reset_peak(self) -> None:
         """Resets the peak."""
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Waits until the process exits by itself; returns the exit code."""
         async with asyncio.timeout(START):
             _, rest = await self._process.communicate()
-        self.said += rest.decode()
+        self.stderr += rest.decode()
         return self._process.returncode or 0
 
     async def stop(self) -> tuple[int, float]:
@@ -75,14 +75,14 @@ class Process:
         self._process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE):
             _, rest = await self._process.communicate()
-        self.said += rest.decode()
+        self.stderr += rest.decode()
         return self._process.returncode or 0, time.monotonic() - began
 
 
 @asynccontextmanager
-async def bridge(
+async def join_process(
     two: Clusters, *, extra: str = "", address: str = "127.0.0.1", home_name: str = "h"
-) -> AsyncIterator[Process]:
+) -> AsyncIterator[JoinProcess]:
     """Runs the process while the block runs. ``extra`` is Python code that the process runs first;
     without ``address`` the process has to find one."""
     command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
@@ -95,7 +95,7 @@ async def bridge(
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        yield Process(process)
+        yield JoinProcess(process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

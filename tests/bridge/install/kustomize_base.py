@@ -1,7 +1,7 @@
 """The kustomize base: the objects rendered for a node `remote`, without its credential. And the
 component that adds its webhook.
 
-python -m tests.bridge.install.base        writes both anew
+python -m tests.bridge.install.kustomize_base        writes both anew
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = FOLDER / "bridge.yaml"
 COMPONENT = _MANIFESTS / "offload-webhook"
 WEBHOOK_FILE = COMPONENT / "webhook.yaml"
 NODE = "remote"
-_WRITTEN = "# Written by python -m tests.bridge.install.base.\n"
+_WRITTEN = "# Written by python -m tests.bridge.install.kustomize_base.\n"
 _HEAD = (
     "# As `bridge render --name remote` prints it, without the Secret; a test compares.\n"
     + _WRITTEN
