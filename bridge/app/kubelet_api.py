@@ -24,7 +24,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.net.open_file_budget import max_streams, raise_open_file_limit
 from bridge.node import node_object
 from bridge.node.node_lease import LeaseAnnotation
-from bridge.observability.metric_families import FAMILIES, BridgeParts
+from bridge.observability.metric_families import BridgeCollector
 from bridge.observability.metrics_endpoint import MetricsEndpoint
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.metrics_endpoints import PodMetricsEndpoints
@@ -149,10 +149,11 @@ class NodeKubelet:
         self._status.attach(engine, node)
         self._directory.engine = engine
         self.readiness.engine = engine
-        parts = BridgeParts(
-            version(), engine, self._server, self._metrics, self._election, self._relay_metrics
+        self._metrics_endpoint.expose(
+            BridgeCollector(
+                version(), engine, self._server, self._metrics, self._election, self._relay_metrics
+            )
         )
-        self._metrics_endpoint.expose(FAMILIES, parts)
 
     @property
     def port(self) -> int:

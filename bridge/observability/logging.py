@@ -23,7 +23,6 @@ import os
 import select
 import sys
 import time
-from typing import Protocol
 
 from bridge.base.join_settings import LogFormat
 from bridge.base.printable_text import escape_json, escape_line, escape_lines
@@ -38,14 +37,6 @@ _DROPPED = "lines were dropped: stderr was not read, or could not be written"
 _NON_BLOCKING_SIZE = select.PIPE_BUF
 
 
-class _LineFormatter(Protocol):
-    """Formats records, and messages of the handler itself."""
-
-    def format(self, record: logging.LogRecord) -> str: ...
-
-    def format_message(self, text: str) -> str: ...
-
-
 class ConsoleFormatter(logging.Formatter):
     """Formats ``12:31:02 pod default/web: Running``; records other than changes start with their
     level. With ``nodes``, every line names its virtual node."""
@@ -55,12 +46,7 @@ class ConsoleFormatter(logging.Formatter):
         self._second, self._clock = -1, ""
         self._nodes = nodes
 
-    def format_message(self, text: str) -> str:
-        """Returns the text as it is."""
-        return text
-
     def format(self, record: logging.LogRecord) -> str:
-        """Formats one record as one line, plus the traceback's lines."""
         second = int(record.created)
         if second != self._second:
             self._second, self._clock = second, time.strftime("%H:%M:%S", time.localtime(second))
@@ -76,7 +62,6 @@ class JsonFormatter(logging.Formatter):
     """Formats records as JSON objects, one line each."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Formats one record."""
         clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
             "ts": f"{clock}.{int(record.msecs):03d}Z",
@@ -91,18 +76,14 @@ class JsonFormatter(logging.Formatter):
         present = {key: value for key, value in line.items() if value}
         return escape_json(json.dumps(present, ensure_ascii=False))
 
-    def format_message(self, text: str) -> str:
-        """Formats a warning of the handler itself."""
-        return self.format(logging.LogRecord(STEPS, logging.WARNING, "", 0, text, None, None))
-
 
 class NonBlockingHandler(logging.Handler):
     """Writes to a file descriptor without waiting for a reader; drops lines instead."""
 
-    def __init__(self, file: int, formatter: _LineFormatter | None = None) -> None:
+    def __init__(self, file: int, formatter: logging.Formatter) -> None:
         super().__init__()
         self._file = file
-        self._line_formatter = formatter or ConsoleFormatter()
+        self.formatter = formatter
         self._writable = select.poll()
         self._writable.register(file, select.POLLOUT)
         self._dropped = 0
@@ -111,10 +92,11 @@ class NonBlockingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Writes the line, or counts it as dropped."""
         try:
-            line = self._line_formatter.format(record)
+            line = self.format(record)
             if self._dropped:
-                notice = self._line_formatter.format_message(f"{self._dropped} {_DROPPED}")
-                if self._write(notice):
+                text = f"{self._dropped} {_DROPPED}"
+                notice = logging.LogRecord(STEPS, logging.WARNING, "", 0, text, None, None)
+                if self._write(self.format(notice)):
                     self._dropped = 0
             if self._dropped or not self._write(line):
                 self._dropped += 1

@@ -1,14 +1,13 @@
-"""Declares every metric family that the bridge exposes at ``/metrics``.
+"""Collects every metric family that the bridge exposes at ``/metrics``.
 
 To add a metric: count in the part that knows the event (a plain `collections.Counter` or a
-`sync.base.histograms.Histogram`), add a line to `FAMILIES` that reads it, and a row to
-docs/reference/metrics.md, which a test compares with this table. A label that an alert selects
+`sync.base.histograms.Histogram`), add a family here that reads it, and a row to
+docs/reference/metrics.md, which a test compares with a response. A label that an alert selects
 starts at 0: to Prometheus, a series whose first value is 1 is no increase.
 
 Work queues have client-go's names (``workqueue_*``), which dashboards for controllers know; all
 other families are ``bridge_*``. Labels are kinds, names of queues and resources, methods and codes:
-no credential, and no object's name except the virtual node's. The table is served by
-`bridge.observability.metrics_endpoint`.
+no credential, and no object's name except the virtual node's.
 """
 
 from __future__ import annotations
@@ -16,19 +15,25 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.server import KubeletServer
-from bridge.observability.metrics_endpoint import Family, Labels, counter, gauge, histogram
+from bridge.observability.metrics_endpoint import counter, gauge, histogram
 from bridge.pod_metrics.metrics_endpoints import PodMetricsEndpoints
-from bridge.relay.relay_counters import FORWARD_RESULTS, REVERSE_RESULTS, RelayMetrics
+from bridge.relay.relay_counters import (
+    FORWARD_RESULTS,
+    REVERSE_RESULTS,
+    RelayMetrics,
+    ReverseRelayMetrics,
+)
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
-from sync.kube.request_metrics import RequestMetrics
 from translators import quantity
-from translators.capacity.node_capacity import NodeCapacity
 
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
@@ -37,9 +42,9 @@ SIDES = ("home", "remote")
 _THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE")}
 
 
-@dataclass(frozen=True, slots=True)
-class BridgeParts:
-    """The parts of one join that the families read."""
+@dataclass(frozen=True, slots=True, eq=False)
+class BridgeCollector(Collector):
+    """Collects all families from the parts of one join."""
 
     version: str
     engine: Engine
@@ -48,384 +53,316 @@ class BridgeParts:
     election: LeaderElector
     relay: RelayMetrics
 
-    @property
-    def clients(self) -> tuple[KubeClient, KubeClient]:
-        """The clients of both clusters."""
-        return self.engine.home_pods.client, self.engine.remote_pods.client
-
-    @property
-    def requests(self) -> dict[str, RequestMetrics]:
-        """Counters of API requests by side."""
-        return {client.side: client.metrics for client in self.clients}
-
-    @property
-    def capacity(self) -> NodeCapacity | None:
-        """Capacity of the virtual node; None until the remote's nodes are listed."""
-        if not self.engine.remote_nodes.synced.is_set():
-            return None
-        return self.engine.capacity.current().capacity
-
-
-def _pods_by_phase(parts: BridgeParts) -> dict[Labels, float]:
-    pods = parts.engine.home_pods.store
-    phases = Counter(str((pod.get("status") or {}).get("phase")) for pod in pods)
-    return {(phase,): phases[phase] for phase in PHASES}
-
-
-def _up(parts: BridgeParts) -> dict[Labels, float]:
-    failing = {it.client.side for it in parts.engine.informers if it.error is not None}
-    return {(side,): int(side not in failing) for side in SIDES}
+    def collect(self) -> Iterator[Metric]:
+        """All families with their current values, in the order of the response."""
+        yield gauge(
+            "bridge_build_info{version,python}",
+            "Versions of the bridge and of Python.",
+            {(self.version, platform.python_version()): 1},
+        )
+        yield from _election(self.election)
+        yield from _node(self.engine)
+        yield from _requests((self.engine.home_pods.client, self.engine.remote_pods.client))
+        yield from _watches(self.engine)
+        yield from _work_queues(self.engine)
+        yield from _kubelet_api(self.server)
+        yield counter(
+            "bridge_scrapes{path,result}",
+            "Responses with resource metrics: complete, or partial where a kubelet of the remote "
+            "(or its metrics API) did not answer.",
+            self.pod_metrics.scrapes,
+        )
+        yield from _forward_relay(self.relay)
+        yield from _reverse_relay(self.relay.reverse)
 
 
-def _amounts(quantities: Mapping[str, str]) -> dict[Labels, float]:
-    return {(name,): float(quantity.parse_quantity(amount)) for name, amount in quantities.items()}
-
-
-def _answered(parts: BridgeParts) -> dict[Labels, float]:
-    return {
-        (side, *key): count
-        for side, it in parts.requests.items()
-        for key, count in (_THROTTLED | it.answered).items()
-    }
-
-
-def _watch_staleness(parts: BridgeParts) -> dict[Labels, float]:
-    now = asyncio.get_running_loop().time()
-    found: dict[Labels, float] = {}
-    for watch in parts.engine.watches:
-        if watch.last_contact is not None:
-            key = (watch.client.side, str(watch.resource))
-            found[key] = max(found.get(key, 0.0), now - watch.last_contact)
-    return found
-
-
-def _flatten(counters: Mapping[str, Mapping[str, int]]) -> dict[Labels, float]:
-    """Nested counters with both keys as labels."""
-    return {(key, inner): count for key, it in counters.items() for inner, count in it.items()}
-
-
-#: All families, in the order of the response.
-FAMILIES: tuple[Family[BridgeParts], ...] = (
-    # -- process and election ----------------------------------------------------------------------
-    gauge(
-        "bridge_build_info",
-        "Versions of the bridge and of Python.",
-        ("version", "python"),
-        lambda parts: {(parts.version, platform.python_version()): 1},
-    ),
-    gauge(
-        "bridge_leader",
+def _election(election: LeaderElector) -> Iterator[Metric]:
+    yield gauge(
+        "bridge_leader{node}",
         "1 while this replica holds the lease and serves the node, 0 while it stands by.",
-        ("node",),
-        lambda parts: {(parts.election.node,): int(parts.election.is_leader)},
-    ),
-    counter(
-        "bridge_leader_transitions",
+        {election.node: int(election.is_leader)},
+    )
+    yield counter(
+        "bridge_leader_transitions{node}",
         "How often this replica acquired the lease.",
-        ("node",),
-        lambda parts: {(parts.election.node,): parts.election.transitions},
-    ),
-    histogram(
+        {election.node: election.transitions},
+    )
+    yield histogram(
         "bridge_event_loop_lag_seconds",
         "Delay of the event loop, sampled at each renewal of the lease.",
-        (),
-        lambda parts: {(): parts.election.renewal_delay},
-    ),
-    # -- pods and the node -------------------------------------------------------------------------
-    gauge("bridge_pods", "Pods bound to the virtual node, by phase.", ("phase",), _pods_by_phase),
-    gauge(
-        "bridge_up",
+        election.renewal_delay,
+    )
+
+
+def _node(engine: Engine) -> Iterator[Metric]:
+    phases = Counter(str((it.get("status") or {}).get("phase")) for it in engine.home_pods.store)
+    yield gauge(
+        "bridge_pods{phase}",
+        "Pods bound to the virtual node, by phase.",
+        {phase: phases[phase] for phase in PHASES},
+    )
+    failing = {it.client.side for it in engine.informers if it.error is not None}
+    yield gauge(
+        "bridge_up{side}",
         "1 while all watches of this cluster work, else 0.",
-        ("side",),
-        _up,
-    ),
-    gauge(
-        "bridge_node_capacity",
+        {side: int(side not in failing) for side in SIDES},
+    )
+    listed = engine.remote_nodes.synced.is_set()
+    offer = engine.capacity.current().capacity if listed else None
+    yield gauge(
+        "bridge_node_capacity{resource}",
         "Capacity of the remote's nodes: cores, bytes or counts.",
-        ("resource",),
-        lambda parts: _amounts(it.capacity if (it := parts.capacity) is not None else {}),
-    ),
-    gauge(
-        "bridge_node_allocatable",
+        _amounts(offer.capacity if offer else {}),
+    )
+    yield gauge(
+        "bridge_node_allocatable{resource}",
         "Part of the capacity that the virtual node offers.",
-        ("resource",),
-        lambda parts: _amounts(it.allocatable if (it := parts.capacity) is not None else {}),
-    ),
-    gauge(
-        "bridge_node_remote_nodes",
-        "Schedulable nodes of the remote.",
-        (),
-        lambda parts: {(): it.nodes if (it := parts.capacity) is not None else 0},
-    ),
-    histogram(
+        _amounts(offer.allocatable if offer else {}),
+    )
+    yield gauge(
+        "bridge_node_remote_nodes", "Schedulable nodes of the remote.", offer.nodes if offer else 0
+    )
+    yield histogram(
         "bridge_pod_status_lag_seconds",
         "Time from a change of a remote pod until home's status shows it.",
-        (),
-        lambda parts: {(): parts.engine.pods.latency.status_lag},
-    ),
-    histogram(
+        engine.pods.latency.status_lag,
+    )
+    yield histogram(
         "bridge_pod_start_duration_seconds",
         "Time from a pod's binding to the node until home's status is Running.",
-        (),
-        lambda parts: {(): parts.engine.pods.latency.start},
-    ),
-    # -- API requests and watches ------------------------------------------------------------------
-    counter(
-        "bridge_api_requests",
+        engine.pods.latency.start,
+    )
+
+
+def _requests(clients: Sequence[KubeClient]) -> Iterator[Metric]:
+    yield counter(
+        "bridge_api_requests{side,method,code}",
         "Requests to API servers by method (STREAM: watches and logs) and status code.",
-        ("side", "method", "code"),
-        _answered,
-    ),
-    histogram(
-        "bridge_api_request_duration_seconds",
+        {
+            (client.side, *key): count
+            for client in clients
+            for key, count in (_THROTTLED | client.metrics.answered).items()
+        },
+    )
+    yield histogram(
+        "bridge_api_request_duration_seconds{side,method,code}",
         "Duration of requests to API servers, without streams.",
-        ("side", "method", "code"),
-        lambda parts: {
-            (side, *key): took
-            for side, it in parts.requests.items()
-            for key, took in it.durations.items()
+        {
+            (client.side, *key): took
+            for client in clients
+            for key, took in client.metrics.durations.items()
         },
-    ),
-    gauge(
-        "bridge_api_requests_limit",
+    )
+    yield gauge(
+        "bridge_api_requests_limit{side}",
         "Limit of requests in flight; lower where the server pushes back.",
-        ("side",),
-        lambda parts: {(it.side,): it.limiter.limit for it in parts.clients},
-    ),
-    gauge(
-        "bridge_api_requests_in_flight",
+        {it.side: it.limiter.limit for it in clients},
+    )
+    yield gauge(
+        "bridge_api_requests_in_flight{side}",
         "Requests in flight, without streams and the node's own.",
-        ("side",),
-        lambda parts: {(it.side,): it.limiter.in_flight for it in parts.clients},
-    ),
-    gauge(
-        "bridge_api_requests_waiting",
+        {it.side: it.limiter.in_flight for it in clients},
+    )
+    yield gauge(
+        "bridge_api_requests_waiting{side}",
         "Requests that wait because of the limit.",
-        ("side",),
-        lambda parts: {(it.side,): it.limiter.waiting for it in parts.clients},
-    ),
-    counter(
-        "bridge_watch_lists",
+        {it.side: it.limiter.waiting for it in clients},
+    )
+
+
+def _watches(engine: Engine) -> Iterator[Metric]:
+    requests = {it.client.side: it.client.metrics for it in (engine.home_pods, engine.remote_pods)}
+    yield counter(
+        "bridge_watch_lists{side,resource}",
         "Full lists: at the start, and where a watch could not be resumed.",
-        ("side", "resource"),
-        lambda parts: _flatten({side: it.lists for side, it in parts.requests.items()}),
-    ),
-    counter(
-        "bridge_watches",
+        _flatten({side: it.lists for side, it in requests.items()}),
+    )
+    yield counter(
+        "bridge_watches{side,resource}",
         "Watches started; servers end each after some minutes.",
-        ("side", "resource"),
-        lambda parts: _flatten({side: it.watches for side, it in parts.requests.items()}),
-    ),
-    counter(
-        "bridge_watch_failures",
+        _flatten({side: it.watches for side, it in requests.items()}),
+    )
+    yield counter(
+        "bridge_watch_failures{side,resource}",
         "Failed lists and watches.",
-        ("side", "resource"),
-        lambda parts: _flatten({side: it.watch_failures for side, it in parts.requests.items()}),
-    ),
-    counter(
-        "bridge_watch_defects",
+        _flatten({side: it.watch_failures for side, it in requests.items()}),
+    )
+    yield counter(
+        "bridge_watch_defects{side,resource}",
         "Watch events that raised an unexpected error in the bridge.",
-        ("side", "resource"),
-        lambda parts: {
-            (side, resource): it.defects[resource]
-            for side, it in parts.requests.items()
-            for resource in it.lists
-        },
-    ),
-    gauge(
-        "bridge_watch_staleness_seconds",
+        {(side, name): it.defects[name] for side, it in requests.items() for name in it.lists},
+    )
+    now = asyncio.get_running_loop().time()
+    stale: dict[tuple[str, str], float] = {}
+    for watch in engine.watches:
+        if watch.last_contact is not None:
+            key = (watch.client.side, str(watch.resource))
+            stale[key] = max(stale.get(key, 0.0), now - watch.last_contact)
+    yield gauge(
+        "bridge_watch_staleness_seconds{side,resource}",
         "Time since the last data of a resource's most silent watch.",
-        ("side", "resource"),
-        _watch_staleness,
-    ),
-    # -- work queues and reconciles ----------------------------------------------------------------
-    gauge(
-        "workqueue_depth",
+        stale,
+    )
+
+
+def _work_queues(engine: Engine) -> Iterator[Metric]:
+    queues = {it.name: it.queue for it in engine.controllers}
+    unfinished = {it.name: it.unfinished_work for it in engine.controllers}
+    yield gauge(
+        "workqueue_depth{name}",
         "Keys that wait for a worker.",
-        ("name",),
-        lambda parts: {(it.name,): len(it.queue) for it in parts.engine.controllers},
-    ),
-    counter(
-        "workqueue_adds",
-        "Keys added.",
-        ("name",),
-        lambda parts: {(it.name,): it.queue.adds for it in parts.engine.controllers},
-    ),
-    counter(
-        "workqueue_retries",
+        {key: len(queue) for key, queue in queues.items()},
+    )
+    yield counter(
+        "workqueue_adds{name}", "Keys added.", {key: queue.adds for key, queue in queues.items()}
+    )
+    yield counter(
+        "workqueue_retries{name}",
         "Keys added again for a retry.",
-        ("name",),
-        lambda parts: {(it.name,): it.queue.retries for it in parts.engine.controllers},
-    ),
-    histogram(
-        "workqueue_queue_duration_seconds",
+        {key: queue.retries for key, queue in queues.items()},
+    )
+    yield histogram(
+        "workqueue_queue_duration_seconds{name}",
         "Time that keys waited for a worker.",
-        ("name",),
-        lambda parts: {(it.name,): it.queue.queue_duration for it in parts.engine.controllers},
-    ),
-    histogram(
-        "workqueue_work_duration_seconds",
+        {key: queue.queue_duration for key, queue in queues.items()},
+    )
+    yield histogram(
+        "workqueue_work_duration_seconds{name}",
         "Duration of reconciles.",
-        ("name",),
-        lambda parts: {(it.name,): it.work_duration for it in parts.engine.controllers},
-    ),
-    gauge(
-        "workqueue_unfinished_work_seconds",
+        {it.name: it.work_duration for it in engine.controllers},
+    )
+    yield gauge(
+        "workqueue_unfinished_work_seconds{name}",
         "Sum of the durations so far of the reconciles in progress.",
-        ("name",),
-        lambda parts: {(it.name,): sum(it.unfinished_work) for it in parts.engine.controllers},
-    ),
-    gauge(
-        "workqueue_longest_running_processor_seconds",
+        {key: sum(seconds) for key, seconds in unfinished.items()},
+    )
+    yield gauge(
+        "workqueue_longest_running_processor_seconds{name}",
         "Duration so far of the longest reconcile in progress.",
-        ("name",),
-        lambda parts: {
-            (it.name,): max(it.unfinished_work, default=0.0) for it in parts.engine.controllers
-        },
-    ),
-    counter(
-        "bridge_reconciles",
+        {key: max(seconds, default=0.0) for key, seconds in unfinished.items()},
+    )
+    yield counter(
+        "bridge_reconciles{name,result}",
         "Reconciles by result: success, waiting (for a condition that is no failure), failure (of "
         "a request), defect (of the bridge).",
-        ("name", "result"),
-        lambda parts: _flatten({it.name: it.results for it in parts.engine.controllers}),
-    ),
-    # -- the kubelet API ---------------------------------------------------------------------------
-    gauge(
-        "bridge_streams",
-        "Open streams of the kubelet API.",
-        ("kind",),
-        lambda parts: {(kind,): count for kind, count in parts.server.streams.counts.items()},
-    ),
-    gauge(
+        _flatten({it.name: it.results for it in engine.controllers}),
+    )
+
+
+def _kubelet_api(server: KubeletServer) -> Iterator[Metric]:
+    streams = server.streams
+    yield gauge("bridge_streams{kind}", "Open streams of the kubelet API.", streams.counts)
+    yield gauge(
         "bridge_kubelet_streams_limit",
         "Limit of open streams of all kinds; lower where the limit of open files is low.",
-        (),
-        lambda parts: {(): parts.server.streams.limit},
-    ),
-    gauge(
+        streams.limit,
+    )
+    yield gauge(
         "bridge_streams_namespace_most",
         "Open streams of the namespace that has the most.",
-        (),
-        lambda parts: {(): parts.server.streams.namespace_limit.largest},
-    ),
-    counter(
-        "bridge_streams_refused",
+        streams.namespace_limit.largest,
+    )
+    yield counter(
+        "bridge_streams_refused{reason}",
         "Streams rejected with 429: limit (of all namespaces), namespace-limit (of one).",
-        ("reason",),
-        lambda parts: {(reason,): n for reason, n in parts.server.streams.rejected.items()},
-    ),
-    counter(
-        "bridge_stream_bytes",
+        streams.rejected,
+    )
+    yield counter(
+        "bridge_stream_bytes{kind,direction}",
         "Bytes forwarded by streams: in from the client, out to the client.",
-        ("kind", "direction"),
-        lambda parts: {(kind, way): n for (kind, way), n in parts.server.streams.bytes.items()},
-    ),
-    counter(
-        "bridge_reviews",
+        streams.bytes,
+    )
+    yield counter(
+        "bridge_reviews{kind,answer}",
         "Authentications and authorizations of the kubelet API's clients: asked of home's API "
         "server, or remembered in the cache.",
-        ("kind", "answer"),
-        lambda parts: parts.server.reviews,
-    ),
-    counter(
-        "bridge_scrapes",
-        "Responses with resource metrics: complete, or partial where a kubelet of the remote (or "
-        "its metrics API) did not answer.",
-        ("path", "result"),
-        lambda parts: parts.pod_metrics.scrapes,
-    ),
-    # -- the relay, from home to the remote --------------------------------------------------------
-    gauge(
+        server.reviews,
+    )
+
+
+def _forward_relay(relay: RelayMetrics) -> Iterator[Metric]:
+    yield gauge(
         "bridge_relay_listeners",
         "Ports at home that the bridge listens on for Services.",
-        (),
-        lambda parts: {(): parts.relay.listening},
-    ),
-    gauge(
+        relay.listening,
+    )
+    yield gauge(
         "bridge_relay_listeners_limit",
         "Limit of these ports, of all namespaces.",
-        (),
-        lambda parts: {(): parts.relay.listening_limit},
-    ),
-    gauge(
+        relay.listening_limit,
+    )
+    yield gauge(
         "bridge_relay_connections_limit",
         "Limit of open connections of all namespaces; lower where the limit of open files is low.",
-        (),
-        lambda parts: {(): parts.relay.limit},
-    ),
-    gauge(
+        relay.limit,
+    )
+    yield gauge(
         "bridge_relay_addresses",
         "Addresses at home that the bridge listens on for single pods (--relay-cidr).",
-        (),
-        lambda parts: {(): parts.relay.addresses},
-    ),
-    gauge(
+        relay.addresses,
+    )
+    yield gauge(
         "bridge_relay_connections_open",
         "Open connections that the bridge forwards to pods in the remote.",
-        (),
-        lambda parts: {(): parts.relay.open},
-    ),
-    counter(
-        "bridge_relay_connections",
+        relay.open,
+    )
+    yield counter(
+        "bridge_relay_connections{result}",
         "Closed connections: done, failed (in the remote), or reset before they were forwarded: "
         "no-pod (none is ready), no-way (to any pod), limit, namespace-limit and service-limit "
         "(too many), rate and service-rate (too many a second).",
-        ("result",),
-        lambda parts: {(result,): parts.relay.results[result] for result in FORWARD_RESULTS},
-    ),
-    counter(
-        "bridge_relay_dials",
+        {result: relay.results[result] for result in FORWARD_RESULTS},
+    )
+    yield counter(
+        "bridge_relay_dials{result}",
         "Connections to pods that were opened, or failed to open.",
-        ("result",),
-        lambda parts: {(result,): parts.relay.dials[result] for result in ("ok", "failed")},
-    ),
-    histogram(
+        {result: relay.dials[result] for result in ("ok", "failed")},
+    )
+    yield histogram(
         "bridge_relay_dial_duration_seconds",
         "Time to open a connection to a pod.",
-        (),
-        lambda parts: {(): parts.relay.dial_seconds},
-    ),
-    counter(
-        "bridge_relay_bytes",
+        relay.dial_seconds,
+    )
+    yield counter(
+        "bridge_relay_bytes{direction}",
         "Bytes forwarded: in from the client, out to the client.",
-        ("direction",),
-        lambda parts: {(direction,): parts.relay.bytes[direction] for direction in ("in", "out")},
-    ),
-    # -- the relay, from the remote to home --------------------------------------------------------
-    gauge(
+        {direction: relay.bytes[direction] for direction in ("in", "out")},
+    )
+
+
+def _reverse_relay(relay: ReverseRelayMetrics) -> Iterator[Metric]:
+    yield gauge(
         "bridge_relay_back_pods",
         "Relay agents in the remote that the bridge is connected to.",
-        (),
-        lambda parts: {(): parts.relay.reverse.agents},
-    ),
-    gauge(
+        relay.agents,
+    )
+    yield gauge(
         "bridge_relay_back_connections_open",
         "Open connections that the bridge forwards from the remote to pods at home.",
-        (),
-        lambda parts: {(): parts.relay.reverse.open},
-    ),
-    counter(
-        "bridge_relay_back_connections",
+        relay.open,
+    )
+    yield counter(
+        "bridge_relay_back_connections{result}",
         "Closed connections: done, failed (on either side), or reset at once: no-pod (none is "
         "ready), no-way (to a pod, or to the relay agent), limit, namespace-limit, service-limit.",
-        ("result",),
-        lambda parts: {
-            (result,): parts.relay.reverse.results[result] for result in REVERSE_RESULTS
-        },
-    ),
-    histogram(
+        {result: relay.results[result] for result in REVERSE_RESULTS},
+    )
+    yield histogram(
         "bridge_relay_back_opening_duration_seconds",
         "Time to open a connection.",
-        (),
-        lambda parts: {(): parts.relay.reverse.open_seconds},
-    ),
-    counter(
-        "bridge_relay_back_bytes",
+        relay.open_seconds,
+    )
+    yield counter(
+        "bridge_relay_back_bytes{direction}",
         "Bytes forwarded: in from the client, out to the client.",
-        ("direction",),
-        lambda parts: {
-            (direction,): parts.relay.reverse.bytes[direction] for direction in ("in", "out")
-        },
-    ),
-)
+        {direction: relay.bytes[direction] for direction in ("in", "out")},
+    )
+
+
+def _amounts(quantities: Mapping[str, str]) -> dict[str, float]:
+    return {name: float(quantity.parse_quantity(amount)) for name, amount in quantities.items()}
+
+
+def _flatten(counters: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str], float]:
+    """Nested counters with both keys as labels."""
+    return {(key, inner): count for key, it in counters.items() for inner, count in it.items()}

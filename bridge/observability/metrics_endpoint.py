@@ -1,16 +1,15 @@
-"""``/metrics``: renders declared metric families (`bridge.observability.metric_families`) for
-Prometheus.
+"""Builds metric families for Prometheus, and serves them at ``/metrics``.
 
-Families are read when a client asks; nothing is counted here. The process's own families
-(``process_*``, ``python_gc_*``) are those of prometheus_client.
+Families are collected when a client asks (`bridge.observability.metric_families`); nothing is
+counted here. The process's own families (``process_*``, ``python_gc_*``) are those of
+prometheus_client.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -27,82 +26,60 @@ from bridge.kubelet.routing import Route, RoutedRequest
 from sync.base.histograms import Histogram
 from translators.pod_metrics.exposition import CONTENT_TYPE
 
-Source = TypeVar("Source")
-#: Names of labels, or their values in the same order.
-Labels = tuple[str, ...]
+V = TypeVar("V")
+#: The value of the label, or the values of the labels in their order.
+K = TypeVar("K", bound=str | tuple[str, ...])
 
 
-@dataclass(frozen=True, slots=True)
-class Family(Generic[Source]):
-    """A metric family: its description, and how to read its values from a source."""
-
-    name: str
-    description: str
-    labels: Labels
-    collect: Callable[[Source], Metric]
+def gauge(series: str, description: str, values: float | Mapping[K, float]) -> Metric:
+    """A gauge; ``series`` is its name, with the names of its labels: ``bridge_up{side}``."""
+    return _with_numbers(GaugeMetricFamily, series, description, values)
 
 
-def gauge(
-    name: str, description: str, labels: Labels, read: Callable[[Source], Mapping[Labels, float]]
-) -> Family[Source]:
-    """Declares a gauge; ``read`` returns the values by label values."""
-    return _numbers(GaugeMetricFamily, name, description, labels, read)
+def counter(series: str, description: str, values: float | Mapping[K, float]) -> Metric:
+    """A counter; its samples are named ``NAME_total``."""
+    return _with_numbers(CounterMetricFamily, series, description, values)
 
 
-def counter(
-    name: str, description: str, labels: Labels, read: Callable[[Source], Mapping[Labels, float]]
-) -> Family[Source]:
-    """Declares a counter; its samples are named ``NAME_total``."""
-    return _numbers(CounterMetricFamily, name, description, labels, read)
+def histogram(series: str, description: str, values: Histogram | Mapping[K, Histogram]) -> Metric:
+    """A histogram."""
+    name, labels = _split(series)
+    family = HistogramMetricFamily(name, description, labels=labels)
+    for key, it in _by_labels(values):
+        bounds = [*map(str, it.bounds), "+Inf"]
+        cumulative = itertools.accumulate(it.counts)
+        family.add_metric(key, list(zip(bounds, cumulative, strict=True)), it.total)
+    return family
 
 
-def _numbers(
+def _with_numbers(
     kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
+    series: str,
     description: str,
-    labels: Labels,
-    read: Callable[[Source], Mapping[Labels, float]],
-) -> Family[Source]:
-    def collect(source: Source) -> Metric:
-        family = kind(name, description, labels=labels)
-        for values, number in read(source).items():
-            family.add_metric(values, number)
-        return family
-
-    return Family(name, description, labels, collect)
+    values: float | Mapping[K, float],
+) -> Metric:
+    name, labels = _split(series)
+    family = kind(name, description, labels=labels)
+    for key, value in _by_labels(values):
+        family.add_metric(key, value)
+    return family
 
 
-def histogram(
-    name: str,
-    description: str,
-    labels: Labels,
-    read: Callable[[Source], Mapping[Labels, Histogram]],
-) -> Family[Source]:
-    """Declares a histogram; ``read`` returns the histograms by label values."""
-
-    def collect(source: Source) -> Metric:
-        family = HistogramMetricFamily(name, description, labels=labels)
-        for values, it in read(source).items():
-            bounds = [*(str(bound) for bound in it.bounds), "+Inf"]
-            cumulative = itertools.accumulate(it.counts)
-            family.add_metric(values, list(zip(bounds, cumulative, strict=True)), it.total)
-        return family
-
-    return Family(name, description, labels, collect)
+def _split(series: str) -> tuple[str, list[str]]:
+    name, _, labels = series.removesuffix("}").partition("{")
+    return name, labels.split(",") if labels else []
 
 
-class _Families(Collector, Generic[Source]):
-    def __init__(self, families: Sequence[Family[Source]], source: Source) -> None:
-        self._families = families
-        self._source = source
-
-    def collect(self) -> Iterator[Metric]:
-        """All families with their current values."""
-        return (family.collect(self._source) for family in self._families)
+def _by_labels(values: V | Mapping[Any, V]) -> Iterator[tuple[tuple[str, ...], V]]:
+    if not isinstance(values, Mapping):
+        yield (), values
+        return
+    for key, value in values.items():
+        yield (key,) if isinstance(key, str) else key, value
 
 
 class MetricsEndpoint:
-    """Handles ``/metrics`` with the families of the last `expose`."""
+    """Handles ``/metrics`` with the families of the collector of the last `expose`."""
 
     def __init__(self) -> None:
         self._exposed: Collector | None = None
@@ -112,15 +89,14 @@ class MetricsEndpoint:
 
     @property
     def route(self) -> Route:
-        """The route for the kubelet API."""
         return Route("/metrics", frozenset({"GET"}), self._serve, is_node_independent=True)
 
-    def expose(self, families: Sequence[Family[Source]], source: Source) -> None:
-        """Replaces the families, and the source of their values."""
+    def expose(self, collector: Collector) -> None:
+        """Replaces the collector."""
         if self._exposed is not None:
             self._registry.unregister(self._exposed)
-        self._exposed = _Families(families, source)
-        self._registry.register(self._exposed)
+        self._exposed = collector
+        self._registry.register(collector)
 
     async def _serve(self, _: RoutedRequest) -> web.StreamResponse:
         return web.Response(
