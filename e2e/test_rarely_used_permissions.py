@@ -13,8 +13,8 @@ import pytest
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import busybox, config_map, pod, secret, shell
-from translators.identity import Identity, home_id_from_uid
 from translators.mirror import endpointslice
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 LABEL = "kubernetes.io/service-name"
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.objects import Object, is_daemonset_pod, metadata
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]
 POLICIES: tuple[OffloadPolicy, ...] = get_args(OffloadPolicy)

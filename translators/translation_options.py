@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from translators.identity import Identity
+from translators.virtual_node_identity import Identity
 
 #: How pods of the two clusters reach each other. ``flat``: pod IPs are routed in both clusters.
 #: ``relay``: the bridge forwards connections from home's Services to pods in the remote

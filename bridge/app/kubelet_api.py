@@ -34,8 +34,8 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
-from translators.identity import origin_of
 from translators.objects import Object, condition_of, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import origin_of
 from translators.pods import references
 from translators.timestamps import parse_time
 

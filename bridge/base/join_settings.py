@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.identity import DOMAIN
 from translators.names import dns_label
 from translators.objects import Object
+from translators.ownership_labels import DOMAIN
 from translators.relay import forward_plan, ipam
 from translators.translation_options import DaemonSets, HostPort, ServiceAccounts
 

@@ -32,8 +32,8 @@ from sync.kube.api_errors import KubeError, NotFound, Side
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
-from translators.identity import home_id_from_uid
 from translators.objects import Object, name_of, namespace_of
+from translators.virtual_node_identity import home_id_from_uid
 
 #: Timeout of a part, in seconds.
 PART_SECONDS = 20.0

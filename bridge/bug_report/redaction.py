@@ -14,7 +14,8 @@ import binascii
 from collections.abc import Iterator
 from typing import Any
 
-from translators.identity import (
+from translators.objects import Object, metadata
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
@@ -25,7 +26,6 @@ from translators.identity import (
     LABEL_NODE,
     LABEL_VIRTUAL,
 )
-from translators.objects import Object, metadata
 
 #: Replaces redacted text.
 WITHHELD = "<withheld>"

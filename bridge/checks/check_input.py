@@ -24,13 +24,13 @@ from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
-from translators.identity import (
+from translators.objects import Object
+from translators.virtual_node_identity import (
     Identity,
     NamespaceTemplateError,
     home_id_from_uid,
     validate_namespace_template,
 )
-from translators.objects import Object
 
 T = TypeVar("T")
 Requirement = Literal["home", "remote", "node"]

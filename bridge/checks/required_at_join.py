@@ -26,9 +26,9 @@ from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import CONFIG_MAPS
-from translators.identity import Identity
 from translators.names import dns_label
 from translators.translation_options import HostPort, Network
+from translators.virtual_node_identity import Identity
 
 
 @dataclass(frozen=True, slots=True)

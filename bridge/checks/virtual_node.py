@@ -9,8 +9,8 @@ from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_o
 from bridge.remote_claim import claim_removal
 from sync.kube.api_errors import NotFound
 from sync.kube.resources import NODES
-from translators.identity import Identity
 from translators.objects import condition_of
+from translators.virtual_node_identity import Identity
 
 
 async def check_node_name(context: CheckContext) -> list[Finding]:

@@ -18,9 +18,10 @@ from sync.pods import action_planner
 from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
-from translators.identity import LABEL_HOME, is_usable_namespace
 from translators.names import label_value
+from translators.namespace_grants import is_usable_namespace
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
+from translators.ownership_labels import LABEL_HOME
 from translators.pods import synthetic_status
 
 #: The resources of a quota that are checked, in addition to devices.

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sync.kube.resources import LEASES
-from translators.identity import DOMAIN
 from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
+from translators.ownership_labels import DOMAIN
 from translators.timestamps import format_micro_time
 
 #: Seconds: the duration of the Lease; until when its holder must have renewed it, or stops writing;

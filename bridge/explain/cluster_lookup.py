@@ -43,10 +43,11 @@ from sync.kube.resources import (
 from translators.explain import dependencies
 from translators.explain.dependencies import Dependency
 from translators.explain.persistent_volume_claims import PodStorage
-from translators.identity import home_id_from_uid, is_owned
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
 from translators.translation_options import Policy
+from translators.virtual_node_identity import home_id_from_uid
 
 _RESOURCES = {
     it.kind: it

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from bridge.explain.cluster_lookup import PodFacts
 from translators.explain.dependencies import Dependency
-from translators.identity import is_owned
 from translators.mirror import service
 from translators.objects import HomeNamespace, Object, name_of, namespace_of
+from translators.ownership_labels import is_owned
 
 
 def describe_dependency(it: Dependency, facts: PodFacts) -> Object:

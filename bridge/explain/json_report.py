@@ -15,10 +15,10 @@ from bridge.node.join_record_annotation import policy_options
 from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
-from translators.identity import is_owned_by_node, is_usable_namespace, unusable_namespace_message
+from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, namespace_of
-from translators.pods import kubelet_admission, remote_pod, scheduling_predicates
-from translators.pods import status as podstatus
+from translators.ownership_labels import is_owned_by_node
+from translators.pods import kubelet_admission, pod_status, remote_pod, scheduling_predicates
 from translators.pods.remote_pod import TranslatedPod
 from translators.translation_options import Policy
 
@@ -55,7 +55,7 @@ def build_report(facts: PodFacts) -> Object:
             "name": name_of(facts.pod),
             "stored": facts.stored,
             "node": _bound_to(facts) or None,
-            "phase": podstatus.phase(facts.pod) if facts.stored else None,
+            "phase": pod_status.phase(facts.pod) if facts.stored else None,
         },
         "node": None,
         "remote": None,
@@ -109,7 +109,7 @@ def _remote(facts: PodFacts, made: TranslatedPod) -> Object:
             "server": there.server,
             "namespaceExists": there.namespace is not None,
             "podExists": remote is not None,
-            "phase": podstatus.phase(remote) if remote is not None else None,
+            "phase": pod_status.phase(remote) if remote is not None else None,
             "node": (remote.get("spec") or {}).get("nodeName") if remote is not None else None,
         }
     return answer
@@ -241,8 +241,8 @@ def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
             kind, reason = condition.get("type"), condition.get("reason")
             is_relevant = kind in (
                 "PodScheduled",
-                podstatus.CONDITION_ACCEPTED,
-                podstatus.CONDITION_REMOTE_SCHEDULED,
+                pod_status.CONDITION_ACCEPTED,
+                pod_status.CONDITION_REMOTE_SCHEDULED,
             )
             if is_relevant and condition.get("status") == "False":
                 yield {
@@ -252,7 +252,7 @@ def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
         yield from _containers(side, obj)
 
     there, bound = facts.remote, _bound_to(facts) == name_of(facts.node or {})
-    not_created = there is not None and there.pod is None and not podstatus.is_terminal(facts.pod)
+    not_created = there is not None and there.pod is None and not pod_status.is_terminal(facts.pod)
     if bound and not_created:
         yield {"side": "remote", "why": "the bridge has not created the pod"}
 
@@ -312,8 +312,8 @@ def _summary(facts: PodFacts, answer: Object) -> tuple[str, str]:
     placement, waiting = answer["placement"], answer["waiting"]
     if facts.node is None:
         return "NoNode", f"{subject}: home has no virtual node"
-    if facts.stored and podstatus.is_terminal(facts.pod):
-        return "Ended", f"{subject} has ended: {podstatus.phase(facts.pod)}"
+    if facts.stored and pod_status.is_terminal(facts.pod):
+        return "Ended", f"{subject} has ended: {pod_status.phase(facts.pod)}"
     as_what = f"as {answer['remote']['namespace']}/{answer['remote']['name']}"
     bound = _bound_to(facts)
     if bound and bound != node:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object
+from translators.ownership_labels import LABEL_VIRTUAL
 
 #: The user ``nonroot`` of distroless images.
 USER = 65532

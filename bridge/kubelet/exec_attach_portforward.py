@@ -27,7 +27,7 @@ from bridge.kubelet.pod_lookup import PodDirectory, RemotePod, requested_pod
 from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
 from bridge.kubelet.routing import RoutedRequest
 from bridge.net.splice import Tunnel
-from sync.kube import http1 as http
+from sync.kube import http1
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
@@ -155,7 +155,7 @@ def _without_bearer_tokens(subprotocols: str) -> str:
     return ", ".join(kept)
 
 
-def _switching_protocols(head: http.Head) -> bytes:
+def _switching_protocols(head: http1.Head) -> bytes:
     """The remote's 101 response with only the headers of the upgrade (no cookies)."""
     headers = [
         (name, value)
@@ -163,7 +163,7 @@ def _switching_protocols(head: http.Head) -> bytes:
         if name.lower() in ("connection", "upgrade", _STREAM_PROTOCOL)
         or name.lower().startswith(_WEBSOCKET)
     ]
-    return http.response(101, "Switching Protocols", headers)
+    return http1.response(101, "Switching Protocols", headers)
 
 
 def _error_response(upgraded: UpgradeResponse) -> web.Response:

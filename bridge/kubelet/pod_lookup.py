@@ -8,8 +8,8 @@ from typing import Protocol
 
 from bridge.kubelet.error_responses import HttpError
 from sync.kube.resources import Object
-from translators.identity import Origin
 from translators.objects import name_of, namespace_of, uid_of
+from translators.ownership_labels import Origin
 from translators.pods import synthetic_status
 
 

@@ -24,8 +24,8 @@ from sync.kube.resources import (
     PODS,
 )
 from sync.namespaces import namespace_ownership
-from translators.identity import LABEL_HOME
 from translators.objects import Object, name_of, namespace_of, uid_of
+from translators.ownership_labels import LABEL_HOME
 
 
 async def remove_namespace_record(

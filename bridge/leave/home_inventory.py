@@ -28,10 +28,10 @@ from sync.kube.resources import (
     PODS,
 )
 from translators import offload_admission_patch
-from translators.identity import Identity, home_id_from_uid
 from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.timestamps import parse_time
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 
 async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:

@@ -42,8 +42,9 @@ from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import LEASES, NAMESPACES, NODES
-from translators.identity import Identity, has_home_uid, home_id_from_uid
 from translators.objects import Object, metadata, name_of, uid_of
+from translators.ownership_labels import has_home_uid
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 
 async def leave(

@@ -17,9 +17,9 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings, format_counts
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
-from translators.identity import Identity
 from translators.names import label_value
 from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
+from translators.virtual_node_identity import Identity
 
 #: Rounds of removal before objects that still appear are an error.
 MAX_ROUNDS = 5

@@ -20,8 +20,8 @@ from sync.kube.api_errors import (
     Unauthorized,
 )
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata
+from translators.ownership_labels import LABEL_VIRTUAL
 
 #: Kubelet conditions that the virtual node has where all Ready nodes of the remote have them.
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")

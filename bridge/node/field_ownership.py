@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from translators.identity import DOMAIN
 from translators.objects import Object, metadata
+from translators.ownership_labels import DOMAIN
 
 #: Last applied values as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT`` to
 #: value.

@@ -19,9 +19,10 @@ from bridge.base.join_settings import (
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.identity import DOMAIN, Identity
 from translators.objects import Object, metadata, name_of
+from translators.ownership_labels import DOMAIN
 from translators.translation_options import DaemonSets, HostPort, Network, Policy, ServiceAccounts
+from translators.virtual_node_identity import Identity
 
 T = TypeVar("T")
 #: Where the serving certificate comes from.

@@ -15,9 +15,9 @@ from sync.kube.api_errors import AlreadyExists, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES
 from sync.namespaces.namespace_ownership import OwnershipEntries
-from translators.identity import DOMAIN
 from translators.names import label_value
 from translators.objects import Object, metadata, uid_of
+from translators.ownership_labels import DOMAIN
 
 #: Differs from all other Leases there: a node's Lease has the node's name, an election's begins
 #: with ``cluster-bridge-``.

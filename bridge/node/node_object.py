@@ -19,9 +19,9 @@ from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
 from sync.capacity.aggregator import RemoteCapacity
 from translators import merge_patch
 from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
-from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.names import label_value
 from translators.objects import Object, condition_of, metadata
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 #: Marks a Node as a bridge's virtual node; the value is the remote's identity.
 LABEL_REMOTE = f"{DOMAIN}/remote"

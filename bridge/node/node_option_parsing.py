@@ -14,8 +14,8 @@ from bridge.base.join_settings import SettingsError, invalid_option
 from bridge.node.field_ownership import is_fixed
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import OfferLimits
-from translators.identity import DOMAIN
 from translators.objects import Object
+from translators.ownership_labels import DOMAIN
 from translators.quantity import QuantityError
 
 #: A soft taint that the bridge sets while pods wait for a node of the remote

@@ -10,7 +10,6 @@ created unmodified.
 from __future__ import annotations
 
 from sync.kube.resources import Resource
-from translators.identity import DOMAIN, LABEL_VIRTUAL
 from translators.objects import Object
 from translators.offload_admission_patch import (
     ANNOTATION_NODE_SELECTOR,
@@ -18,6 +17,7 @@ from translators.offload_admission_patch import (
     POLICIES,
     PREFERENCE_WEIGHT,
 )
+from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 GROUP = "admissionregistration.k8s.io"
 #: The name of all objects.

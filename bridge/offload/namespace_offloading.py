@@ -22,9 +22,9 @@ from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import DEPLOYMENTS, NAMESPACES, NODES
 from translators import offload_admission_patch
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, metadata, name_of
 from translators.offload_admission_patch import OffloadPolicy
+from translators.ownership_labels import LABEL_VIRTUAL
 from translators.pods import scheduling_predicates
 
 

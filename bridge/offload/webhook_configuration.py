@@ -18,8 +18,8 @@ from bridge.offload.mutating_admission_policy import (
     object_metadata,
 )
 from sync.kube.resources import MUTATING_WEBHOOKS
-from translators.identity import DOMAIN
 from translators.objects import Object, metadata
+from translators.ownership_labels import DOMAIN
 
 #: Seconds that the API server waits for the webhook before it creates the pod unmodified.
 WEBHOOK_SECONDS = 2

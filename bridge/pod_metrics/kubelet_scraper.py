@@ -19,7 +19,7 @@ from bridge.kubelet.pod_lookup import ScheduledPod
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
-from translators.identity import Origin
+from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 
 #: Clients give up after 10 s (metrics-server's --kubelet-request-timeout, Prometheus'

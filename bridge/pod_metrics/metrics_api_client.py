@@ -28,10 +28,11 @@ from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import POD_METRICS
 from translators import quantity
-from translators.identity import Identity, Origin
 from translators.objects import Object, name_of, namespace_of
+from translators.ownership_labels import Origin, home_selector
 from translators.pod_metrics.exposition import Families, RemotePodName, format_sample, new_family
 from translators.timestamps import parse_time
+from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class MetricsApiSource:
         return await self._cache.get("", self._fetch)
 
     async def _fetch(self) -> list[PodCounters] | None:
-        query = {"labelSelector": self._identity.home_selector}
+        query = {"labelSelector": home_selector(self._identity)}
         try:
             async with asyncio.timeout(TOTAL_TIMEOUT):
                 answer = await self._remote.request("GET", POD_METRICS.path(), query=query)

@@ -37,10 +37,11 @@ from bridge.pod_metrics.metrics_api_client import MetricsApiSource
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from bridge.pod_metrics.stats_summary import summary, usages
 from sync.kube.client import KubeClient
-from translators.identity import Identity, Origin
 from translators.objects import Object
+from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition, stats_summary
 from translators.pod_metrics.exposition import Families, RemotePodName, Sample
+from translators.virtual_node_identity import Identity
 
 #: Seconds: shorter than any scrape interval, longer than the skew between replicas that scrape
 #: together.

@@ -39,9 +39,9 @@ from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import urgent
 from sync.kube.write_fence import Fence, clock
-from translators.identity import Identity
 from translators.objects import Object
 from translators.timestamps import format_micro_time
+from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 
 from bridge.election.election_lease import ANNOTATION_HOLDER, Candidate
 from sync.kube.resources import LEASES
-from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
+from translators.ownership_labels import DOMAIN, owner_labels
+from translators.virtual_node_identity import Identity
 
 #: On the election's Lease: home's record, as ``SEQUENCE ID...``, newest id first.
 ANNOTATION_RECORD = f"{DOMAIN}/remote-claim"

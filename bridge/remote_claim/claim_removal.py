@@ -16,8 +16,9 @@ from bridge.remote_claim.claim_record import Claim
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES
-from translators.identity import LABEL_HOME, LABEL_NODE, Identity
 from translators.objects import Object, metadata, name_of, uid_of
+from translators.ownership_labels import LABEL_HOME, LABEL_NODE
+from translators.virtual_node_identity import Identity
 
 
 async def inspect_claim(

@@ -21,10 +21,10 @@ from bridge.status import status_client, status_tree
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, PODS
-from translators.identity import LABEL_NODE
 from translators.mirror.event import involved_uid
 from translators.names import label_value
 from translators.objects import Object, metadata, name_of, uid_of
+from translators.ownership_labels import LABEL_NODE
 from translators.timestamps import parse_time
 
 #: Pods not yet known to belong to a node whose Events are buffered.

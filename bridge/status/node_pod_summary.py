@@ -12,7 +12,7 @@ from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
 from translators.objects import Object, metadata, name_of, namespace_of
-from translators.pods import status as podstatus
+from translators.pods import pod_status
 
 #: The values of a pod's ``status.phase``.
 PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
@@ -39,9 +39,9 @@ class PodCounts:
             kind, value = condition.get("type"), condition.get("status")
             if kind == "Ready" and value == "True":
                 self.ready += 1
-            elif kind == podstatus.CONDITION_ACCEPTED and value == "False":
+            elif kind == pod_status.CONDITION_ACCEPTED and value == "False":
                 self._add_rejected(pod, condition)
-        if phase not in podstatus.TERMINAL_PHASES:
+        if phase not in pod_status.TERMINAL_PHASES:
             for resource, amount in pod_requests.requests_of(pod).items():
                 self.requested[resource] = self.requested.get(resource, 0) + amount
 

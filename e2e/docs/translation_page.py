@@ -11,18 +11,18 @@ from types import ModuleType
 import yaml
 
 from sync.pods import action_planner
-from translators import identity
+from translators import ownership_labels, virtual_node_identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.mirror import configmap_secret, endpointslice, event, service
 from translators.pods import (
     downward_api,
     field_rules,
     kubelet_admission,
+    pod_status,
     references,
     restart_policy_never,
     scheduling_fields,
     service_accounts,
-    status,
     unschedulable_timeout,
     update,
 )
@@ -84,7 +84,8 @@ _OTHERS = (
     ("Services", service),
     ("EndpointSlices", endpointslice),
     ("Events", event),
-    ("Names, namespaces and ownership", identity),
+    ("Namespaces", virtual_node_identity),
+    ("Ownership", ownership_labels),
 )
 _NODE = (
     ("Capacity", node_capacity),
@@ -103,7 +104,7 @@ def page() -> str:
     parts += ["## Actions for a pod\n", _docstring(action_planner)]
     parts.append("## Translation of a pod\n")
     parts += _modules(_PODS)
-    parts += ["## Status of a pod\n", _docstring(status), _status()]
+    parts += ["## Status of a pod\n", _docstring(pod_status), _status()]
     parts += ["## Other objects\n", *_modules(_OTHERS), _left_at_home()]
     parts += ["## Capacity of the virtual node\n", *_modules(_NODE), "## Examples\n", _examples()]
     return "\n".join(parts)
@@ -151,8 +152,8 @@ def _docstring(module: ModuleType) -> str:
 
 def _status() -> str:
     rows = [
-        ("from the remote's kubelet", _names(status.REMOTE_FIELDS)),
-        ("from home", _names(status.HOME_FIELDS)),
+        ("from the remote's kubelet", _names(pod_status.REMOTE_FIELDS)),
+        ("from home", _names(pod_status.HOME_FIELDS)),
     ]
     return _table(("origin", "fields of `status`"), rows)
 

@@ -10,7 +10,7 @@ def version_of(obj: Object) -> str:
     return str(metadata(obj).get("resourceVersion") or "")
 
 
-def newer(one: str, other: str) -> bool:
+def is_newer(one: str, other: str) -> bool:
     """Whether version ``one`` is later than ``other``.
 
     In conformant servers versions are growing decimal numbers (KEP-5504); for others, every
@@ -21,7 +21,7 @@ def newer(one: str, other: str) -> bool:
     return one != other
 
 
-def older(one: Object, other: Object) -> bool:
+def is_older(one: Object, other: Object) -> bool:
     """Whether object ``one`` certainly has an earlier version than ``other``."""
     versions = version_of(one), version_of(other)
     return all(version.isdecimal() for version in versions) and int(versions[0]) < int(versions[1])

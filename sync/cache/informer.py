@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 from sync.base.backoff import Backoff
-from sync.base.resource_version import newer, version_of
+from sync.base.resource_version import is_newer, version_of
 from sync.base.safe_callbacks import expire_now
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
@@ -178,7 +178,7 @@ class Informer:
         key = key_of(obj)
         if not self.resource_version:
             self._written.add(key)
-        elif self.store.get(key) is None and not newer(version_of(obj), self.resource_version):
+        elif self.store.get(key) is None and not is_newer(version_of(obj), self.resource_version):
             return
         self._writer.put(obj)
 
@@ -246,7 +246,9 @@ class Informer:
             query["continue"] = token
         for key in self.store.keys() - present:
             known = self.store.get(key)
-            since = key in self._written and newer(version_of(known or {}), page.resource_version)
+            since = key in self._written and is_newer(
+                version_of(known or {}), page.resource_version
+            )
             if known is not None and not since:
                 self._writer.remove(key, known)
         self._health.succeeded()

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from sync.base import exception_summary
-from sync.base.resource_version import newer, version_of
+from sync.base.resource_version import is_newer, version_of
 from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from sync.cache.store import Key, Store, key_of
 from sync.kube.client import KubeClient
@@ -61,7 +61,7 @@ class StoreWriter:
         if old is not None:
             version, known = version_of(obj), version_of(old)
             same = uid_of(old) == uid_of(obj)
-            if (same and version == known) or not (allow_older or newer(version, known)):
+            if (same and version == known) or not (allow_older or is_newer(version, known)):
                 return
             if not same:
                 # Another object has taken the name, and the deletion was not observed: report both.

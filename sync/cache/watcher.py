@@ -19,7 +19,7 @@ from collections.abc import Callable
 import aiohttp
 import orjson
 
-from sync.base.resource_version import older, version_of
+from sync.base.resource_version import is_older, version_of
 from sync.base.safe_callbacks import expire_now
 from sync.cache.store import Store, key_of
 from sync.cache.store_writer import StoreWriter
@@ -211,7 +211,7 @@ class Watcher:
         if kind == "DELETED":
             known = self._store.get(key_of(obj))
             # An object that leaves the selection is reported as deleted, and may have returned.
-            if known is not None and uid_of(known) == uid_of(obj) and not older(obj, known):
+            if known is not None and uid_of(known) == uid_of(obj) and not is_older(obj, known):
                 self._writer.delete(obj, known)
         elif kind in ("ADDED", "MODIFIED"):
             self._writer.put(obj)

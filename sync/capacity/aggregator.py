@@ -25,14 +25,11 @@ from sync.base.safe_callbacks import Callbacks
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.capacity.node_capacity import NodeCapacity, OfferLimits
 from translators.capacity.pod_requests import Amounts
-from translators.identity import (
-    Identity,
-    is_in_mapped_namespace,
-    is_owned_by_node,
-    is_usable_namespace,
-)
+from translators.namespace_grants import is_usable_namespace
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_node
 from translators.relay import reverse_plan
+from translators.virtual_node_identity import Identity
 
 K = TypeVar("K")
 
@@ -103,8 +100,7 @@ def slim_pod(pod: Object, identity: Identity) -> Object:
 
 
 def slim_namespace(namespace: Object) -> Object:
-    """Reduces a namespace to its identity, owner, grants (`identity.is_usable_namespace`) and
-    deletion, for the informer's store."""
+    """Reduces a namespace to its identity, owner, grants and deletion, for the informer's store."""
     meta = metadata(namespace)
     kept = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
     return {"metadata": {**_identifiers(namespace), **kept}}

@@ -23,14 +23,14 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import object_fields
-from translators.identity import (
+from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     home_namespace_of,
     is_owned,
     namespace_users,
     origin_of,
 )
-from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
 

@@ -21,20 +21,21 @@ from sync.kube.client import KubeClient
 from sync.kube.discovery import ListableResources
 from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
-from translators.identity import (
+from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     LABEL_HOME,
     LABEL_NODE,
-    Identity,
     home_namespace_of,
+    home_selector,
     is_owned_by_node,
     namespace_users,
     origin_of,
     used_by_annotation,
 )
-from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
+from translators.virtual_node_identity import Identity
 
 #: Resources whose objects the cluster derives from other objects of a namespace, as (group,
 #: plural): a resource of the same name in another group can hold user data.
@@ -123,7 +124,7 @@ async def take_inventory(
     """
     found = Inventory()
     of_other_nodes: list[Object] = []
-    for pod in (await remote.list(PODS, labels=identity.home_selector)).items:
+    for pod in (await remote.list(PODS, labels=home_selector(identity))).items:
         (found.pods if is_owned_by_node(pod, identity) else of_other_nodes).append(pod)
     alive = {*(others or ()), *map(_node_label, of_other_nodes)}
 
@@ -133,13 +134,13 @@ async def take_inventory(
 
     users = CopyUsers(of_other_nodes)
     for resource in COPIED_RESOURCES:
-        labels = copies_selector(resource, identity.home_selector)
+        labels = copies_selector(resource, home_selector(identity))
         for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
             if user := users.of(resource, copy):
                 found.shared.append(SharedCopy(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
-    namespaces = (await remote.list(NAMESPACES, labels=identity.home_selector)).items
+    namespaces = (await remote.list(NAMESPACES, labels=home_selector(identity))).items
     found.namespaces = [
         it for it in namespaces if is_left(it) or identity.node_label in namespace_users(it)
     ]

@@ -15,8 +15,8 @@ from sync.kube.resources import Resource
 from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.namespaces.namespace_watches import NamespaceWatches
 from sync.runtime.event_recorder import EventRecorder
-from translators.identity import Identity
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

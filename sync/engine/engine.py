@@ -50,8 +50,8 @@ from sync.relay.reverse_controller import Forwarder
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.identity import home_namespace_of, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
+from translators.ownership_labels import home_namespace_of, is_owned, unmanaged_selector
 from translators.timestamps import format_time
 from translators.translation_options import Policy
 
@@ -151,7 +151,7 @@ class Engine:
         """The state that controllers share: Events, namespaces, capacity."""
         capacity, remote_namespaces = self.capacity, shared.remote_namespaces
         slim = functools.partial(slim_pod, identity=self._identity)
-        labels = self._identity.unmanaged_selector
+        labels = unmanaged_selector(self._identity)
         unmanaged = Informer(remote, PODS, labels=labels, fields=NOT_TERMINAL, slim=slim)
         quotas = Informer(remote, RESOURCE_QUOTAS)
 

@@ -17,11 +17,12 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector, reference_keys
 from sync.pods import action_planner
-from translators.identity import Identity, is_in_mapped_namespace, origin_of
 from translators.objects import HomeNamespace, Object, namespace_of
+from translators.ownership_labels import home_selector, is_in_mapped_namespace, origin_of
 from translators.pods import references
 from translators.relay import reverse_plan
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 
 class SharedInformers:
@@ -46,7 +47,7 @@ class SharedInformers:
         self.remote_pods = Informer(
             remote,
             PODS,
-            labels=identity.home_selector,
+            labels=home_selector(identity),
             indexers={
                 "namespace": functools.partial(_origin_namespace, identity),
                 "reference": functools.partial(_remote_references, identity),
@@ -63,7 +64,7 @@ class SharedInformers:
             resource: Informer(
                 remote,
                 resource,
-                labels=copies_selector(resource, identity.home_selector),
+                labels=copies_selector(resource, home_selector(identity)),
                 indexers={
                     "origin": functools.partial(_origin_namespace, identity),
                     "relay": _relay_namespace,

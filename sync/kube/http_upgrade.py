@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
-from sync.kube import http1 as http
+from sync.kube import http1
 from sync.kube.api_errors import Unreachable
 from sync.kube.connection_errors import ConnectionErrors, connect_message
 from sync.kube.credentials import ClientConfig
@@ -40,7 +40,7 @@ _CLOSED_EARLY = "the server closed the connection before it answered"
 class UpgradeResponse:
     """The response to an upgrade: a connection to `take` if `status` is 101, else an error."""
 
-    def __init__(self, head: http.Head, body: bytes, connection: _Connection | None) -> None:
+    def __init__(self, head: http1.Head, body: bytes, connection: _Connection | None) -> None:
         self.head = head
         self.status = head.status
         self.body = body
@@ -100,7 +100,7 @@ async def _open_once(
     target = server.path + path
     if query:
         target += "?" + urlencode(query, quote_via=quote, errors="surrogateescape")
-    message = http.request(
+    message = http1.request(
         method,
         target,
         [
@@ -138,14 +138,14 @@ async def _open_once(
             ) from error
 
 
-async def _head(connection: _Connection) -> http.Head:
+async def _head(connection: _Connection) -> http1.Head:
     head = await connection.head()
     while 100 <= head.status < 200 and head.status != 101:
         head = await connection.head()
     return head
 
 
-async def _answered(connection: _Connection, head: http.Head) -> UpgradeResponse:
+async def _answered(connection: _Connection, head: http1.Head) -> UpgradeResponse:
     if head.status == 101:
         connection.transport.pause_reading()
         return UpgradeResponse(head, b"", connection)
@@ -262,7 +262,7 @@ async def _open_proxy_tunnel(
     if user is not None:
         pair = f"{unquote(user)}:{unquote(password or '')}".encode()
         headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair).decode()))
-    connection.transport.write(http.request("CONNECT", f"{host}:{config.port}", headers))
+    connection.transport.write(http1.request("CONNECT", f"{host}:{config.port}", headers))
     head = await connection.head()
     if not 200 <= head.status < 300:
         raise ConnectionError(f"the proxy answered {head.status} to CONNECT")
@@ -287,7 +287,7 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        if len(self._buffer) > http.HEAD_LIMIT + http.BODY_LIMIT:
+        if len(self._buffer) > http1.HEAD_LIMIT + http1.BODY_LIMIT:
             self.transport.pause_reading()
         self._notify()
 
@@ -305,24 +305,24 @@ class _Connection(asyncio.Protocol):
         if self._received is not None and not self._received.done():
             self._received.set_result(None)
 
-    async def head(self) -> http.Head:
+    async def head(self) -> http1.Head:
         """Reads a head. Raises ValueError if it is malformed, OSError if the connection ends."""
         raw = await self._until(self._head_bytes)
-        return http.parse(raw)
+        return http1.parse(raw)
 
     def _head_bytes(self) -> bytes | None:
-        end = self._buffer.find(http.END)
-        if end > http.HEAD_LIMIT or (end < 0 and len(self._buffer) > http.HEAD_LIMIT):
+        end = self._buffer.find(http1.END)
+        if end > http1.HEAD_LIMIT or (end < 0 and len(self._buffer) > http1.HEAD_LIMIT):
             raise ValueError("the response's head is too long")
         if end < 0:
             return None
         raw = bytes(self._buffer[:end])
-        del self._buffer[: end + len(http.END)]
+        del self._buffer[: end + len(http1.END)]
         return raw
 
-    async def body(self, head: http.Head) -> bytes:
+    async def body(self, head: http1.Head) -> bytes:
         """Reads the body of that response. Raises as `head` does."""
-        return await self._until(lambda: http.body(head, bytes(self._buffer), ended=self._ended))
+        return await self._until(lambda: http1.body(head, bytes(self._buffer), ended=self._ended))
 
     async def _until(self, found: Callable[[], bytes | None]) -> bytes:
         while (result := found()) is None:

@@ -38,18 +38,12 @@ from sync.mirror.copy_rules import (
     COPY_RULES,
     REFERENCED_RESOURCES,
     CopyKey,
-    patch_copy,
+    copy_patch,
     reference_keys,
 )
-from sync.mirror.missing_references import UnresolvedReferences
+from sync.mirror.missing_references import MissingReferences
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import name_fields
-from translators.identity import (
-    is_owned,
-    is_owned_by_node,
-    matches_home_namespace,
-    origin_of,
-)
 from translators.mirror import endpointslice, service
 from translators.objects import (
     HomeNamespace,
@@ -59,6 +53,12 @@ from translators.objects import (
     name_of,
     namespace_of,
     uid_of,
+)
+from translators.ownership_labels import (
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    origin_of,
 )
 from translators.pods import service_accounts
 from translators.pods.references import Reference, references
@@ -85,7 +85,7 @@ class CopyController:
         self._linger = linger
         # Whether home's pod addresses mean something in the remote.
         self._endpoints = context.policy.network == "flat"
-        self._unresolved = UnresolvedReferences(
+        self._missing = MissingReferences(
             context.remote, identity=context.identity, namespaces=context.namespaces
         )
         # Copies that are not needed, and since when (the loop's time).
@@ -147,12 +147,12 @@ class CopyController:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # If home forbids a list meanwhile, optional references would be dropped silently.
         self._watches.require(namespace, kinds)
-        unresolved = [
+        missing_references = [
             ref
             for ref in references(pod)
             if self._original(CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)) is None
         ]
-        return await self._unresolved.omitted(pod, unresolved)
+        return await self._missing.to_drop(pod, missing_references)
 
     # -- from changes to keys ----------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class CopyController:
         if copy is None:
             await self._create(key, home, namespace)
             return
-        patch = patch_copy(key.resource, home, copy, self._identity)
+        patch = copy_patch(key.resource, home, copy, self._identity)
         if not patch or is_deleting(copy):
             return  # The end of the deletion queues the key again.
         name = name_of(copy)
@@ -383,7 +383,7 @@ class CopyController:
         return (
             copy is not None
             and not is_deleting(copy)
-            and not patch_copy(key.resource, home, copy, self._identity)
+            and not copy_patch(key.resource, home, copy, self._identity)
         )
 
     def _is_used(self, key: CopyKey) -> bool:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
-from translators.identity import LABEL_NODE, Identity, may_be_set_by_remote
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap_secret, endpointslice, service
 from translators.objects import HomeNamespace, Object, metadata
+from translators.ownership_labels import LABEL_NODE, may_be_set_by_remote
 from translators.pods.references import Kind as ReferenceKind
 from translators.pods.references import references
+from translators.virtual_node_identity import Identity
 
 #: Maps that must be equal on both sides, so that removed keys are removed from the copy.
 _EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
@@ -74,7 +75,7 @@ def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
         yield CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)
 
 
-def patch_copy(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
+def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
     """The merge patch from the copy to the state that home's object demands; {} if it is up to
     date.
 

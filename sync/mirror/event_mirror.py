@@ -32,15 +32,10 @@ from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import EVENTS
 from sync.runtime.controller import Controller
-from translators.identity import (
-    Origin,
-    is_in_mapped_namespace,
-    is_owned_by_node,
-    origin_of,
-)
 from translators.merge_patch import merge_patch
 from translators.mirror import event
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import Origin, is_in_mapped_namespace, is_owned_by_node, origin_of
 
 log = logging.getLogger(__name__)
 

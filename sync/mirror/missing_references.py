@@ -1,7 +1,7 @@
 """References of a home pod to ConfigMaps and Secrets that home does not have.
 
 The remote resolves a reference by its name, so that an unmanaged object of the remote would be read
-by a pod whose owner has no access to it. `UnresolvedReferences.omitted` decides, before the pod is
+by a pod whose owner has no access to it. `MissingReferences.to_drop` decides, before the pod is
 created:
 
 - In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
@@ -20,13 +20,14 @@ from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import REFERENCED_RESOURCES
 from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.runtime.controller import ReconcileBlocked
-from translators.identity import Identity, is_owned
 from translators.objects import HomeNamespace, Object, namespace_of
-from translators.pods import unresolved_references
+from translators.ownership_labels import is_owned
+from translators.pods import optional_references
 from translators.pods.references import Reference
+from translators.virtual_node_identity import Identity
 
 
-class UnresolvedReferences:
+class MissingReferences:
     """Checks references for which home has no original."""
 
     def __init__(
@@ -36,13 +37,13 @@ class UnresolvedReferences:
         self._identity = identity
         self._namespaces = namespaces
 
-    async def omitted(self, pod: Object, missing: Collection[Reference]) -> frozenset[Reference]:
+    async def to_drop(self, pod: Object, missing: Collection[Reference]) -> frozenset[Reference]:
         """Returns the optional references among ``missing`` (those that home lacks) that must be
         dropped from the pod. Raises ReconcileBlocked if a required one blocks it, and KubeError."""
         if not missing:
             return frozenset()
         namespace = HomeNamespace(namespace_of(pod))
-        required = unresolved_references.required_references(pod)
+        required = optional_references.required_references(pod)
         found = set()
         for ref in sorted(missing):
             if self._namespaces.is_owned(namespace):

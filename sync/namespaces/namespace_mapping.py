@@ -2,11 +2,10 @@
 
 `NamespaceMapping.ensure` answers from the cache where possible. A remote namespace that this home
 did not create, by its own record (`sync.namespaces.namespace_ownership`), is rejected with
-`ReconcileBlocked`, unless the remote granted it with an annotation (`identity.ANNOTATION_ACCEPTS`)
-and home accepts that. Two home namespaces never share a remote namespace, which could happen if
-their mapped names are equal or their bridges were joined with different templates: the second one
-is blocked. A namespace that `NamespaceMapping.delete` deletes is not returned from the moment of
-the request.
+`ReconcileBlocked`, unless the remote granted it and home accepts it
+(`translators.namespace_grants`). Two home namespaces whose mapped names are equal never share a
+remote namespace: the second one is blocked. A namespace is not returned once
+`NamespaceMapping.delete` was requested for it.
 
 Several virtual nodes of one home share a remote namespace, and each of them may delete it when it
 is empty. Each records itself as a user, in an annotation, before it creates the first object there.
@@ -32,22 +31,10 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import NAMESPACES
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.runtime.controller import ReconcileBlocked
-from translators.identity import (
-    ANNOTATION_HOME_NAMESPACE,
-    ANNOTATION_NONCE,
-    Identity,
-    Origin,
-    home_namespace_of,
+from translators.namespace_grants import (
     is_accepted_by_home,
     is_granted_by_remote,
-    is_owned,
-    is_owned_by_node,
-    matches_home_namespace,
-    namespace_users,
-    origin_of,
-    owner_labels,
     unusable_namespace_message,
-    used_by_annotation,
 )
 from translators.objects import (
     HomeNamespace,
@@ -59,6 +46,20 @@ from translators.objects import (
     namespace_of,
     uid_of,
 )
+from translators.ownership_labels import (
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_NONCE,
+    Origin,
+    home_namespace_of,
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    namespace_users,
+    origin_of,
+    owner_labels,
+    used_by_annotation,
+)
+from translators.virtual_node_identity import Identity
 
 
 class NamespaceMappingError(Exception):

@@ -44,7 +44,7 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from sync.pods.creation_check import PodCreator
+from sync.pods.creation_check import CreationCheck
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
@@ -52,10 +52,11 @@ from sync.pods.update import PodUpdater
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
-from translators.identity import LABEL_NODE, Identity, has_home_uid, is_owned
 from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, uid_of
+from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
 from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
 from translators.pods.references import Reference
+from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -102,7 +103,7 @@ class ActionExecutor:
         self._queue = queue
         self._on_created = on_created
         self.updates = PodUpdater(context, copies)
-        self._creator = PodCreator(context.remote)
+        self._creator = CreationCheck(context.remote)
         self._statuses = StatusWriter(
             context.home, home_pods=context.home_pods, events=context.events
         )
@@ -250,8 +251,8 @@ class ActionExecutor:
         self.is_own_create = False
 
     async def check_unconfirmed_create(self, key: Key, home: Object, created: Object) -> None:
-        """Checks a pod whose create request was not answered (`PodCreator.check_created`). Raises
-        ReconcileBlocked and KubeError."""
+        """Checks a pod whose create request was not answered. Raises as
+        `CreationCheck.check_created`."""
         try:
             await self._creator.check_created(home, self._translate(home).pod, created)
         except ReconcileBlocked as blocked:

@@ -1,6 +1,6 @@
 """Decides what to do for one pod from the state of both clusters.
 
-`plan` is a pure function; `sync.pods.controller` carries out its actions in order. *Gone* means
+`plan_actions` is pure; `sync.pods.action_executor` carries out its actions in order. *Gone* means
 that the remote has no pod for the home pod:
 
 | home pod            | remote pod               | actions                                        |
@@ -64,11 +64,12 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from translators import merge_patch
-from translators.identity import has_home_uid, origin_of
 from translators.objects import Object, RemoteUid, is_daemonset_pod, is_deleting, metadata, uid_of
+from translators.ownership_labels import has_home_uid, origin_of
 from translators.pods import (
     active_deadline,
     kubelet_admission,
+    pod_status,
     remote_pod,
     resize_condition,
     restart_policy_never,
@@ -76,14 +77,13 @@ from translators.pods import (
     unschedulable_timeout,
     update,
 )
-from translators.pods import status as podstatus
 from translators.translation_options import Policy
 
 #: ``status.reason`` of a DaemonSet pod that counts as available and does not run.
 REASON_SKIPPED = "DaemonSetSkipped"
 
 
-def plan(state: PodState, policy: Policy, *, now: str) -> list[Action]:
+def plan_actions(state: PodState, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
     if remote is not None and (home is None or not has_home_uid(remote, uid_of(home))):
@@ -92,7 +92,7 @@ def plan(state: PodState, policy: Policy, *, now: str) -> list[Action]:
         return []
     if is_deleting(home):
         return _terminate(state, home, policy, now=now)
-    if podstatus.is_terminal(home):
+    if pod_status.is_terminal(home):
         return _stop(remote)
     if remote is not None:
         return _follow(state, home, remote, policy, now=now)
@@ -134,11 +134,11 @@ def _is_unfinished(remote: Object, restart_policy: str) -> bool:
     Under `Always` a pod never ends by itself: a kubelet sets Failed when the pod is deleted in the
     remote, which home did not ask for.
     """
-    if not podstatus.is_terminal(remote):
+    if not pod_status.is_terminal(remote):
         return True
     if restart_policy == "Never":
         return False
-    failed = podstatus.phase(remote) == "Failed"
+    failed = pod_status.phase(remote) == "Failed"
     return is_deleting(remote) and (restart_policy == "Always" or failed)
 
 
@@ -155,7 +155,7 @@ def _delete_orphan(remote: Object) -> list[Action]:
 def _wait_for_previous(state: PodState, home: Object | None, *, now: str) -> list[Action]:
     """Reports that a previous pod of the same name is still terminating on a lost node."""
     on_lost_node = state.eviction_seconds is not None
-    if home is None or is_deleting(home) or podstatus.is_terminal(home) or not on_lost_node:
+    if home is None or is_deleting(home) or pod_status.is_terminal(home) or not on_lost_node:
         return []
     message = (
         "the previous pod of this name is being deleted in the remote cluster, on a node that is "
@@ -189,10 +189,10 @@ def _terminate(state: PodState, home: Object, policy: Policy, *, now: str) -> li
 def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
     """The final status of a pod whose remote pod was deleted. A finalizer may keep the home pod,
     and its status must not show Running then."""
-    if podstatus.is_terminal(home):
+    if pod_status.is_terminal(home):
         return []
     last = state.last_remote
-    if not metadata(home).get("finalizers") or (last and podstatus.is_terminal(last)):
+    if not metadata(home).get("finalizers") or (last and pod_status.is_terminal(last)):
         return _status(home, last, policy, now=now) if last is not None else []
     # Deleted with a grace period of 0, or before it started: no final status from a kubelet.
     wanted = synthetic_status.terminated_status(home, message="the remote pod was deleted", now=now)
@@ -200,7 +200,7 @@ def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> 
 
 
 def _stop(remote: Object | None) -> list[Action]:
-    if remote is None or is_deleting(remote) or podstatus.is_terminal(remote):
+    if remote is None or is_deleting(remote) or pod_status.is_terminal(remote):
         return []
     return [Delete(RemoteUid(uid_of(remote)), None)]
 
@@ -214,7 +214,7 @@ def _follow(
     if (
         restart_policy_never.runs_once(home)
         and not is_deleting(remote)
-        and not podstatus.is_terminal(remote)
+        and not pod_status.is_terminal(remote)
     ):
         marked, gated = (
             restart_policy_never.may_have_started(home),
@@ -227,7 +227,7 @@ def _follow(
         for it in needed_updates(home, remote, policy)
         if state.ineffective_updates.get(it.subresource) != it.patch
     ]
-    observed = not updates and podstatus.is_observed_by_kubelet(home, remote)
+    observed = not updates and pod_status.is_observed_by_kubelet(home, remote)
     resize = next((it.patch for it in updates if it.subresource == "resize"), None)
     pending = resize_condition.resize_pending_condition(
         home, resize, state.rejected_resize, now=now
@@ -278,7 +278,7 @@ def _evict(state: PodState, home: Object, remote: Object) -> list[Action]:
 def needed_updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
     """The patches that make the remote pod match home's spec and metadata; none for a terminal
     pod."""
-    if podstatus.is_terminal(remote):
+    if pod_status.is_terminal(remote):
         return []
     uid = RemoteUid(uid_of(remote))
     patches = update.pod_patches(home, remote, policy)
@@ -378,9 +378,9 @@ def _time_out(home: Object, policy: Policy, *, now: str) -> list[Action]:
 
 
 def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
-    if podstatus.is_terminal(home):
+    if pod_status.is_terminal(home):
         return []
-    observed = podstatus.is_observed_by_kubelet(home, remote)
+    observed = pod_status.is_observed_by_kubelet(home, remote)
     observed = observed and not needed_updates(home, remote, policy)
     return _live_status(home, remote, policy, observed=observed, now=now)
 
@@ -396,7 +396,7 @@ def _live_status(
 ) -> list[Action]:
     """The status of a home pod that is not terminal. ``observed``: the remote's kubelet has acted
     on the whole spec of the home pod. ``resize_pending``: the condition of a rejected resize."""
-    wanted = podstatus.translate_status(
+    wanted = pod_status.translate_status(
         home, remote, policy, now=now, observed=observed, resize_pending=resize_pending
     )
     event = None
@@ -407,12 +407,12 @@ def _live_status(
         message = "deleted in the remote cluster"
         if restart_policy != "Never":
             message += "; it is re-created there after its deletion"
-        wanted["reason"], wanted["message"] = podstatus.REASON_REMOTE_POD_DELETED, message
-        if podstatus.is_terminal(remote):
+        wanted["reason"], wanted["message"] = pod_status.REASON_REMOTE_POD_DELETED, message
+        if pod_status.is_terminal(remote):
             # A terminal phase could not be taken back.
-            wanted["phase"] = podstatus.phase(home)
-        if (home.get("status") or {}).get("reason") != podstatus.REASON_REMOTE_POD_DELETED:
-            event = (podstatus.REASON_REMOTE_POD_DELETED, message)
+            wanted["phase"] = pod_status.phase(home)
+        if (home.get("status") or {}).get("reason") != pod_status.REASON_REMOTE_POD_DELETED:
+            event = (pod_status.REASON_REMOTE_POD_DELETED, message)
     return _write(home, wanted, event=event)
 
 

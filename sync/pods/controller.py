@@ -33,18 +33,18 @@ from sync.pods.kubelet_admission import KubeletAdmission
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.sync_latency import PodLatency
-from sync.pods.unreachable_node_deletion import NodeLossEvictions
+from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import key_fields, object_fields
-from translators.identity import (
+from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import (
     has_home_uid,
     is_in_mapped_namespace,
     is_owned,
     is_owned_by_node,
     origin_of,
 )
-from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
-from translators.pods import status, synthetic_status
+from translators.pods import pod_status, synthetic_status
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -80,7 +80,7 @@ class PodController:
         self._lookup = RemotePodLookup(context)
         # By the home pod's UID.
         self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
-        self._evictions = NodeLossEvictions(context.remote_nodes.store)
+        self._evictions = UnreachableNodeDeletions(context.remote_nodes.store)
         self._burst_ends = 0.0
         self.controller: Controller[Key] = Controller(
             "pods", self._reconcile, workers=WORKERS, on_defect=self._report_defect, kind="Pod"
@@ -208,7 +208,7 @@ class PodController:
         absence_confirmed = False
         for _ in range(PLANS):
             state = await self._state(key, absence_confirmed=absence_confirmed)
-            actions = action_planner.plan(state, self._policy, now=self._now())
+            actions = action_planner.plan_actions(state, self._policy, now=self._now())
             if actions != [ConfirmAbsence()]:
                 await self._executor.execute(key, state, actions)
                 return any(type(action) is WriteStatus for action in actions)
@@ -254,10 +254,10 @@ class PodController:
 
 def _log_phase(old: Object | None, new: Object | None) -> None:
     """Logs each change of a remote pod's phase."""
-    if old is None or new is None or status.phase(old) == status.phase(new):
+    if old is None or new is None or pod_status.phase(old) == pod_status.phase(new):
         return
     origin = origin_of(new)
     name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
     node = (new.get("spec") or {}).get("nodeName") or "no node yet"
     fields = key_fields("Pod", origin) if origin else object_fields("Pod", new, cluster="remote")
-    changes.info("pod %s: %s in the remote (%s)", name, status.phase(new), node, extra=fields)
+    changes.info("pod %s: %s in the remote (%s)", name, pod_status.phase(new), node, extra=fields)

@@ -33,7 +33,7 @@ REASON = "RemoteDropsField"
 REJECTED_MAX = 10_000
 
 
-class PodCreator:
+class CreationCheck:
     """``client`` is the remote's. Every method raises KubeError."""
 
     def __init__(self, client: KubeClient) -> None:

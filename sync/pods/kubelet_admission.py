@@ -12,7 +12,12 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
 from translators.capacity.pod_requests import Amounts
 from translators.objects import Object, is_deleting, name_of
-from translators.pods import kubelet_admission, restart_policy_never, scheduling_predicates, status
+from translators.pods import (
+    kubelet_admission,
+    pod_status,
+    restart_policy_never,
+    scheduling_predicates,
+)
 
 
 class KubeletAdmission:
@@ -52,7 +57,7 @@ class KubeletAdmission:
         if (
             restart_policy_never.may_have_started(home)
             or is_deleting(home)
-            or status.is_terminal(home)
+            or pod_status.is_terminal(home)
         ):
             return node
         return await self._home.get(NODES, name_of(node))

@@ -36,10 +36,9 @@ from sync.namespaces.namespace_watches import home_forbids
 from sync.pods import action_planner
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import key_fields
-from translators.identity import has_home_uid, is_owned_by_node, origin_of
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
-from translators.pods import references, service_accounts
-from translators.pods import status as podstatus
+from translators.ownership_labels import has_home_uid, is_owned_by_node, origin_of
+from translators.pods import pod_status, references, service_accounts
 from translators.pods.service_accounts import (
     CA_KEY,
     PodRef,
@@ -129,7 +128,7 @@ class TokenController:
             if pod is None:
                 continue
             same = other is not None and uid_of(other) == uid_of(pod)
-            if same and other and podstatus.is_terminal(pod) == podstatus.is_terminal(other):
+            if same and other and pod_status.is_terminal(pod) == pod_status.is_terminal(other):
                 continue
             ref = service_accounts.pod_ref_of(pod)
             if self._needs(pod).tokens or self._secret(ref) is not None:
@@ -297,7 +296,7 @@ class TokenController:
         if self._policy.service_accounts != "home":
             return _NOTHING
         found = service_accounts.required_tokens(home)
-        live = action_planner.may_run(home, self._policy) and not podstatus.is_terminal(home)
+        live = action_planner.may_run(home, self._policy) and not pod_status.is_terminal(home)
         return found if found.tokens and live else _NOTHING
 
     def _home_pod(self, ref: PodRef) -> Object | None:

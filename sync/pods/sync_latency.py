@@ -18,7 +18,7 @@ from time import monotonic
 from sync.base.histograms import Histogram
 from sync.cache.store import Key
 from translators.objects import Object, uid_of
-from translators.pods import status, synthetic_status
+from translators.pods import pod_status, synthetic_status
 
 #: Histogram bounds in seconds, from the bridge's own overhead to the pull of large images.
 START_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -66,9 +66,9 @@ class PodLatency:
             if old is not None:
                 self._starting.pop(uid_of(old), None)
         elif old is None:
-            if self._measuring and status.phase(new) == "Pending":
+            if self._measuring and pod_status.phase(new) == "Pending":
                 self._starting[uid_of(new)] = monotonic()
-        elif self._starting and (phase := status.phase(new)) != "Pending":
+        elif self._starting and (phase := pod_status.phase(new)) != "Pending":
             since = self._starting.pop(uid_of(new), None)
             ran = phase in ("Running", "Succeeded") and not synthetic_status.is_creation_blocked(
                 new

@@ -17,8 +17,8 @@ import time
 from typing import NamedTuple
 
 from sync.cache.store import Key, Store
-from translators.identity import origin_of
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
+from translators.ownership_labels import origin_of
 
 #: Seconds for a node to come back and to confirm the deletion: the default grace period of a pod
 #: (DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1), independent of the pod's own, which
@@ -36,7 +36,7 @@ class _Deletion(NamedTuple):
     """Monotonic clock."""
 
 
-class NodeLossEvictions:
+class UnreachableNodeDeletions:
     """``nodes`` is the cache of remote nodes."""
 
     def __init__(self, nodes: Store) -> None:

@@ -30,10 +30,10 @@ from translators.objects import HomeNamespace, Object, name_of, namespace_of, ui
 from translators.pods import (
     fields_dropped_by_remote,
     last_applied_annotations,
+    optional_references,
     references,
     remote_pod,
     resize_condition,
-    unresolved_references,
 )
 from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
@@ -127,7 +127,7 @@ class PodUpdater:
             self._events.warn(home, "UpdateRefused", message)
             return None
         omitted = await self._copies.ensure({**home, "spec": spec})
-        changed, dropped = unresolved_references.remove_optional_references(
+        changed, dropped = optional_references.remove_optional_references(
             update.patch["spec"], omitted
         )
         if dropped:

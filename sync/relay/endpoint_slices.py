@@ -18,7 +18,6 @@ from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES
 from sync.runtime.log_fields import name_fields
-from translators.identity import Identity
 from translators.merge_patch import merge_patch
 from translators.mirror import endpointslice
 from translators.objects import (
@@ -32,6 +31,7 @@ from translators.objects import (
     uid_of,
 )
 from translators.relay import forward_plan, reverse_plan
+from translators.virtual_node_identity import Identity
 
 changes = logging.getLogger("cluster-bridge.changes")
 

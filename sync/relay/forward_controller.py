@@ -34,10 +34,10 @@ from sync.relay.headless_forward import AddressListeners, HeadlessServices, reco
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import name_fields
-from translators.identity import origin_of
 from translators.mirror import endpointslice
-from translators.mirror import service as services
+from translators.mirror.service import is_headless
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
+from translators.ownership_labels import origin_of
 from translators.relay import forward_plan, headless_forward_plan
 from translators.relay.forward_plan import EndpointPort, ForwardPlan
 from translators.relay.headless_forward_plan import HeadlessEndpoint
@@ -277,7 +277,7 @@ class ForwardRelayController:
     ) -> tuple[ForwardPlan, dict[str, HeadlessEndpoint], tuple[str, ...]]:
         """The plan for the bridge's address, or at pod addresses, and what is unsupported."""
         selected = self._selected_pods(service)
-        if self._headless is None or not services.is_headless(service):
+        if self._headless is None or not is_headless(service):
             plan = forward_plan.plan_forwarding(service, selected, address=self._address)
             return plan, {}, plan.unsupported
         endpoints = headless_forward_plan.plan_endpoints(

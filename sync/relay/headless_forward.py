@@ -17,12 +17,12 @@ from typing import Protocol
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from translators.identity import Identity
 from translators.objects import Object, name_of
 from translators.relay import forward_plan, headless_forward_plan, ipam
 from translators.relay.forward_plan import Backend
 from translators.relay.headless_forward_plan import HeadlessEndpoint, HeadlessPlan, ListenAddress
 from translators.relay.ipam import AddressPool, PodName
+from translators.virtual_node_identity import Identity
 
 
 class AddressListeners(Protocol):

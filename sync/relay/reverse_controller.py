@@ -34,10 +34,10 @@ from sync.relay.endpoint_verification import EndpointVerifier
 from sync.relay.forward_controller import DRAIN_SECONDS
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
-from translators.identity import is_owned, matches_home_namespace, origin_of
 from translators.mirror import endpointslice
-from translators.mirror import service as services
+from translators.mirror.service import is_copied
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
+from translators.ownership_labels import is_owned, matches_home_namespace, origin_of
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentPodPlan, AgentState
 from translators.relay.reverse_plan import AgentPort, ReversePlan, ReverseRoute
@@ -286,7 +286,7 @@ class ReverseRelayController:
             name = name_of(service)
             if (
                 not is_deleting(service)
-                and services.is_copied(service)
+                and is_copied(service)
                 and self._copy(home, name) is not None
             ):
                 slices = watch.informers[ENDPOINT_SLICES].store.by_index("service", name)

@@ -23,8 +23,8 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.informer_harness import caught_up
 from tests.sync.memory_ownership_record import MemoryRecord
-from translators.identity import Identity, home_id_from_uid
 from translators.translation_options import HostPort, Policy
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 NODE = "virtual"
 ADDRESS = "192.0.2.7"

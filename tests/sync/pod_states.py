@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from translators.identity import Identity
 from translators.objects import HomeUid, Object, RemoteUid
 from translators.pods import remote_pod, restart_policy_never
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ADDRESS = "10.20.0.5"

@@ -31,8 +31,8 @@ from math import floor
 
 from translators.capacity import pod_requests
 from translators.capacity.pod_requests import CPU, MEMORY, PODS, Amounts
-from translators.identity import LABEL_VIRTUAL
 from translators.objects import Object, is_ready, metadata
+from translators.ownership_labels import LABEL_VIRTUAL
 
 #: Reason of the virtual node's Ready condition if no node of the remote is counted, though some are
 #: Ready: all are cordoned or tainted, and pods on them keep running.

@@ -19,8 +19,8 @@ from difflib import SequenceMatcher
 from typing import Any, Literal
 
 from translators.fieldpaths import FieldMessage
-from translators.identity import is_bridge_key
 from translators.objects import Object
+from translators.ownership_labels import is_bridge_key
 from translators.pods import field_rules
 
 Change = Literal["added", "removed", "changed"]

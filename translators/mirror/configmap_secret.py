@@ -6,8 +6,9 @@ server.
 
 from __future__ import annotations
 
-from translators.identity import Identity, remote_metadata
 from translators.objects import Object
+from translators.ownership_labels import remote_metadata
+from translators.virtual_node_identity import Identity
 
 #: Type of the legacy token Secrets, whose data each cluster's token controller writes.
 SERVICE_ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105  # a type's name

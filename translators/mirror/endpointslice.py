@@ -11,9 +11,10 @@ their own names (`remote_name`).
 
 from __future__ import annotations
 
-from translators.identity import Identity, remote_metadata
 from translators.names import hashed_name
 from translators.objects import Object, metadata, name_of
+from translators.ownership_labels import remote_metadata
+from translators.virtual_node_identity import Identity
 
 LABEL_SERVICE = "kubernetes.io/service-name"
 LABEL_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-from translators.identity import LABEL_NODE, Identity, Origin
 from translators.names import hashed_name
 from translators.objects import Object, namespace_of, uid_of
+from translators.ownership_labels import LABEL_NODE, Origin
+from translators.virtual_node_identity import Identity
 
 #: The maximum length of an Event's message in characters. The API enforces it for Events with
 #: ``eventTime`` (legacyValidateEvent in kubernetes pkg/apis/core/validation/events.go), and the

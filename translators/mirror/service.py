@@ -9,8 +9,9 @@ so that the remote neither opens ports nor pays for load balancers.
 
 from __future__ import annotations
 
-from translators.identity import ANNOTATION_MIRROR, Identity, remote_metadata
 from translators.objects import Object, metadata, name_of, namespace_of
+from translators.ownership_labels import ANNOTATION_MIRROR, remote_metadata
+from translators.virtual_node_identity import Identity
 
 #: Spec fields that only apply to home's network.
 HOME_FIELDS = (

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from translators.identity import Origin
+from translators.ownership_labels import Origin
 
 #: Media type of this format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

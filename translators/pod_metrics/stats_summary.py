@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from translators.identity import Origin
 from translators.objects import Object
+from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 
 

@@ -9,7 +9,7 @@ wrong clock in the remote cannot end a pod early.
 from __future__ import annotations
 
 from translators.objects import Object, condition_of
-from translators.pods.status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
+from translators.pods.pod_status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 from translators.timestamps import parse_time
 
 #: Reason and message of the kubelet.

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from translators.fieldpaths import FieldMessage, FieldPaths, find_fields
-from translators.identity import (
+from translators.objects import Object, metadata
+from translators.ownership_labels import (
     ANNOTATION_ANNOTATIONS_FILE,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,
@@ -21,7 +22,6 @@ from translators.identity import (
     ANNOTATION_NODE_NAME,
     is_bridge_key,
 )
-from translators.objects import Object, metadata
 
 #: Maximum bytes of keys and values of an object's annotations (TotalAnnotationSizeLimitB of
 #: apimachinery's pkg/api/validation/objectmeta.go).

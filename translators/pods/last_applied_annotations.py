@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from translators.identity import (
+from translators.names import short_hash
+from translators.objects import Object, metadata
+from translators.ownership_labels import (
     ANNOTATION_CARRIED_FIELDS,
     ANNOTATION_CARRIED_IMAGES,
     ANNOTATION_CARRIED_KEYS,
@@ -18,8 +20,6 @@ from translators.identity import (
     copied_labels,
     may_be_set_by_remote,
 )
-from translators.names import short_hash
-from translators.objects import Object, metadata
 from translators.pods.scheduling_fields import translate_tolerations
 
 #: The resources that can be resized in place (ValidatePodResize in pkg/apis/core/validation).

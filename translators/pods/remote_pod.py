@@ -20,25 +20,22 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
-from translators.identity import (
-    ANNOTATION_NODE_NAME,
-    Identity,
-    remote_metadata,
-)
 from translators.objects import Object
+from translators.ownership_labels import ANNOTATION_NODE_NAME, remote_metadata
 from translators.pods import (
     downward_api,
     field_rules,
     last_applied_annotations,
+    optional_references,
     references,
     restart_policy_never,
     scheduling_fields,
-    unresolved_references,
 )
 from translators.pods.downward_api import translate_env, translate_volume
 from translators.pods.references import Reference
 from translators.pods.service_accounts import apply_service_account, service_account_name
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 #: Why a reference to a token Secret of the bridge is rejected.
 RESERVED_SECRET_MESSAGE = (
@@ -89,8 +86,8 @@ def translate_pod(
 def without_optional_references(
     translated: TranslatedPod, refs: Collection[Reference]
 ) -> TranslatedPod:
-    """The remote pod without these optional references (see `unresolved_references`)."""
-    spec, dropped = unresolved_references.remove_optional_references(translated.pod["spec"], refs)
+    """The remote pod without these optional references (see `optional_references`)."""
+    spec, dropped = optional_references.remove_optional_references(translated.pod["spec"], refs)
     return TranslatedPod({**translated.pod, "spec": spec}, [*translated.dropped, *dropped])
 
 

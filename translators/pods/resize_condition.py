@@ -1,10 +1,9 @@
 """The ``PodResizePending`` condition for a resize that the remote's API server rejects.
 
 Before 1.36, an API server accepts a resize that exceeds the node, and the kubelet reports
-``Infeasible`` or ``Deferred`` in this condition, which `translators.pods.status` copies. Since 1.36
-the API server rejects the resize and the remote pod is unchanged. The bridge then sets the
-condition on the home pod, as long as its spec requests the rejected resize: ``Deferred`` if a quota
-was exceeded, which can change, else ``Infeasible``.
+``Infeasible`` or ``Deferred`` in this condition, which `translators.pods.pod_status` copies. Since
+1.36 the API server rejects the resize, and the bridge sets the condition on the home pod while its
+spec requests that resize: ``Deferred`` if a quota was exceeded, else ``Infeasible``.
 """
 
 from __future__ import annotations

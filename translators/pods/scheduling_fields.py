@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from translators.fieldpaths import FieldMessage, set_or_remove
-from translators.identity import DOMAIN, LABEL_HOME, Identity
 from translators.objects import HomeNamespace, Object
+from translators.ownership_labels import DOMAIN, LABEL_HOME
+from translators.virtual_node_identity import Identity
 
 #: Labels that every kubelet sets to its platform, with the same meaning in any cluster.
 _KEPT_KEYS = frozenset(

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
-from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import short_hash
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import DOMAIN, owner_labels
 from translators.pods import references
 from translators.translation_options import HostPort, Policy
+from translators.virtual_node_identity import Identity
 
 #: Mount path of the token volume that the API server adds (plugin/pkg/admission/serviceaccount).
 _TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105  # a path

@@ -1,15 +1,15 @@
 """Statuses of home pods without a remote pod: pending, skipped, lost or rejected ones.
 
-The bridge uses the fields and conditions that a kubelet would use. As in `translators.pods.status`,
-the result is the desired status for `merge_patch.status_patch`.
+Fields and conditions are those that a kubelet would set. As in `translators.pods.pod_status`, the
+result is the desired status for `merge_patch.status_patch`.
 """
 
 from __future__ import annotations
 
 from translators.merge_patch import delete_condition
 from translators.objects import Object, condition_of, metadata
-from translators.pods import status as podstatus
-from translators.pods.status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
+from translators.pods import pod_status
+from translators.pods.pod_status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 
 #: The conditions, True, by which a controller counts a pod as available.
 _AVAILABLE = ("Initialized", "ContainersReady", "Ready")
@@ -40,7 +40,7 @@ def pending_status(home: Object, *, reason: str, message: str, now: str) -> Obje
         "message": message,
         "lastTransitionTime": before.get("lastTransitionTime") or now,
     }
-    stopped = podstatus.not_running_status(home, reason=reason, message=message, now=now)
+    stopped = pod_status.not_running_status(home, reason=reason, message=message, now=now)
     return {
         **stopped,
         "phase": "Pending",
@@ -54,8 +54,8 @@ def recreating_status(home: Object, *, now: str) -> Object:
     """The status of a pod whose remote pod no longer exists and is re-created, written before the
     creation, which may fail. ``now`` is the time in RFC 3339."""
     message = "the remote pod no longer exists and is re-created"
-    reason = podstatus.REASON_REMOTE_POD_DELETED
-    found = podstatus.not_running_status(home, reason=reason, message=message, now=now)
+    reason = pod_status.REASON_REMOTE_POD_DELETED
+    found = pod_status.not_running_status(home, reason=reason, message=message, now=now)
     if not found:
         return {}
     return {**found, "phase": "Pending"}

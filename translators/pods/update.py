@@ -26,13 +26,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators.identity import (
+from translators.objects import Object, metadata
+from translators.ownership_labels import (
     ANNOTATION_CARRIED_IMAGES,
     ANNOTATION_CARRIED_KEYS,
     ANNOTATION_CARRIED_RESOURCES,
     may_be_set_by_remote,
 )
-from translators.objects import Object, metadata
 from translators.pods import downward_api
 from translators.pods.last_applied_annotations import (
     RESIZABLE,

@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from translators.identity import DOMAIN, Identity, owner_labels
 from translators.names import short_hash
 from translators.objects import (
     HomeNamespace,
@@ -24,7 +23,9 @@ from translators.objects import (
     metadata,
     uid_of,
 )
+from translators.ownership_labels import DOMAIN, owner_labels
 from translators.relay.reverse_plan import ANNOTATION_RELAY_FOR, LABEL_RELAY
+from translators.virtual_node_identity import Identity
 
 #: The loopback port for control connections, which only port-forwards reach.
 CONTROL_PORT = 19999

@@ -4,7 +4,7 @@ The bridge listens at home and forwards each connection to a ready pod of the vi
 EndpointSlices announce the bridge's address and ports to home's kube-proxy, beside the slices of
 home's own controller. That controller only manages slices with its own name in
 ``endpointslice.kubernetes.io/managed-by`` (k8s.io/api/discovery/v1, well_known_labels.go), and has
-no addresses of these pods (`translators.pods.status`).
+no addresses of these pods (`translators.pods.pod_status`).
 
 kube-proxy balances evenly over endpoints. A single endpoint for all pods of the remote would get
 the share of one pod, so there are as many endpoints as ready pods, up to `MAX_ENDPOINTS`. They
@@ -19,9 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from translators.identity import LABEL_NODE, Identity
-from translators.mirror import service as services
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.mirror.service import is_headless
 from translators.names import hashed_name
 from translators.objects import (
     Object,
@@ -33,6 +32,8 @@ from translators.objects import (
     namespace_of,
     uid_of,
 )
+from translators.ownership_labels import LABEL_NODE
+from translators.virtual_node_identity import Identity
 
 #: The bridge's value of ``endpointslice.kubernetes.io/managed-by``. It differs from that of
 #: mirrored slices (`endpointslice.MANAGER`), which a cluster can contain that is also a remote.
@@ -135,7 +136,7 @@ def plan_forwarding(
     found = list(pods)
     if not found or spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NO_FORWARDING
-    if services.is_headless(service):
+    if is_headless(service):
         return ForwardPlan(unsupported=(_HEADLESS,))
     if (family := address_family(address)) not in (spec.get("ipFamilies") or [family]):
         return ForwardPlan(

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from translators.identity import Identity
 from translators.objects import (
     Object,
     RemoteUid,
@@ -28,6 +27,7 @@ from translators.objects import (
 from translators.relay import forward_plan
 from translators.relay.forward_plan import Backend
 from translators.relay.ipam import PodName
+from translators.virtual_node_identity import Identity
 
 #: kube-proxy ignores slices with this label (IsHeadlessService in k8s.io/api/core/v1).
 _LABEL_HEADLESS = "service.kubernetes.io/headless"

@@ -21,12 +21,13 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from translators.identity import DOMAIN, Identity, is_owned_by_node, owner_labels
-from translators.mirror import service as services
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
+from translators.mirror.service import is_headless
 from translators.names import hashed_name
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import DOMAIN, is_owned_by_node, owner_labels
 from translators.relay import forward_plan
+from translators.virtual_node_identity import Identity
 
 #: On agents and slices of the reverse direction: their home namespace.
 ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
@@ -148,7 +149,7 @@ def plan_reverse_forwarding(
     ]
     if not found:
         return NO_FORWARDING
-    if services.is_headless(service):
+    if is_headless(service):
         return ReversePlan(unsupported=(_HEADLESS,))
     # One address per pod is enough: of the Service's first family.
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]

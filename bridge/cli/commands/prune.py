@@ -15,7 +15,7 @@ from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
 from sync.kube.kubeconfig_ref import KubeconfigRef
 
-#: A home's identity as the table has it (`translators.identity.home_id_from_uid`).
+#: A home's identity as the table has it (`translators.virtual_node_identity.home_id_from_uid`).
 _HOME = re.compile(r"[0-9a-f]{16}")
 
 

@@ -15,9 +15,9 @@ from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, NODES
 from sync.runtime.log_fields import name_fields
-from translators.identity import Identity
 from translators.objects import Object, name_of, namespace_of, uid_of
 from translators.relay import forward_plan
+from translators.virtual_node_identity import Identity
 
 changes = logging.getLogger("cluster-bridge.changes")
 

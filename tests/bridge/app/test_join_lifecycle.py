@@ -41,7 +41,7 @@ from tests.fakeapi.csr_signer import Signer
 from tests.objects import config_map, node, pod
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.capacity.node_capacity import OfferLimits
-from translators.identity import ANNOTATION_ACCEPTS
+from translators.ownership_labels import ANNOTATION_ACCEPTS
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -13,7 +13,7 @@ from sync.cache.store import Key
 from sync.engine.engine import Engine
 from sync.kube.resources import Object
 from tests import objects
-from translators.identity import (
+from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,

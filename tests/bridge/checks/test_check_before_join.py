@@ -25,14 +25,14 @@ from tests.fakeapi import Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
 from tests.sync.engine_harness import NODE
-from translators.identity import (
+from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,
     LABEL_HOME,
     LABEL_NODE,
-    home_id_from_uid,
 )
+from translators.virtual_node_identity import home_id_from_uid
 
 Break = Callable[[Clusters], JoinSettings]
 

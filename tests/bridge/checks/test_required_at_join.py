@@ -26,8 +26,8 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
-from translators.identity import home_id_from_uid
 from translators.translation_options import HostPort
+from translators.virtual_node_identity import home_id_from_uid
 
 REVIEWS = "*/selfsubjectaccessreviews"
 Break = Callable[[Clusters], JoinSettings]

@@ -12,8 +12,8 @@ from bridge.election.election_lease import (
     Observation,
     observe,
 )
-from translators.identity import DOMAIN
 from translators.objects import Object
+from translators.ownership_labels import DOMAIN
 
 ME = Candidate("me_1", "here (pid 1)")
 

@@ -21,9 +21,10 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.engine_harness import NODE
-from translators.identity import LABEL_VIRTUAL, Identity, home_id_from_uid, owner_labels
 from translators.objects import uid_of
+from translators.ownership_labels import LABEL_VIRTUAL, owner_labels
 from translators.translation_options import HostPort, Policy
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
 

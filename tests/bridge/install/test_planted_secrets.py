@@ -30,7 +30,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
 from tests.objects import node, pod
 from tests.sync.engine_harness import NODE
-from translators.identity import LABEL_VIRTUAL
+from translators.ownership_labels import LABEL_VIRTUAL
 
 pytestmark = pytest.mark.usefixtures("soon")
 

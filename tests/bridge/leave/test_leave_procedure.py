@@ -42,7 +42,7 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
-from translators.identity import (
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
@@ -50,13 +50,12 @@ from translators.identity import (
     DOMAIN,
     LABEL_HOME,
     LABEL_NODE,
-    Identity,
-    home_id_from_uid,
     namespace_users,
     used_by_annotation,
 )
 from translators.relay import forward_plan
 from translators.timestamps import format_micro_time, parse_time
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
 

@@ -15,8 +15,8 @@ from bridge.pod_metrics.metrics_api_client import (
     pod_stats,
 )
 from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS
-from translators.identity import Origin
 from translators.objects import HomeNamespace, HomeUid, Object
+from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition
 from translators.pod_metrics.exposition import RemotePodName
 

@@ -16,17 +16,17 @@ from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, pod, secret
-from translators.identity import (
+from translators.objects import HomeNamespace
+from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,
     LABEL_HOME,
     LABEL_NODE,
-    Identity,
     used_by_annotation,
 )
-from translators.objects import HomeNamespace
 from translators.relay import agent_pod
+from translators.virtual_node_identity import Identity
 
 pytestmark = pytest.mark.usefixtures("soon")
 

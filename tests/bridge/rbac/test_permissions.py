@@ -44,8 +44,8 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import ANNOTATION_ACCEPTS, origin_of
 from translators.mirror import endpointslice
+from translators.ownership_labels import ANNOTATION_ACCEPTS, origin_of
 
 #: Side, resource, subresource, verb.
 Use = tuple[str, Resource, str, str]

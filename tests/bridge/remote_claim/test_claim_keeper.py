@@ -27,7 +27,7 @@ from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import Identity, home_id_from_uid
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon", "quick")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bridge.status import node_pod_summary
 from tests import objects
-from translators.pods.status import CONDITION_ACCEPTED
+from translators.pods.pod_status import CONDITION_ACCEPTED
 
 
 def node(*, ready: bool = True, message: str = "usable nodes: 1 of 1") -> dict[str, Any]:

@@ -15,14 +15,14 @@ from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity, slim_na
 from tests.sync.engine_harness import IDENTITY
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.identity import (
+from translators.objects import Object
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
     LABEL_HOME,
     LABEL_NODE,
     owner_labels,
 )
-from translators.objects import Object
 
 _OURS = owner_labels(IDENTITY)
 _NEIGHBOUR = {**_OURS, LABEL_NODE: "another"}

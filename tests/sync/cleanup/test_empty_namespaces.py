@@ -15,14 +15,14 @@ from tests.fakeapi import Fault
 from tests.objects import config_map, pod
 from tests.sync.discovery_documents import WIDGETS, serve_discovery
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import (
+from translators.objects import HomeNamespace
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
     LABEL_NODE,
     namespace_users,
     owner_labels,
 )
-from translators.objects import HomeNamespace
 from translators.relay import agent_pod
 
 #: Long enough for a test to do something in it, short enough to wait for.

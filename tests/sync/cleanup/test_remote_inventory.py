@@ -29,7 +29,8 @@ from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
 from tests.sync.discovery_documents import serve_discovery, serve_resource
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE
-from translators.identity import (
+from translators.objects import HomeNamespace
+from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,
@@ -37,7 +38,6 @@ from translators.identity import (
     LABEL_NODE,
     used_by_annotation,
 )
-from translators.objects import HomeNamespace
 from translators.relay import agent_pod, reverse_plan
 from translators.relay.reverse_plan import AgentPort
 

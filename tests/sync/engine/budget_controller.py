@@ -13,9 +13,10 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.resources import POD_DISRUPTION_BUDGETS
 from sync.runtime.controller import Controller
-from translators.identity import Identity, origin_of, remote_metadata
 from translators.merge_patch import merge_patch
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, uid_of
+from translators.ownership_labels import home_selector, origin_of, remote_metadata
+from translators.virtual_node_identity import Identity
 
 changes = logging.getLogger("cluster-bridge.changes")
 
@@ -40,7 +41,7 @@ class BudgetController:
         self._home_watches = context.watches
         self._namespaces = context.namespaces
         self._copies = Informer(
-            context.remote, POD_DISRUPTION_BUDGETS, labels=context.identity.home_selector
+            context.remote, POD_DISRUPTION_BUDGETS, labels=home_selector(context.identity)
         )
         self.controller: Controller[Key] = Controller(
             "budgets", self._reconcile, workers=2, kind="PodDisruptionBudget"

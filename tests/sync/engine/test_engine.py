@@ -15,7 +15,7 @@ from sync.namespaces.namespace_mapping import NamespaceMappingError
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import (
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,

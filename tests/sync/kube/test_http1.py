@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sync.kube import http1 as http
+from sync.kube import http1
 
 
-def parsed(*lines: str) -> http.Head:
+def parsed(*lines: str) -> http1.Head:
     """The head of these lines."""
-    return http.parse("\r\n".join(lines).encode())
+    return http1.parse("\r\n".join(lines).encode())
 
 
 def test_head_is_parsed() -> None:
@@ -51,21 +51,21 @@ def test_malformed_heads_are_rejected(lines: list[str]) -> None:
 
 
 def test_request_is_formatted() -> None:
-    raw = http.request("POST", "/a?b=%20", [("Host", "h"), ("X", "\udcff")])
+    raw = http1.request("POST", "/a?b=%20", [("Host", "h"), ("X", "\udcff")])
     assert raw == b"POST /a?b=%20 HTTP/1.1\r\nHost: h\r\nX: \xff\r\n\r\n"
 
 
 @pytest.mark.parametrize("header", [("A", "b\r\nC: d"), ("A\r\nB", "c"), ("A B", "c"), ("A", "\n")])
 def test_headers_with_line_breaks_are_rejected(header: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="cannot be sent") as error:
-        http.request("GET", "/", [header])
+        http1.request("GET", "/", [header])
     assert "C: d" not in str(error.value)
 
 
 @pytest.mark.parametrize("target", ["/\r\nHost: x", "/\n"])
 def test_targets_with_line_breaks_are_rejected(target: str) -> None:
     with pytest.raises(ValueError, match="cannot be sent"):
-        http.request("GET", target, [])
+        http1.request("GET", target, [])
 
 
 OK = "HTTP/1.1 403 Forbidden"
@@ -93,7 +93,7 @@ OK = "HTTP/1.1 403 Forbidden"
     ],
 )
 def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) -> None:
-    assert http.body(parsed(OK, *lines), raw, ended=ended) == whole
+    assert http1.body(parsed(OK, *lines), raw, ended=ended) == whole
 
 
 @pytest.mark.parametrize(
@@ -109,25 +109,25 @@ def test_bodies(lines: list[str], raw: bytes, ended: bool, whole: bytes | None) 
         (["Transfer-Encoding: chunked"], b"x\r\n", False),
         (["Transfer-Encoding: chunked"], b"3\r\nabcdef", False),
         (["Transfer-Encoding: chunked"], b"3\r\nabc\r\n", True),
-        (["Transfer-Encoding: chunked"], b"fffff\r\n" + bytes(http.BODY_LIMIT), False),
-        ([], bytes(http.BODY_LIMIT + 1), False),
+        (["Transfer-Encoding: chunked"], b"fffff\r\n" + bytes(http1.BODY_LIMIT), False),
+        ([], bytes(http1.BODY_LIMIT + 1), False),
     ],
 )
 def test_malformed_bodies_are_rejected(lines: list[str], raw: bytes, ended: bool) -> None:
     with pytest.raises(ValueError, match=r"body|Content-Length"):
-        http.body(parsed(OK, *lines), raw, ended=ended)
+        http1.body(parsed(OK, *lines), raw, ended=ended)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_head_or_a_value_error(raw: bytes) -> None:
     with suppress(ValueError):
-        http.parse(raw)
+        http1.parse(raw)
 
 
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=6), st.integers(0, 300))
 def test_chunks_are_joined_wherever_they_are_cut(parts: list[bytes], cut: int) -> None:
     raw = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
     head = parsed(OK, "Transfer-Encoding: chunked")
-    assert http.body(head, raw, ended=False) == b"".join(parts)
-    early = http.body(head, raw[:cut], ended=False)
+    assert http1.body(head, raw, ended=False) == b"".join(parts)
+    early = http1.body(head, raw[:cut], ended=False)
     assert early is None or early == b"".join(parts)

@@ -9,7 +9,7 @@ from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import (
+from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,
     ANNOTATION_HOME_UID,

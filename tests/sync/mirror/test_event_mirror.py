@@ -15,8 +15,8 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.single_controller import controller_context
-from translators.identity import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.objects import HomeNamespace
+from translators.ownership_labels import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.translation_options import Policy
 
 DEFAULT = HomeNamespace("default")

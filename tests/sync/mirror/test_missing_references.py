@@ -7,7 +7,7 @@ import pytest
 from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.identity import ANNOTATION_ACCEPTS
+from translators.ownership_labels import ANNOTATION_ACCEPTS
 
 _TOKENS = "cluster-bridge-token-0f8fad5b-d9cb-469f-a165-70867728950e"
 

@@ -10,8 +10,13 @@ import pytest
 from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import ANNOTATION_HOME_NAME, ANNOTATION_MIRROR, LABEL_HOME, LABEL_NODE
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name
+from translators.ownership_labels import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_MIRROR,
+    LABEL_HOME,
+    LABEL_NODE,
+)
 
 SLICE = remote_name("web-1", IDENTITY)
 

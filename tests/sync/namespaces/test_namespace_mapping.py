@@ -19,14 +19,14 @@ from tests.objects import secret
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.informer_harness import caught_up, running_informer
 from tests.sync.memory_ownership_record import MemoryRecord
-from translators.identity import (
+from translators.objects import HomeNamespace
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
     is_owned_by_node,
     owner_labels,
     used_by_annotation,
 )
-from translators.objects import HomeNamespace
 
 DEFAULT = HomeNamespace("default")
 

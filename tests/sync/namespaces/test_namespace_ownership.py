@@ -15,13 +15,13 @@ from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.memory_ownership_record import MemoryRecord
-from translators.identity import (
+from translators.objects import HomeNamespace
+from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
     owner_labels,
     remote_metadata,
 )
-from translators.objects import HomeNamespace
 
 
 @pytest.fixture

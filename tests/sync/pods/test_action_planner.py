@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sync.pods.action_planner import plan, skip_reason
+from sync.pods.action_planner import plan_actions, skip_reason
 from sync.pods.actions import (
     Action,
     ConfirmAbsence,
@@ -26,7 +26,7 @@ from translators.objects import Object
 
 
 def _plan(state: PodState) -> list[Action]:
-    return plan(state, POLICY, now=NOW)
+    return plan_actions(state, POLICY, now=NOW)
 
 
 def _told(action: Action) -> Any:

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from sync.pods.action_planner import plan, skip_reason
+from sync.pods.action_planner import plan_actions, skip_reason
 from sync.pods.actions import (
     Action,
     ConfirmAbsence,
@@ -38,11 +38,11 @@ from tests.sync.pod_states import (
     home,
     remote,
 )
-from translators.identity import origin_of
 from translators.objects import Object, RemoteUid, is_deleting, uid_of
+from translators.ownership_labels import origin_of
 from translators.pods import unschedulable_timeout
+from translators.pods.pod_status import is_terminal
 from translators.pods.restart_policy_never import is_gated, may_have_started
-from translators.pods.status import is_terminal
 
 _POLICIES = ("Always", "OnFailure", "Never")
 
@@ -97,7 +97,7 @@ def _states() -> Iterator[PodState]:
 
 
 def _plan(state: PodState) -> list[Action]:
-    return plan(state, POLICY, now=NOW)
+    return plan_actions(state, POLICY, now=NOW)
 
 
 @cache

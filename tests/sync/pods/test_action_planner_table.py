@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sync.pods.action_planner import plan
+from sync.pods.action_planner import plan_actions
 from sync.pods.actions import (
     Action,
     ConfirmAbsence,
@@ -153,12 +153,12 @@ def test_cell_on_a_lost_node(ours: str, theirs: str, left: float, then: str) -> 
     live = not ours.startswith(("gone", "over", "del")) and not ended
     decided = _decided()[ours, theirs].replace("-", "")
 
-    assert "".join(map(_letter, plan(state, POLICY, now=NOW))) == decided + then * live
+    assert "".join(map(_letter, plan_actions(state, POLICY, now=NOW))) == decided + then * live
 
 
 @pytest.mark.parametrize(("ours", "theirs"), _CELLS, ids=[f"{a} x {b}" for a, b in _CELLS])
 def test_cell(ours: str, theirs: str) -> None:
     state = PodState(_HOME[ours], **_REMOTE[theirs])
-    actions = plan(state, POLICY, now=NOW)
+    actions = plan_actions(state, POLICY, now=NOW)
 
     assert ("".join(map(_letter, actions)) or "-") == _decided()[ours, theirs]

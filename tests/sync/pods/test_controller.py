@@ -11,7 +11,7 @@ from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, node, pod, secret
 from tests.sync.engine_harness import ADDRESS, REMOTE_NAMESPACE, EngineHarness
-from translators.identity import origin_of
+from translators.ownership_labels import origin_of
 
 
 def service(name: str, **selector: str) -> Object:

@@ -10,8 +10,9 @@ from sync.kube.resources import NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.identity import LABEL_HOME, home_id_from_uid, origin_of
+from translators.ownership_labels import LABEL_HOME, origin_of
 from translators.pods import restart_policy_never
+from translators.virtual_node_identity import home_id_from_uid
 
 
 def creates(harness: EngineHarness) -> int:

@@ -11,7 +11,7 @@ from tests import objects
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.identity import LABEL_HOME, has_home_uid, remote_metadata
+from translators.ownership_labels import LABEL_HOME, has_home_uid, remote_metadata
 
 
 def conditions(harness: EngineHarness) -> dict[str, str]:

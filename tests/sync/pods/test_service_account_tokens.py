@@ -17,8 +17,8 @@ from tests.fakeapi import Fault
 from tests.fakeapi.tokens import PREFIX
 from tests.objects import config_map, secret, service_account
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.identity import origin_of
 from translators.objects import Object
+from translators.ownership_labels import origin_of
 from translators.pods import service_accounts
 
 REQUESTS = "*/serviceaccounts/default/token"

@@ -7,7 +7,7 @@ import pytest
 from sync.cache.store import Key, Store
 from sync.kube.resources import NODES, PODS
 from sync.pods import unreachable_node_deletion
-from sync.pods.unreachable_node_deletion import NodeLossEvictions
+from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
@@ -121,10 +121,10 @@ async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
     assert deletes(harness) == 0
 
 
-def deletion(nodes: Store, **state: object) -> tuple[NodeLossEvictions, Object]:
+def deletion(nodes: Store, **state: object) -> tuple[UnreachableNodeDeletions, Object]:
     """The deletion of a remote pod that was seen just now."""
     pod = remote(deleting=int(str(state.get("grace", 30))))
-    found = NodeLossEvictions(nodes)
+    found = UnreachableNodeDeletions(nodes)
     found.pod_changed(None, pod)
     return found, pod
 

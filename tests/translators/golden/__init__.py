@@ -15,11 +15,12 @@ from typing import NamedTuple
 import yaml
 
 from translators import merge_patch
-from translators.identity import Identity, origin_of
 from translators.mirror import configmap_secret, endpointslice, event, service
 from translators.objects import Object
-from translators.pods import remote_pod, status
+from translators.ownership_labels import origin_of
+from translators.pods import pod_status, remote_pod
 from translators.translation_options import HostPort, Policy
+from translators.virtual_node_identity import Identity
 
 #: The owner of the remote objects.
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
@@ -76,7 +77,7 @@ def _pod(given: Object) -> Object:
 
 def _status(given: Object) -> Object:
     policy = replace(POLICY, network=given.get("network", POLICY.network))
-    wanted = status.translate_status(given["home"], given["remote"], policy, now=NOW)
+    wanted = pod_status.translate_status(given["home"], given["remote"], policy, now=NOW)
     return {"patch": merge_patch.status_patch(given["home"].get("status") or {}, wanted)}
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import dns_labels, json_values
-from translators.identity import is_owned_by_node
 from translators.mirror.endpointslice import (
     LABEL_MANAGED_BY,
     MANAGER,
@@ -22,6 +21,7 @@ from translators.mirror.endpointslice import (
     translate_endpoint_slice,
 )
 from translators.objects import Object
+from translators.ownership_labels import is_owned_by_node
 
 
 def _slice(*endpoints: Object, **labels: str) -> Object:

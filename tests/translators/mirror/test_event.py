@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 
 from tests.translators.strategies import dns_labels
-from translators.identity import Identity, Origin
 from translators.merge_patch import merge_patch
 from translators.mirror import event
 from translators.objects import HomeNamespace, HomeUid, Object, name_of
+from translators.ownership_labels import Origin
+from translators.virtual_node_identity import Identity
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst")
 ORIGIN = Origin(HomeNamespace("shop"), "web", HomeUid("home-uid"))

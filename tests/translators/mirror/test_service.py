@@ -11,7 +11,6 @@ from kubernetes.client import V1ServiceSpec
 
 from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import json_values
-from translators.identity import ANNOTATION_MIRROR
 from translators.merge_patch import merge_patch
 from translators.mirror.service import (
     REMOVABLE_FIELDS,
@@ -21,6 +20,7 @@ from translators.mirror.service import (
     translate_service,
 )
 from translators.objects import Object
+from translators.ownership_labels import ANNOTATION_MIRROR
 
 #: The spec fields that the remote Service does not have.
 _NOT_CARRIED = {

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
-from translators.identity import ANNOTATION_CARRIED_RESOURCES, Identity
 from translators.objects import Object
+from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
 from translators.pods import last_applied_annotations, remote_pod, update
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 #: A home and a remote that call their namespaces the same.
 _SAME = Identity(

@@ -6,11 +6,10 @@ import pytest
 
 from tests import objects
 from tests.fakeapi.patching import strategic
-from translators.identity import Identity
 from translators.objects import Object
-from translators.pods import remote_pod, restart_policy_never
-from translators.pods import status as podstatus
+from translators.pods import pod_status, remote_pod, restart_policy_never
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 _NOW = "2025-11-03T10:00:00Z"
 _POLICY = Policy(Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"), "10.0.0.5")
@@ -83,6 +82,6 @@ def test_only_other_gates_are_reported_at_home(gates: list[Object], told: bool) 
     """The scheduler updates the condition shortly after the last gate is removed."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     remote = {"spec": {"schedulingGates": gates}, "status": {"conditions": [gated]}}
-    status = podstatus.translate_status(objects.pod("a"), remote, _POLICY, now=_NOW)
+    status = pod_status.translate_status(objects.pod("a"), remote, _POLICY, now=_NOW)
     kinds = {condition["type"] for condition in status["conditions"]}
-    assert (podstatus.CONDITION_REMOTE_SCHEDULED in kinds) == told
+    assert (pod_status.CONDITION_REMOTE_SCHEDULED in kinds) == told

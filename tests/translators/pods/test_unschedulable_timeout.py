@@ -9,7 +9,7 @@ import pytest
 from tests.sync.pod_states import LONG_AGO, NOW, POLICY, RECENTLY, home, remote
 from translators.merge_patch import status_patch
 from translators.objects import Object
-from translators.pods import status, unschedulable_timeout
+from translators.pods import pod_status, unschedulable_timeout
 
 _NEVER = replace(POLICY, unschedulable_timeout=None)
 
@@ -48,8 +48,10 @@ def test_timeout_counts_from_the_first_report_at_home(
 
 
 def _told(pod: Object, there: Object, now: str) -> Object:
-    wanted = status.translate_status(pod, there, POLICY, now=now)
-    (told,) = [c for c in wanted["conditions"] if c["type"] == status.CONDITION_REMOTE_SCHEDULED]
+    wanted = pod_status.translate_status(pod, there, POLICY, now=now)
+    (told,) = [
+        c for c in wanted["conditions"] if c["type"] == pod_status.CONDITION_REMOTE_SCHEDULED
+    ]
     return {**pod, "status": {"phase": "Pending", "conditions": [told]}}
 
 
@@ -76,5 +78,5 @@ def test_immediately_scheduled_pod_gets_no_condition() -> None:
     there = remote(phase="Pending")
     there["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
     pod = home()
-    wanted = status.translate_status(pod, there, POLICY, now=NOW)
+    wanted = pod_status.translate_status(pod, there, POLICY, now=NOW)
     assert status_patch(pod["status"], wanted) == {}

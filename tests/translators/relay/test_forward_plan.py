@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from translators.identity import Identity
 from translators.objects import Object, RemoteUid
 from translators.relay import forward_plan
 from translators.relay.forward_plan import Backend, EndpointPort
+from translators.virtual_node_identity import Identity
 
 IDENTITY = Identity(home_id="home", home_name="h", node="virtual")
 HERE = "192.0.2.7"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translators.identity import Identity
 from translators.objects import HomeNamespace, Object
 from translators.relay import agent_pod, reverse_plan
 from translators.relay.reverse_plan import FIRST_PORT, LAST_PORT, AgentPort, HomeTarget, ReversePlan
+from translators.virtual_node_identity import Identity
 
 IDENTITY = Identity(home_id="0123456789abcdef", home_name="h", node="virtual")
 SHOP = HomeNamespace("shop")

@@ -17,9 +17,9 @@ from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
 from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
-from translators.identity import Identity
 from translators.objects import Object
 from translators.translation_options import Policy
+from translators.virtual_node_identity import Identity
 
 
 def _facts() -> PodFacts:

@@ -13,8 +13,8 @@ from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE
-from translators.identity import Identity, home_id_from_uid
 from translators.relay import forward_plan
+from translators.virtual_node_identity import Identity, home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
 

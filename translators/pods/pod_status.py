@@ -27,9 +27,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from translators.identity import DOMAIN
 from translators.merge_patch import delete_condition
 from translators.objects import Object, is_deleting, metadata
+from translators.ownership_labels import DOMAIN
 from translators.pods import restart_policy_never
 from translators.timestamps import format_time, parse_time
 from translators.translation_options import Policy

@@ -15,8 +15,7 @@ from tests.translators.golden import ADDRESS, POLICY
 from tests.translators.strategies import json_values
 from translators.merge_patch import delete_condition, status_patch
 from translators.objects import Object
-from translators.pods import status as podstatus
-from translators.pods import synthetic_status
+from translators.pods import pod_status, synthetic_status
 
 _NOW = "2025-11-03T10:00:00Z"
 _GATE = "example.com/replicated"
@@ -30,7 +29,7 @@ def _home(status: Object | None = None, *, generation: int | None = 1, **spec: A
 
 
 def _to_home(home: Object, theirs: Object) -> Object:
-    return podstatus.translate_status(home, {"status": theirs}, POLICY, now=_NOW)
+    return pod_status.translate_status(home, {"status": theirs}, POLICY, now=_NOW)
 
 
 def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) -> Object:
@@ -127,7 +126,7 @@ def test_fields_removed_in_the_remote_are_removed(field: str) -> None:
     ids=["no status", "an empty phase", "running", "unknown", "succeeded", "failed"],
 )
 def test_phase_is_copied(pod: Object, phase: str, terminal: bool) -> None:
-    assert (podstatus.phase(pod), podstatus.is_terminal(pod)) == (phase, terminal)
+    assert (pod_status.phase(pod), pod_status.is_terminal(pod)) == (phase, terminal)
 
 
 # -- conditions ----------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def test_condition_removed_by_the_kubelet_is_removed() -> None:
 
 def test_remote_scheduled_condition_follows_the_remotes_scheduler() -> None:
     waiting = _found(_home(), _condition("PodScheduled", "False", reason="Unschedulable"))
-    told = waiting[podstatus.CONDITION_REMOTE_SCHEDULED]
+    told = waiting[pod_status.CONDITION_REMOTE_SCHEDULED]
     assert (told["status"], told["reason"]) == ("False", "Unschedulable")
 
     home = _home({"conditions": [told]})
@@ -315,7 +314,7 @@ def test_pod_is_observed_when_the_kubelet_reports_its_generation(
 ) -> None:
     remote: Object = {"metadata": {"generation": generation}, "status": status}
 
-    assert podstatus.is_observed_by_kubelet(_home(generation=7), remote) is acted
+    assert pod_status.is_observed_by_kubelet(_home(generation=7), remote) is acted
 
 
 def test_deletion_is_observed_when_the_remote_pod_is_deleted() -> None:
@@ -323,11 +322,11 @@ def test_deletion_is_observed_when_the_remote_pod_is_deleted() -> None:
     home["metadata"]["deletionTimestamp"] = _NOW
     remote: Object = {"metadata": {"generation": 1}, "status": {"observedGeneration": 1}}
 
-    assert not podstatus.is_observed_by_kubelet(home, remote)
+    assert not pod_status.is_observed_by_kubelet(home, remote)
     remote["metadata"] |= {"deletionTimestamp": _NOW, "generation": 2}
-    assert not podstatus.is_observed_by_kubelet(home, remote)
+    assert not pod_status.is_observed_by_kubelet(home, remote)
     remote["status"]["observedGeneration"] = 2
-    assert podstatus.is_observed_by_kubelet(home, remote)
+    assert pod_status.is_observed_by_kubelet(home, remote)
 
 
 def test_deletion_is_never_observed_by_an_old_kubelet() -> None:
@@ -335,17 +334,17 @@ def test_deletion_is_never_observed_by_an_old_kubelet() -> None:
     home = _home(generation=7)
     remote: Object = {"metadata": {}, "status": {"startTime": _NOW}}
 
-    assert podstatus.is_observed_by_kubelet(home, remote)
+    assert pod_status.is_observed_by_kubelet(home, remote)
     for one in (home, remote):
         one["metadata"]["deletionTimestamp"] = _NOW
-    assert not podstatus.is_observed_by_kubelet(home, remote)
+    assert not pod_status.is_observed_by_kubelet(home, remote)
 
 
 @pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
 def test_generation_is_reported_only_after_it_is_observed(before: int | None) -> None:
     home = _home({"observedGeneration": before} if before else {}, generation=7)
     theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
-    status = podstatus.translate_status(home, {"status": theirs}, POLICY, now=_NOW, observed=False)
+    status = pod_status.translate_status(home, {"status": theirs}, POLICY, now=_NOW, observed=False)
 
     assert status.get("observedGeneration") == before
     assert status["conditions"][-1]["observedGeneration"] == before
@@ -387,7 +386,7 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
         },
         "status": {"conditions": [_condition("Ready")]},
     }
-    (ready,) = podstatus.translate_status(home, remote, POLICY, now=_NOW)["conditions"]
+    (ready,) = pod_status.translate_status(home, remote, POLICY, now=_NOW)["conditions"]
 
     if deleted_at_home:
         assert ready == _condition("Ready")
@@ -402,8 +401,8 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
 def test_every_status_field_is_decided() -> None:
     known = set(V1PodStatus.attribute_map.values())
 
-    assert known <= podstatus.REMOTE_FIELDS | podstatus.HOME_FIELDS
-    assert not podstatus.REMOTE_FIELDS & podstatus.HOME_FIELDS
+    assert known <= pod_status.REMOTE_FIELDS | pod_status.HOME_FIELDS
+    assert not pod_status.REMOTE_FIELDS & pod_status.HOME_FIELDS
 
 
 @pytest.mark.parametrize("field", sorted(V1ContainerStatus.attribute_map.values()))
@@ -445,7 +444,7 @@ def test_pending_status_keeps_its_time_and_ends_with_the_creation() -> None:
     assert not synthetic_status.is_creation_blocked(_home())
     assert _waiting(home)["conditions"] == home["status"]["conditions"]
     (gone,) = status_patch(home["status"], _to_home(home, {}))["conditions"]
-    assert gone == {"type": podstatus.CONDITION_ACCEPTED, "$patch": "delete"}
+    assert gone == {"type": pod_status.CONDITION_ACCEPTED, "$patch": "delete"}
 
 
 def test_skipped_pod_is_ready_despite_readiness_gates() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from translators.objects import Object
-from translators.pods import references, unresolved_references
+from translators.pods import optional_references, references
 from translators.pods.references import Reference
 
 _GONE = frozenset({Reference("Secret", "s"), Reference("ConfigMap", "c")})
@@ -40,7 +40,7 @@ def _spec() -> Object:
 def test_all_optional_references_are_removed_and_reported() -> None:
     spec = _spec()
     before = copy.deepcopy(spec)
-    changed, dropped = unresolved_references.remove_optional_references(spec, _GONE)
+    changed, dropped = optional_references.remove_optional_references(spec, _GONE)
     assert spec == before
     assert references.references({"spec": changed}) == {Reference("Secret", "other")}
     assert changed["containers"][0]["env"] == [{"name": "B", "value": "plain"}]
@@ -57,7 +57,7 @@ def test_all_optional_references_are_removed_and_reported() -> None:
 
 def test_only_optional_references_require_nothing() -> None:
     assert (
-        unresolved_references.required_references({"metadata": {"name": "a"}, "spec": _spec()})
+        optional_references.required_references({"metadata": {"name": "a"}, "spec": _spec()})
         == frozenset()
     )
 
@@ -65,10 +65,10 @@ def test_only_optional_references_require_nothing() -> None:
 def test_one_required_field_makes_a_reference_required() -> None:
     spec = _spec()
     spec["volumes"].append({"name": "csi", "csi": {"nodePublishSecretRef": {"name": "s"}}})
-    required = unresolved_references.required_references({"metadata": {"name": "a"}, "spec": spec})
+    required = optional_references.required_references({"metadata": {"name": "a"}, "spec": spec})
     assert required == {Reference("Secret", "s")}
 
 
 def test_nothing_changes_without_missing_objects() -> None:
     spec = _spec()
-    assert unresolved_references.remove_optional_references(spec, frozenset()) == (spec, [])
+    assert optional_references.remove_optional_references(spec, frozenset()) == (spec, [])

@@ -1,5 +1,5 @@
-"""Ownership and identity: mapped namespaces, ownership labels, and the link from copies to their
-originals.
+"""Labels and annotations of the bridge: which objects of the remote it owns, and of which home
+object each is.
 
 Every object that the bridge creates in the remote has labels with the identity of home and the name
 of the virtual node (so that watches can select by them), and annotations with the namespace, name
@@ -9,18 +9,13 @@ this home is *managed*; all others are *unmanaged*, and the bridge never changes
 
 from __future__ import annotations
 
-import fnmatch
-import functools
-import re
-import string
 from dataclasses import dataclass
 
-from translators.names import label_value, short_hash
-from translators.objects import HomeNamespace, HomeUid, Object, RemoteNamespace, metadata, name_of
+from translators.objects import HomeNamespace, HomeUid, Object, metadata
+from translators.virtual_node_identity import Identity
 
 #: The domain of the bridge's labels, annotations and taints.
 DOMAIN = "cluster-bridge.io"
-
 LABEL_HOME = f"{DOMAIN}/home"
 LABEL_NODE = f"{DOMAIN}/node"
 #: On the Node of a virtual node. A pod selects this label to run on any virtual node.
@@ -55,97 +50,20 @@ ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 #: node writes its own key. A bridge deletes the namespace only if no other node uses it.
 USED_BY_DOMAIN = f"used-by.{DOMAIN}"
 
-#: A namespace name (RFC 1123 label).
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-
-
-class NamespaceTemplateError(ValueError):
-    """The namespace template does not result in valid, distinct names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The identity of a virtual node in the remote, and how it maps namespaces.
-
-    ``home_id`` is the `home_id_from_uid` of home's kube-system namespace, ``home_name`` the
-    readable name that replaces ``{home}`` in ``namespace_template``, ``node`` the name of the
-    virtual node.
-    """
-
-    home_id: str
-    home_name: str
-    node: str
-    namespace_template: str = "{namespace}-{home}"
-    accepted_namespaces: tuple[str, ...] = ()
-    """Names or globs of unmanaged remote namespaces that the bridge may use, if the remote grants
-    them."""
-
-    @property
-    def node_label(self) -> str:
-        """The name of the virtual node as a label value."""
-        return label_value(self.node)
-
-    @property
-    def home_selector(self) -> str:
-        """Label selector of the managed objects in the remote."""
-        return f"{LABEL_HOME}={self.home_id}"
-
-    @property
-    def unmanaged_selector(self) -> str:
-        """Label selector of the unmanaged objects in the remote."""
-        return f"{LABEL_HOME}!={self.home_id}"
-
-    def remote_namespace(self, namespace: HomeNamespace) -> RemoteNamespace:
-        """The mapped namespace of ``namespace``.
-
-        A name of more than 63 characters is truncated and ends with a hash of the whole name
-        (`translators.names.label_value`). Home namespaces of joins with different templates can be
-        mapped to the same remote namespace; the annotations of a remote object name its home
-        namespace, and callers compare it (`matches_home_namespace`).
-        """
-        return _remote_namespace(self.namespace_template, namespace, self.home_name)
-
-
-@functools.lru_cache(maxsize=4096)  # called several times for each event
-def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -> RemoteNamespace:
-    return RemoteNamespace(label_value(template.format(namespace=namespace, home=home_name)))
-
-
-def home_id_from_uid(kube_system_uid: str) -> str:
-    """Home's identity, from the UID of its kube-system namespace, which is unique and lasts as long
-    as the cluster."""
-    return short_hash(kube_system_uid)
-
-
-def validate_namespace_template(template: str, *, home_name: str) -> None:
-    """Raises NamespaceTemplateError unless ``template`` results in valid and distinct names."""
-    try:
-        parts = [part for part in string.Formatter().parse(template) if part[1] is not None]
-    except ValueError as error:
-        raise NamespaceTemplateError(f"{template!r}: {error}") from error
-    fields = {field for _, field, _, _ in parts}
-    # A format specification could truncate names, and map two namespaces to one name.
-    formatted = any(spec or conversion for _, _, spec, conversion in parts)
-    if formatted or fields - {"namespace", "home"}:
-        raise NamespaceTemplateError(f"{template!r}: only {{namespace}} and {{home}} can be used")
-    if "namespace" not in fields:
-        raise NamespaceTemplateError(
-            f"{template!r}: {{namespace}} is missing, so all namespaces would have one name"
-        )
-    sample = template.format(namespace="a", home=home_name)
-    if not _DNS_LABEL.fullmatch(sample):
-        raise NamespaceTemplateError(
-            f"{template!r} gives {sample!r} for namespace 'a': a namespace name consists of "
-            "lower case letters, digits and '-', and starts and ends with a letter or digit"
-        )
-
-
-# -- ownership -----------------------------------------------------------------------------
-
 
 def owner_labels(identity: Identity) -> dict[str, str]:
     """The labels of managed objects."""
     return {LABEL_HOME: identity.home_id, LABEL_NODE: identity.node_label}
+
+
+def home_selector(identity: Identity) -> str:
+    """Label selector of the managed objects in the remote."""
+    return f"{LABEL_HOME}={identity.home_id}"
+
+
+def unmanaged_selector(identity: Identity) -> str:
+    """Label selector of the unmanaged objects in the remote."""
+    return f"{LABEL_HOME}!={identity.home_id}"
 
 
 def is_owned(remote: Object, identity: Identity) -> bool:
@@ -183,54 +101,6 @@ def is_in_mapped_namespace(remote: Object, identity: Identity) -> bool:
     namespace = home_namespace_of(remote)
     return namespace is not None and (
         metadata(remote).get("namespace") == identity.remote_namespace(namespace)
-    )
-
-
-def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the bridge may use the remote namespace according to its labels and annotations: it
-    is managed, or the remote grants it to this home and home accepts it. Only the record at home
-    proves that this home created a namespace with its labels
-    (`sync.namespaces.namespace_ownership`)."""
-    if is_owned(remote_namespace, identity):
-        return True
-    return is_granted_by_remote(remote_namespace, identity) and is_accepted_by_home(
-        remote_namespace, identity
-    )
-
-
-def is_granted_by_remote(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the namespace's annotation grants it to this home."""
-    annotations = metadata(remote_namespace).get("annotations") or {}
-    return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
-
-
-def is_accepted_by_home(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the join accepts a namespace of this name."""
-    name = name_of(remote_namespace)
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted_namespaces)
-
-
-def unusable_namespace_message(remote_namespace: Object, identity: Identity) -> str:
-    """Why the bridge does not use a remote namespace that `is_usable_namespace` rejects, and what
-    to do."""
-    name = name_of(remote_namespace)
-    option = f"join with --accept-namespaces {name}"
-    annotate = f"kubectl annotate namespace {name} {ANNOTATION_ACCEPTS}={identity.home_name}"
-    if is_owned(remote_namespace, identity):
-        return (
-            f"namespace {name} of the remote cluster has this home's labels, but home has no "
-            f"record that a bridge created it; to use it, {option}"
-        )
-    if is_granted_by_remote(remote_namespace, identity):
-        return (
-            f"namespace {name} of the remote cluster is granted to this home, but this bridge "
-            f"does not accept it; {option}, or with another --namespace-template"
-        )
-    both = "" if is_accepted_by_home(remote_namespace, identity) else f", and {option}"
-    return (
-        f"namespace {name} exists in the remote cluster and is not managed by this bridge; join "
-        "with another --namespace-template, or have its administrator grant it to this home: "
-        f"{annotate}{both}"
     )
 
 

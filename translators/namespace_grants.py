@@ -1,0 +1,58 @@
+"""Whether the bridge may use a remote namespace that it did not create: the remote's administrator
+grants it by an annotation, and the join accepts it by name."""
+
+from __future__ import annotations
+
+import fnmatch
+
+from translators.objects import Object, metadata, name_of
+from translators.ownership_labels import ANNOTATION_ACCEPTS, is_owned
+from translators.virtual_node_identity import Identity
+
+
+def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether the bridge may use the remote namespace according to its labels and annotations: it
+    is managed, or the remote grants it to this home and home accepts it. Only the record at home
+    proves that this home created a namespace with its labels
+    (`sync.namespaces.namespace_ownership`)."""
+    if is_owned(remote_namespace, identity):
+        return True
+    return is_granted_by_remote(remote_namespace, identity) and is_accepted_by_home(
+        remote_namespace, identity
+    )
+
+
+def is_granted_by_remote(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether the namespace's annotation grants it to this home."""
+    annotations = metadata(remote_namespace).get("annotations") or {}
+    return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
+
+
+def is_accepted_by_home(remote_namespace: Object, identity: Identity) -> bool:
+    """Whether the join accepts a namespace of this name."""
+    name = name_of(remote_namespace)
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted_namespaces)
+
+
+def unusable_namespace_message(remote_namespace: Object, identity: Identity) -> str:
+    """Why the bridge does not use a remote namespace that `is_usable_namespace` rejects, and what
+    to do."""
+    name = name_of(remote_namespace)
+    option = f"join with --accept-namespaces {name}"
+    annotate = f"kubectl annotate namespace {name} {ANNOTATION_ACCEPTS}={identity.home_name}"
+    if is_owned(remote_namespace, identity):
+        return (
+            f"namespace {name} of the remote cluster has this home's labels, but home has no "
+            f"record that a bridge created it; to use it, {option}"
+        )
+    if is_granted_by_remote(remote_namespace, identity):
+        return (
+            f"namespace {name} of the remote cluster is granted to this home, but this bridge "
+            f"does not accept it; {option}, or with another --namespace-template"
+        )
+    both = "" if is_accepted_by_home(remote_namespace, identity) else f", and {option}"
+    return (
+        f"namespace {name} exists in the remote cluster and is not managed by this bridge; join "
+        "with another --namespace-template, or have its administrator grant it to this home: "
+        f"{annotate}{both}"
+    )
