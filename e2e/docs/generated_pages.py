@@ -1,17 +1,18 @@
-"""Which pages are made from the code, and from what."""
+"""The generated pages of docs/, each with the function that returns its text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from e2e.docs import cli_page, translation_page
+from e2e.docs import chart_page, cli_page, translation_page
 
 REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 
-#: File of docs/ → what is in it.
+#: Page of docs/ → the function that returns its text.
 MADE: Mapping[str, Callable[[], str]] = {
+    "reference/chart-values.md": chart_page.page,
     "reference/cli.md": cli_page.page,
     "reference/translation.md": translation_page.page,
 }

@@ -1,4 +1,4 @@
-"""What the documents and the workflow name is there: targets, tests, reasons, versions."""
+"""The targets, tests and versions that the documents and the workflow name exist."""
 
 from __future__ import annotations
 
@@ -44,24 +44,6 @@ def test_the_workflow_runs_what_is_there() -> None:
         for it in jobs["fast"]["strategy"]["matrix"]["python"]
     ]
     assert all(it in (REPOSITORY / "pyproject.toml").read_text("utf-8") for it in pythons)
-
-
-def test_what_a_pod_and_the_node_say_is_explained() -> None:
-    """Every reason that the code gives has its line."""
-    pattern = r'"((?:Home|Remote|Relay|Field|Update|Token|DaemonSet|Bridge|No)[A-Z][A-Za-z]+)"'
-    files = [*REPOSITORY.glob("sync/**/*.py"), *REPOSITORY.glob("translators/**/*.py")]
-    files.append(REPOSITORY / "bridge/node/conditions.py")
-    reasons = {it for file in files for it in re.findall(pattern, file.read_text("utf-8"))}
-    #: Types of a program, and what is said where nothing is the matter.
-    reasons -= {"HomeNamespace", "HomeUid", "RemoteNamespace", "RemoteUid"}
-    reasons -= {"RemoteHasNone", "RemoteNodesReport", "NoSchedule", "NoExecute"}
-    reasons -= {"TokenRequest", "TokenReview"}
-    assert len(reasons) > 20
-    pages = [
-        (DOCS / name).read_text("utf-8") for name in ("how-to/troubleshoot.md", "reference/node.md")
-    ]
-    told = {word for page in pages for word in re.findall(r"`(\w+)`", page)}
-    assert reasons - told == set()
 
 
 def test_hooks_of_a_commit_fetch_nothing() -> None:
