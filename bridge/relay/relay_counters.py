@@ -25,19 +25,13 @@ FORWARD_RESULTS = (*REVERSE_RESULTS, "rate", "service-rate")
 
 
 @dataclass(slots=True)
-class ReverseRelayMetrics:
-    """Connections from pods in the remote to home."""
+class _Connections:
+    """Connections in one direction. In ``bytes``, *in* is from clients and *out* to them."""
 
-    agents: int = 0
-    """Relay agents with an open control connection."""
     open: int = 0
     """Connections that are forwarded or being set up."""
     results: Counter[str] = field(default_factory=Counter)
-    """Connections by `REVERSE_RESULTS`."""
-    open_seconds: Histogram = field(default_factory=Histogram)
-    """Seconds from the relay agent's message until both ends are connected."""
     bytes: Counter[str] = field(default_factory=Counter)
-    """``in`` from clients in the remote, ``out`` to them."""
 
     def count_bytes(self, direction: Direction, count: int) -> None:
         """Counts bytes of a tunnel."""
@@ -45,11 +39,20 @@ class ReverseRelayMetrics:
 
 
 @dataclass(slots=True)
-class RelayMetrics:
-    """Connections from home to pods in the remote, and the reverse direction."""
+class ReverseRelayMetrics(_Connections):
+    """Connections from pods in the remote to home, with `REVERSE_RESULTS`."""
 
-    open: int = 0
-    """Connections that are forwarded or being set up."""
+    agents: int = 0
+    """Relay agents with an open control connection."""
+    open_seconds: Histogram = field(default_factory=Histogram)
+    """Seconds from the relay agent's message until both ends are connected."""
+
+
+@dataclass(slots=True)
+class RelayMetrics(_Connections):
+    """Connections from home to pods in the remote, with `FORWARD_RESULTS`, and the reverse
+    direction."""
+
     limit: int = 0
     """The maximum of ``open``, over all namespaces."""
     listening: int = 0
@@ -58,16 +61,8 @@ class RelayMetrics:
     """The maximum of ``listening``, over all namespaces."""
     addresses: int = 0
     """Pod addresses that the bridge listens on (`--relay-cidr`)."""
-    results: Counter[str] = field(default_factory=Counter)
-    """Connections by `FORWARD_RESULTS`."""
     dials: Counter[str] = field(default_factory=Counter)
     """Port-forwards by result: ok, failed."""
     dial_seconds: Histogram = field(default_factory=Histogram)
     """Seconds to open a port-forward."""
-    bytes: Counter[str] = field(default_factory=Counter)
-    """``in`` from clients to pods, ``out`` to clients."""
     reverse: ReverseRelayMetrics = field(default_factory=ReverseRelayMetrics)
-
-    def count_bytes(self, direction: Direction, count: int) -> None:
-        """Counts bytes of a tunnel."""
-        self.bytes[direction] += count

@@ -1,5 +1,6 @@
 """Connections from home to pods in the remote.
 
-`service_listeners` listens for Services, `pod_listeners` on pod addresses of headless Services;
-`connections` forwards what they accept, through a port-forward to a pod that `balancer` picks.
+`service_listeners` listens for Services, `headless_service_listeners` on the pod addresses of
+headless Services; `remote_pod_connections` forwards what they accept, through a port-forward to a
+pod that `balancer` picks. `local_route` makes the pod addresses local, by `rtnetlink`.
 """

@@ -11,7 +11,8 @@ import asyncio
 import errno
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
@@ -23,6 +24,14 @@ from sync.cache.store import Key
 from sync.relay.forward_controller import PortUnavailableError
 from translators.relay.forward_plan import Backend
 from translators.relay.headless_forward_plan import ListenAddress
+
+#: Causes that a user can remedy.
+_BIND_FAILURES = {
+    errno.EADDRINUSE: "a program on its node listens on that port at all addresses; make that "
+    "program listen on its own address, or the pods on another port",
+    errno.EACCES: "ports below 1024 require CAP_NET_BIND_SERVICE, or "
+    "net.ipv4.ip_unprivileged_port_start=0 on its node",
+}
 
 
 class _PodListener:
@@ -91,17 +100,9 @@ class PodListeners:
         def accept(accepted: AcceptedConnection) -> None:
             self._connections.accept(listener.usage, listener.balancer, accepted)
 
-        namespace = usage.key.namespace
-        check_listener_limit(self._limit, namespace)
-        sock = _bind(address)
-        self._limit.acquire(namespace)
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: AcceptedConnection(accept), sock=sock, backlog=BACKLOG, start_serving=False
-            )
-        except BaseException:
-            self._limit.release(namespace)
-            raise
+        server = await create_server(
+            self._limit, usage.key.namespace, partial(_bind, address), accept
+        )
         listener = self._listeners[address] = _PodListener(usage, server)
         self._ports_per_ip[address.address] += 1
         self._count(+1)
@@ -122,7 +123,6 @@ class PodListeners:
         self._count(-1)
 
     def close(self) -> None:
-        """Closes all listeners."""
         for key, addresses in [*self._addresses_of.items()]:
             for address in [*addresses]:
                 self._leave(key, address)
@@ -132,8 +132,27 @@ class PodListeners:
         self._metrics.addresses = len(self._ports_per_ip)
 
 
-def check_listener_limit(limit: NamespaceLimit, namespace: str) -> None:
-    """Raises PortUnavailableError if the namespace may not have one more listener."""
+async def create_server(
+    limit: NamespaceLimit,
+    namespace: str,
+    bind: Callable[[], socket.socket],
+    accept: Callable[[AcceptedConnection], None],
+) -> asyncio.Server:
+    """A server on the socket of ``bind``, counted against the namespace's share of ``limit``; the
+    caller starts it. Raises PortUnavailableError if the namespace may not have one more."""
+    _check_limit(limit, namespace)
+    sock = bind()
+    limit.acquire(namespace)
+    try:
+        return await asyncio.get_running_loop().create_server(
+            lambda: AcceptedConnection(accept), sock=sock, backlog=BACKLOG, start_serving=False
+        )
+    except BaseException:
+        limit.release(namespace)
+        raise
+
+
+def _check_limit(limit: NamespaceLimit, namespace: str) -> None:
     exceeded = limit.exceeded(namespace)
     if exceeded is None:
         return
@@ -152,19 +171,8 @@ def _bind(address: ListenAddress) -> socket.socket:
     try:
         return listening_socket(address.address, address.port, free_bind=True)
     except OSError as error:
-        raise PortUnavailableError(_bind_error(address, error)) from error
-
-
-def _bind_error(address: ListenAddress, error: OSError) -> str:
-    failure = f"the bridge cannot listen on port {address.port} of {address.address} (--relay-cidr)"
-    if error.errno == errno.EADDRINUSE:
-        return (
-            f"{failure}: a program on its node listens on that port at all addresses; make that "
-            "program listen on its own address, or the pods on another port"
-        )
-    if error.errno == errno.EACCES:
-        return (
-            f"{failure}: ports below 1024 require CAP_NET_BIND_SERVICE, or "
-            "net.ipv4.ip_unprivileged_port_start=0 on its node"
-        )
-    return f"{failure}: {error.strerror or error}"
+        cause = _BIND_FAILURES.get(error.errno or 0, error.strerror or str(error))
+        raise PortUnavailableError(
+            f"the bridge cannot listen on port {address.port} of {address.address} (--relay-cidr): "
+            f"{cause}"
+        ) from error

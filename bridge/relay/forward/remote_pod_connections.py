@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import NoReturn
 from weakref import WeakValueDictionary
 
@@ -117,7 +118,7 @@ class ForwardConnections:
                 self._idle_timer.cancel()
             for connection in [*self._forwarded]:
                 connection.tunnel.abort()
-                self.closed(connection)
+                self._closed(connection)
 
     def accept(self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection) -> None:
         """Starts to forward a connection to a port of the Service, or resets it."""
@@ -158,11 +159,7 @@ class ForwardConnections:
     # -- one connection --------------------------------------------------------------------
 
     async def _forward(
-        self,
-        usage: ServiceUsage,
-        balancer: Balancer,
-        accepted: AcceptedConnection,
-        wait: float,
+        self, usage: ServiceUsage, balancer: Balancer, accepted: AcceptedConnection, wait: float
     ) -> None:
         """Splices the client with a port-forward, or resets the client. Raises nothing."""
         spliced = False
@@ -246,13 +243,13 @@ class ForwardConnections:
         if accepted.client.is_closing():
             upgraded.close()
             return False
-        connection = _ForwardedConnection(self, usage, backend, accepted.client)
+        connection = _ForwardedConnection(usage, backend, accepted.client)
         connection.tunnel = tunnel = Tunnel(
             self._metrics.count_bytes,
             idle_timeout=None,
             half_open_timeout=HALF_OPEN_TIMEOUT,
-            answered_timeout=connection.linger,
-            on_close=connection.closed,
+            answered_timeout=partial(self._linger, connection),
+            on_close=partial(self._closed, connection),
         )
         self._forwarded.add(connection)
         self._schedule_idle_check()
@@ -283,7 +280,7 @@ class ForwardConnections:
             connection.tunnel.close_if_idle(self._settings.idle)
         self._schedule_idle_check()
 
-    def linger(self, connection: _ForwardedConnection) -> float:
+    def _linger(self, connection: _ForwardedConnection) -> float:
         """Registers a connection whose client has sent EOF and was answered; returns the seconds
         that it may stay silent."""
         self._lingering.add(connection)
@@ -291,7 +288,7 @@ class ForwardConnections:
         few = len(self._lingering) <= LINGERING_FRACTION * limit
         return ANSWERED_TIMEOUT if few else LINGERING_TIMEOUT
 
-    def closed(self, connection: _ForwardedConnection) -> None:
+    def _closed(self, connection: _ForwardedConnection) -> None:
         """Unregisters a connection whose ends are both closed or aborted."""
         self._lingering.discard(connection)
         if connection in self._forwarded:
@@ -308,18 +305,11 @@ class ForwardConnections:
 class _ForwardedConnection:
     """One connection with its tunnel."""
 
-    __slots__ = ("_backend", "_client", "_owner", "has_failed", "tunnel", "usage")
+    __slots__ = ("_backend", "_client", "has_failed", "tunnel", "usage")
 
     tunnel: Tunnel
 
-    def __init__(
-        self,
-        owner: ForwardConnections,
-        usage: ServiceUsage,
-        backend: Backend,
-        client: asyncio.Transport,
-    ) -> None:
-        self._owner = owner
+    def __init__(self, usage: ServiceUsage, backend: Backend, client: asyncio.Transport) -> None:
         self._backend = backend
         self._client = client
         self.usage = usage
@@ -339,14 +329,6 @@ class _ForwardedConnection:
             extra=_pod_fields(backend),
         )
         reset_connection(self._client)
-
-    def linger(self) -> float:
-        """Seconds that the pod may be silent after the client's EOF."""
-        return self._owner.linger(self)
-
-    def closed(self) -> None:
-        """Both ends are closed."""
-        self._owner.closed(self)
 
 
 def _pod_fields(backend: Backend) -> Mapping[str, Mapping[str, str]]:

@@ -84,13 +84,11 @@ def can_change_routes(to: IpNetwork) -> bool:
 
 def _bridge_route(to: IpNetwork) -> bytes:
     """The route of `add_local_route`: ``local NETWORK dev lo proto 203``."""
-    kind = (_family(to.version), to.prefixlen, 0, 0, _TABLE_LOCAL, PROTOCOL, _HOST, _LOCAL)
+    family = _family(to.version)
+    route = _ROUTE.pack(family, to.prefixlen, 0, 0, _TABLE_LOCAL, PROTOCOL, _HOST, _LOCAL, 0)
     loopback = struct.pack("=I", socket.if_nametoindex("lo"))
-    return (
-        _ROUTE.pack(*kind, 0)
-        + _attribute(_DESTINATION, to.network_address.packed)
-        + _attribute(_INTERFACE, loopback)
-    )
+    to_address = _attribute(_DESTINATION, to.network_address.packed)
+    return route + to_address + _attribute(_INTERFACE, loopback)
 
 
 def _parse(body: bytes) -> Route:

@@ -21,10 +21,10 @@ from functools import partial
 from typing import NoReturn
 
 from bridge.base.join_settings import RelaySettings
-from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_socket
+from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.headless_service_listeners import PodListeners, check_listener_limit
+from bridge.relay.forward.headless_service_listeners import PodListeners, create_server
 from bridge.relay.forward.local_route import LocalRoute
 from bridge.relay.forward.remote_pod_connections import ForwardConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
@@ -60,26 +60,20 @@ class ServiceListeners:
         address: str,
         settings: RelaySettings,
         metrics: RelayMetrics,
-        linger: float = LINGER,
     ) -> None:
         self._address = address
         self._allowed_ports = settings.ports
         self._metrics = metrics
-        self._linger = linger
         self._services: dict[Key, _ListeningService] = {}
         self._connections = ForwardConnections(remote, settings=settings, metrics=metrics)
         self._limit = NamespaceLimit(settings.listeners)
         metrics.listening_limit = settings.listeners
         self._route: LocalRoute | None = None
-        self._pod_listeners: PodListeners | None = None
+        self.pod_listeners: PodListeners | None = None
+        """See `sync.relay.forward_controller.Listeners`; None without `--relay-cidr`."""
         if settings.cidr is not None:
             self._route = LocalRoute(settings.cidr)
-            self._pod_listeners = PodListeners(self._connections, self._route, self._limit, metrics)
-
-    @property
-    def pod_listeners(self) -> PodListeners | None:
-        """See `sync.relay.forward_controller.Listeners`; None without `--relay-cidr`."""
-        return self._pod_listeners
+            self.pod_listeners = PodListeners(self._connections, self._route, self._limit, metrics)
 
     async def serve(
         self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
@@ -98,7 +92,7 @@ class ServiceListeners:
         loop = asyncio.get_running_loop()
         for port in [*service.servers]:
             if port not in wanted and port not in service.closing:
-                timer = loop.call_later(self._linger, self._close, service, port)
+                timer = loop.call_later(LINGER, self._close, service, port)
                 service.closing[port] = timer
         for port in wanted:
             if closing := service.closing.pop(port, None):
@@ -110,21 +104,14 @@ class ServiceListeners:
     async def _listen(
         self, service: _ListeningService, port: EndpointPort, previous: int | None
     ) -> None:
-        namespace = service.key.namespace
-        check_listener_limit(self._limit, namespace)
-        sock = self._bind(previous)
         accept = partial(self._connections.accept, service.usage, service.balancers[port.port])
-        self._limit.acquire(namespace)
-        try:
-            server = await asyncio.get_running_loop().create_server(
-                lambda: AcceptedConnection(accept), sock=sock, backlog=BACKLOG
-            )
-        except BaseException:
-            self._limit.release(namespace)
-            raise
+        server = await create_server(
+            self._limit, service.key.namespace, partial(self._bind, previous), accept
+        )
         service.servers[port] = server
-        service.port_numbers[port] = sock.getsockname()[1]
+        service.port_numbers[port] = server.sockets[0].getsockname()[1]
         self._metrics.listening += 1
+        await server.start_serving()
 
     def _bind(self, previous: int | None) -> socket.socket:
         """Listens on the previous port if possible, else on a free one. Raises
@@ -168,8 +155,8 @@ class ServiceListeners:
                     await self._route.hold()
             raise AssertionError("it runs until it is cancelled")
         finally:
-            if self._pod_listeners is not None:
-                self._pod_listeners.close()
+            if self.pod_listeners is not None:
+                self.pod_listeners.close()
             for service in [*self._services.values()]:
                 for timer in service.closing.values():
                     timer.cancel()

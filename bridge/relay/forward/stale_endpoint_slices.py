@@ -37,13 +37,14 @@ async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
     if join_record_annotation.network_mode(node) != "relay":
         return
     try:
-        stale = await list_slices(home, identity)
-        for slice_ in stale:
-            await home.delete(
-                ENDPOINT_SLICES,
-                name_of(slice_),
-                namespace=namespace_of(slice_),
-                uid=uid_of(slice_),
+        for slice_ in await list_slices(home, identity):
+            namespace, name = namespace_of(slice_), name_of(slice_)
+            await home.delete(ENDPOINT_SLICES, name, namespace=namespace, uid=uid_of(slice_))
+            changes.info(
+                "home: deleted EndpointSlice %s/%s of a previous relay",
+                namespace,
+                name,
+                extra=name_fields("EndpointSlice", name, namespace=namespace, cluster="home"),
             )
     except Forbidden as error:
         changes.warning(
@@ -52,13 +53,4 @@ async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
             error,
             forward_plan.slice_selector(identity),
             extra=name_fields("Node", identity.node, cluster="home"),
-        )
-        return
-    for slice_ in stale:
-        namespace, name = namespace_of(slice_), name_of(slice_)
-        changes.info(
-            "home: deleted EndpointSlice %s/%s of a previous relay",
-            namespace,
-            name,
-            extra=name_fields("EndpointSlice", name, namespace=namespace, cluster="home"),
         )

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from bridge.base.version import version
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
 from bridge.relay.relay_counters import ReverseRelayMetrics
-from bridge.relay.reverse import control_messages as messages
+from bridge.relay.reverse import control_messages
 from sync.base.backoff import Backoff
 from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
@@ -48,7 +48,7 @@ class AgentSilentError(ConnectionError):
     """The control connection is open, and the agent does not answer."""
 
 
-class ProtocolVersionError(messages.ProtocolError):
+class ProtocolVersionError(control_messages.ProtocolError):
     """The agent has another version of the protocol."""
 
 
@@ -87,14 +87,13 @@ class ControlConnection:
 
     @property
     def log_fields(self) -> Mapping[str, Mapping[str, str]]:
-        """For ``extra`` of a log line."""
         backend = self.backend
         return name_fields("Pod", backend.name, namespace=backend.namespace, cluster="remote")
 
     def send(self, **message: Any) -> None:
         """Sends one message to the agent if the connection is open."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(messages.encode(**message))
+            self._transport.write(control_messages.encode(**message))
 
     def send_ports(self) -> None:
         """Requests that the agent listens on the ports of `routes`."""
@@ -113,7 +112,7 @@ class ControlConnection:
                     why = "it closed the connection"
                 except (KubeError, OSError, ValueError) as error:
                     why = str(error)
-                    if isinstance(error, messages.ProtocolError):
+                    if isinstance(error, control_messages.ProtocolError):
                         level = logging.WARNING
                     if isinstance(error, ProtocolVersionError):
                         retry = VERSION_RETRY_SECONDS
@@ -134,7 +133,7 @@ class ControlConnection:
         """Opens one connection and handles its messages to the end. Raises KubeError, OSError or
         ValueError on failure."""
         upgraded = await open_port_forward(self._remote, self.backend)
-        reader = asyncio.StreamReader(limit=messages.MAX_LINE)
+        reader = asyncio.StreamReader(limit=control_messages.MAX_LINE)
         errors: list[str] = []
 
         def failed(why: str) -> None:
@@ -145,7 +144,7 @@ class ControlConnection:
         upgraded.take(transport)
         try:
             self._transport = transport
-            self.send(control=messages.VERSION)
+            self.send(control=control_messages.VERSION)
             hello = await self._read_hello(reader)
             if not hello:
                 raise ConnectionError(errors[0] if errors else "it closed the connection")
@@ -155,7 +154,11 @@ class ControlConnection:
             try:
                 self.send_ports()
                 while message := await self._read_message(reader):
-                    await self._handle(message)
+                    if "listening" in message:
+                        ports = control_messages.decode_ports(message["listening"])
+                        self._update_state(listening=ports)
+                    if "arrived" in message:
+                        await self._on_arrival(self, message)
             finally:
                 self._metrics.agents -= 1
             if errors:
@@ -168,7 +171,7 @@ class ControlConnection:
     async def _read_hello(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         """The agent's first message. Raises as `_read_message`."""
         try:
-            async with asyncio.timeout(messages.HELLO_TIMEOUT):
+            async with asyncio.timeout(control_messages.HELLO_TIMEOUT):
                 line = await reader.readline()
         except TimeoutError as error:
             raise AgentSilentError("it does not answer") from error
@@ -179,11 +182,11 @@ class ControlConnection:
         self._silent = 0
         protocol, release, ours = hello.get("version"), hello.get("release"), version()
         warning = ""
-        if protocol != messages.VERSION:
+        if protocol != control_messages.VERSION:
             warning = (
                 f"it speaks version {_printable(protocol)} of the relay protocol and this bridge "
-                f"version {messages.VERSION}, so it is not used; set --relay-image to the image of "
-                f"{ours}"
+                f"version {control_messages.VERSION}, so it is not used; set --relay-image to the "
+                f"image of {ours}"
             )
         elif release != ours:
             warning = (
@@ -191,27 +194,20 @@ class ControlConnection:
                 f"compatible, but set --relay-image to the image of {ours}"
             )
         self._update_state(unresponsive=False, version_warning=warning)
-        if protocol != messages.VERSION:
+        if protocol != control_messages.VERSION:
             raise ProtocolVersionError(warning)
 
     async def _read_message(self, reader: asyncio.StreamReader) -> dict[str, Any]:
         """The next message; {} at the end. Raises ProtocolError, ConnectionError, ValueError."""
-        for _ in range(messages.MAX_PINGS + 1):
+        for _ in range(control_messages.MAX_PINGS + 1):
             try:
-                async with asyncio.timeout(messages.PING_INTERVAL):
+                async with asyncio.timeout(control_messages.PING_INTERVAL):
                     line = await reader.readline()
             except TimeoutError:
                 self.send(ping=1)
                 continue
             return _decode(line)
         raise AgentSilentError("it no longer answers")
-
-    async def _handle(self, message: dict[str, Any]) -> None:
-        """Handles one message of the agent. Raises ProtocolError."""
-        if "listening" in message:
-            self._update_state(listening=messages.decode_ports(message["listening"]))
-        if "arrived" in message:
-            await self._on_arrival(self, message)
 
     def _update_state(self, **changes: Any) -> None:
         state = replace(self.state, **changes)
@@ -226,4 +222,4 @@ def _printable(value: object) -> str:
 
 
 def _decode(line: bytes) -> dict[str, Any]:
-    return messages.decode(line) if line.endswith(b"\n") else {}
+    return control_messages.decode(line) if line.endswith(b"\n") else {}

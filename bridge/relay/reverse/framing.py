@@ -106,7 +106,6 @@ class FramedTransport(LayeredTransport):
     # -- to below --------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Sends data in frames."""
         if self._closing or self._sent_eof:
             return
         view = memoryview(data).cast("B")
@@ -119,7 +118,6 @@ class FramedTransport(LayeredTransport):
         return True
 
     def write_eof(self) -> None:
-        """Sends EOF."""
         if not (self._closing or self._sent_eof):
             self._sent_eof = True
             self._lower.write(_EOF.to_bytes(_LENGTH_SIZE, "big"))

@@ -35,7 +35,7 @@ from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.port_forward_connection import PortForwardTransport, open_port_forward
 from bridge.net.splice import Tunnel
 from bridge.relay.relay_counters import ReverseRelayMetrics
-from bridge.relay.reverse import control_messages as messages
+from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.control_connection import ControlConnection
 from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from sync.base import exception_summary
@@ -87,14 +87,12 @@ class ReverseForwarder:
         self._connection_ended = asyncio.Event()
         self._open_per_service: Counter[tuple[HomeNamespace, str]] = Counter()
         self._round_robin = 0
-        self._avoided: cachetools.TTLCache[HomeTarget, bool] = cachetools.TTLCache(
-            1024, AVOID_SECONDS
-        )
+        self._avoided: cachetools.TTLCache[HomeTarget, bool]
+        self._avoided = cachetools.TTLCache(1024, AVOID_SECONDS)
         self._warned: cachetools.TTLCache[tuple[HomeNamespace, str], bool]
         self._warned = cachetools.TTLCache(1024, WARN_INTERVAL)
 
-    # -- see `sync.relay.reverse_controller.Forwarder`
-    # -----------------------------------------------------
+    # -- `sync.relay.reverse_controller.Forwarder` -----------------------------------------
 
     def on_change(self, handler: Callable[[HomeNamespace], None]) -> None:
         """Calls ``handler`` with the namespace of an agent whose `agent_state` has changed."""
@@ -165,7 +163,7 @@ class ReverseForwarder:
         Raises ProtocolError."""
         token, port, client = (message.get(it) for it in ("arrived", "port", "from"))
         if not (isinstance(token, str) and isinstance(port, int) and len(token) < _MAX_TOKEN):
-            raise messages.ProtocolError("an announced connection is malformed")
+            raise control_messages.ProtocolError("an announced connection is malformed")
         await self._dials.acquire()
         if not self._accept(control, token, port, str(client)):
             self._dials.release()
@@ -242,7 +240,7 @@ class ReverseForwarder:
 
         idle = self._settings.idle
         tunnel = Tunnel(self._metrics.count_bytes, idle_timeout=idle, half_open_timeout=idle)
-        preface = messages.encode(take=token, idle=idle)
+        preface = control_messages.encode(take=token, idle=idle)
         framed = FramedTransport(tunnel.client, failed, preface=preface)
         try:
             # From here on the tunnel closes what it has, and the transport owns the socket.
@@ -338,13 +336,11 @@ class ReverseForwarder:
         """Home's pods in the order in which to try them."""
         if route.sticky:
             # The same order for the same client: it gets another pod only if its own has ended.
-            order = sorted(route.targets, key=lambda it: _affinity_hash(client, it))
+            order = sorted(
+                route.targets, key=lambda it: hashlib.sha256(f"{client}/{it}".encode()).digest()
+            )
         else:
             self._round_robin += 1
             first = self._round_robin % len(route.targets)
             order = [*route.targets[first:], *route.targets[:first]]
         return sorted(order, key=lambda it: it in self._avoided)  # stable
-
-
-def _affinity_hash(client: str, target: HomeTarget) -> bytes:
-    return hashlib.sha256(f"{client}/{target}".encode()).digest()

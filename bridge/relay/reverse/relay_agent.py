@@ -31,7 +31,7 @@ from bridge.net.listening_socket import (
     reset_connection,
 )
 from bridge.net.splice import Tunnel
-from bridge.relay.reverse import control_messages as messages
+from bridge.relay.reverse import control_messages
 from bridge.relay.reverse.framing import FramedTransport, LossDetector
 from translators.relay.agent_pod import CONTROL_PORT
 
@@ -53,8 +53,8 @@ class RelayAgent:
         *,
         host: str = "",
         control_port: int = CONTROL_PORT,
-        hold_timeout: float = messages.HOLD_TIMEOUT,
-        bridge_timeout: float = messages.BRIDGE_TIMEOUT,
+        hold_timeout: float = control_messages.HOLD_TIMEOUT,
+        bridge_timeout: float = control_messages.BRIDGE_TIMEOUT,
     ) -> None:
         self._host = host
         self.control_port = control_port
@@ -151,7 +151,6 @@ class RelayAgent:
         return held
 
     def refuse(self, token: str) -> None:
-        """Resets a held connection."""
         if held := self.release(token):
             reset_connection(held.client)
 
@@ -177,7 +176,7 @@ class RelayAgent:
             return
         connection.set_timeout(self._bridge_timeout)
         if "listen" in message:
-            self._ports = messages.decode_ports(message["listen"])
+            self._ports = control_messages.decode_ports(message["listen"])
             self._ports_changed.set()
         if "refuse" in message:
             self.refuse(str(message["refuse"]))
@@ -265,20 +264,16 @@ class _BridgeConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(seconds, self.abort)
 
     def send(self, **message: Any) -> None:
-        """Sends one message to the bridge."""
         if not self._transport.is_closing():
-            self._transport.write(messages.encode(**message))
+            self._transport.write(control_messages.encode(**message))
 
     def send_hello(self) -> None:
-        """Sends the first line."""
-        self.send(version=messages.VERSION, release=version())
+        self.send(version=control_messages.VERSION, release=version())
 
     def announce(self, held: _HeldConnection) -> None:
-        """Reports an accepted connection to the bridge."""
         self.send(arrived=held.token, port=held.port, **{"from": held.client_address})
 
     def abort(self) -> None:
-        """Closes the connection immediately."""
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -286,15 +281,17 @@ class _BridgeConnection(asyncio.Protocol):
         try:
             while b"\n" in self._buffer and not self._transport.is_closing():
                 line, _, self._buffer = self._buffer.partition(b"\n")
-                message = messages.decode(line)
+                message = control_messages.decode(line)
                 if self._is_control:
                     self._agent.handle(self, message)
                 elif self._handle_first(message):
                     return
-            longest = messages.MAX_LINE if self._is_control else messages.MAX_FIRST_LINE
+            longest = (
+                control_messages.MAX_LINE if self._is_control else control_messages.MAX_FIRST_LINE
+            )
             if len(self._buffer) > longest:
-                raise messages.ProtocolError("a line is too long")  # noqa: TRY301
-        except messages.ProtocolError as error:
+                raise control_messages.ProtocolError("a line is too long")  # noqa: TRY301
+        except control_messages.ProtocolError as error:
             log.warning("relay: the bridge violates the protocol: %s", error)
             self.abort()
 
@@ -305,7 +302,7 @@ class _BridgeConnection(asyncio.Protocol):
                 self._timer.cancel()
             self._agent.take(self._transport, message, self._buffer)
             return True
-        if message.get("control") != messages.VERSION:
+        if message.get("control") != control_messages.VERSION:
             self.send_hello()  # for a bridge of another version to read
             self._transport.close()
             return True

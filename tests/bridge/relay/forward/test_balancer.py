@@ -68,8 +68,10 @@ def test_failed_pod_is_avoided_for_a_while() -> None:
 
 
 def test_number_of_remembered_clients_is_bounded() -> None:
-    of = showing("a", affinity=1e9)
-    for number in range(balancer.MAX_CLIENTS + 50):
-        of.pick(str(number), 0.0)
-    assert len(of._clients) == balancer.MAX_CLIENTS
-    assert "0" not in of._clients
+    of = showing("a", "b", affinity=1e9)
+    first = chosen(of, client="first")
+    assert {chosen(of, client="first") for _ in range(4)} == {first}, "it is remembered"
+    for number in range(balancer.MAX_CLIENTS):
+        chosen(of, client=str(number))
+    assert chosen(of, client="first") != first, "it was forgotten, and takes its turn"
+    assert chosen(of, client=str(number)) == chosen(of, client=str(number))

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.base.join_settings import PortRange, RelaySettings
 from bridge.relay.forward import remote_pod_connections as connections_module
+from bridge.relay.forward import service_listeners
 from bridge.relay.forward.service_listeners import ServiceListeners
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
@@ -274,7 +275,7 @@ async def test_unpublished_port_lingers_and_can_be_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with relaying(a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
-        monkeypatch.setattr(relay.listeners, "_linger", 0.1)
+        monkeypatch.setattr(service_listeners, "LINGER", 0.1)
         two = await relay.serve(plan("a", "b"))
         one = await relay.serve(plan("a"))
         assert one == {EndpointPort("http", 0): two[EndpointPort("http", 0)]}
@@ -366,9 +367,9 @@ async def test_namespace_cannot_use_up_all_listeners() -> None:
         assert relay.metrics.listening == 4
 
 
-async def test_closed_listener_frees_its_place() -> None:
+async def test_closed_listener_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_listeners, "LINGER", 0.0)
     async with relaying(RelaySettings(listeners=1), a=fake_pods.says_its_name) as relay:
-        relay.listeners._linger = 0.0
         await relay.serve(plan("a"))
         await relay.serve(plan())
         await wait_until(lambda: relay.metrics.listening == 0)
