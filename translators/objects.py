@@ -30,6 +30,12 @@ def namespace_of(obj: Object) -> str:
     return str(metadata(obj).get("namespace", ""))
 
 
+def namespaced_name(obj: Object) -> str:
+    """``namespace/name``; only the name of a cluster-scoped object."""
+    namespace = namespace_of(obj)
+    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
+
+
 def uid_of(obj: Object) -> str:
     """``metadata.uid``."""
     return str(metadata(obj).get("uid", ""))

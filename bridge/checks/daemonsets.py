@@ -11,7 +11,7 @@ from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.rbac import permissions
 from sync.kube.resources import DAEMON_SETS, NODES
-from translators.objects import Object, name_of, namespace_of
+from translators.objects import Object, namespaced_name
 from translators.pods import remote_pod, scheduling_predicates
 from translators.translation_options import DaemonSets
 
@@ -86,7 +86,7 @@ async def _findings(context: CheckContext, node: Object, option: DaemonSets) -> 
 
 
 def _names(daemon_sets: list[Object]) -> str:
-    return summarize_names(f"{namespace_of(it)}/{name_of(it)}" for it in daemon_sets)
+    return summarize_names(map(namespaced_name, daemon_sets))
 
 
 def _is_placed(daemon_set: Object, node: Object) -> bool:

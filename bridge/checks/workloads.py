@@ -20,7 +20,7 @@ from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
 from translators.names import label_value
 from translators.namespace_grants import is_usable_namespace
-from translators.objects import HomeNamespace, Object, name_of, namespace_of
+from translators.objects import HomeNamespace, Object, name_of, namespace_of, namespaced_name
 from translators.ownership_labels import LABEL_HOME
 from translators.pods import synthetic_status
 
@@ -142,7 +142,7 @@ async def check_pods(context: CheckContext) -> list[Finding]:
         warning("BRG506", "home", _waiting(reason, them)) for reason, them in waiting.items()
     ]
     if skipped:  # Pods of DaemonSets, which wait for nothing.
-        names = summarize_names(map(_pod, skipped))
+        names = summarize_names(map(namespaced_name, skipped))
         text = f"{len(skipped)} pod(s) of DaemonSets are skipped, see BRG507: {names}"
         findings.append(info("BRG506", "home", text))
     if clashing:
@@ -156,7 +156,9 @@ async def check_pods(context: CheckContext) -> list[Finding]:
 
 def _waiting(reason: str, them: list[Object]) -> str:
     text = str((them[0].get("status") or {}).get("message") or "no message")
-    return f"{len(them)} pod(s) wait, {reason}: {summarize_names(map(_pod, them))}: {text}"
+    return (
+        f"{len(them)} pod(s) wait, {reason}: {summarize_names(map(namespaced_name, them))}: {text}"
+    )
 
 
 async def _reduced_pods(home: KubeClient, node: str) -> list[Finding]:
@@ -172,10 +174,6 @@ async def _reduced_pods(home: KubeClient, node: str) -> list[Finding]:
             text = f"{reason}: {summarize_names(sorted(pods))}; see kubectl describe pod"
             findings.append(info("BRG506", "home", text))
     return findings
-
-
-def _pod(pod: Object) -> str:
-    return f"{namespace_of(pod)}/{name_of(pod)}"
 
 
 IMPLEMENTATIONS = (

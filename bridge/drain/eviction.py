@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from bridge.base.command_error import PreflightError
 from bridge.base.printable_text import summarize_names
 from bridge.clusters.connection import Notify
-from bridge.drain.pod_filters import pod_name
 from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
 from sync.kube.api_errors import (
     ApiServerCertificateError,
@@ -39,7 +39,7 @@ from sync.kube.api_errors import (
 )
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES, PODS
-from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
+from translators.objects import Object, is_deleting, name_of, namespace_of, namespaced_name, uid_of
 from translators.timestamps import format_micro_time
 
 #: Seconds before a retry: the minimum, and the maximum of the server's Retry-After.
@@ -67,7 +67,7 @@ async def evict_pods(
     """Evicts the pods and waits until they are deleted. ``end_pod`` terminates an evicted pod; None
     if a bridge does. Raises PreflightError on timeout or if pods cannot be evicted; its message
     names the ``alternative`` to draining again."""
-    eviction = _Eviction(home, pods, end_pod=end_pod, notify=notify, grace_period=grace_period)
+    eviction = _Eviction(home, pods, end_pod, notify, grace_period)
     try:
         async with asyncio.timeout(timeout):
             await eviction.run()
@@ -84,27 +84,19 @@ async def evict_pods(
     )
 
 
+@dataclass(slots=True)
 class _Eviction:
-    def __init__(
-        self,
-        home: KubeClient,
-        pods: list[Object],
-        *,
-        end_pod: EndPod | None,
-        notify: Notify,
-        grace_period: int | None,
-    ) -> None:
-        self._home = home
-        self._pods = pods
-        self._end_pod = end_pod
-        self._notify = notify
-        self._grace_period = grace_period
-        self._done = 0
-        # The last transient error of each pod that is not evicted yet, by namespace/name.
-        self._blocked: dict[str, str] = {}
-        self._terminating: set[str] = set()
-        self.failed: dict[str, str] = {}
-        """The permanent error of each pod that cannot be evicted, by namespace/name."""
+    home: KubeClient
+    pods: list[Object]
+    end_pod: EndPod | None
+    notify: Notify
+    grace_period: int | None
+    done: int = 0
+    blocked: dict[str, str] = field(default_factory=dict)
+    """The last transient error of each pod that is not evicted yet, by namespace/name."""
+    terminating: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    """The permanent error of each pod that cannot be evicted, by namespace/name."""
 
     @property
     def remaining(self) -> str:
@@ -114,49 +106,45 @@ class _Eviction:
             errors = [f"{name}: {error}" for name, error in self.failed.items()]
             summary = summarize_names(errors, separator="; ")
             parts.append(f"{len(errors)} pod(s) could not be evicted ({summary})")
-        if self._blocked:
-            error = next(iter(self._blocked.values()))
-            names = summarize_names(self._blocked)
-            parts.append(f"{len(self._blocked)} pod(s) are still blocked ({names}: {error})")
-        if self._terminating:
-            parts.append(f"{len(self._terminating)} pod(s) are still terminating")
+        if self.blocked:
+            error = next(iter(self.blocked.values()))
+            names = summarize_names(self.blocked)
+            parts.append(f"{len(self.blocked)} pod(s) are still blocked ({names}: {error})")
+        if self.terminating:
+            parts.append(f"{len(self.terminating)} pod(s) are still terminating")
         return " and ".join(parts)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for pod in self._pods:
-                group.create_task(self._evict_and_wait(pod), name=f"drain {pod_name(pod)}")
+            for pod in self.pods:
+                group.create_task(self._evict_and_wait(pod), name=f"drain {namespaced_name(pod)}")
 
     async def _evict_and_wait(self, pod: Object) -> None:
-        name = pod_name(pod)
+        name = namespaced_name(pod)
         try:
             await self._evict(name, pod)
-            self._blocked.pop(name, None)
-            self._terminating.add(name)
-            if self._end_pod is not None:
-                end_pod = self._end_pod
+            self.blocked.pop(name, None)
+            self.terminating.add(name)
+            if (end_pod := self.end_pod) is not None:
                 await self._retry(name, lambda: end_pod(pod))
-            await self._wait_until_deleted(name, pod)
+            while await self._current(name, pod) is not None:  # noqa: ASYNC110  # in home
+                await asyncio.sleep(POLL_SECONDS)
         except KubeError as error:
             self.failed[name] = error.message
-            self._notify(f"home: pod {name} could not be evicted: {error.message}")
+            self.notify(f"home: pod {name} could not be evicted: {error.message}")
         else:
-            self._done += 1
-            self._notify(f"home: {self._done} of {len(self._pods)} pod(s) evicted")
+            self.done += 1
+            self.notify(f"home: {self.done} of {len(self.pods)} pod(s) evicted")
         # On timeout the task is cancelled before this, and `remaining` reports both.
-        self._blocked.pop(name, None)
-        self._terminating.discard(name)
-
-    async def _wait_until_deleted(self, name: str, pod: Object) -> None:
-        while await self._current(name, pod) is not None:  # noqa: ASYNC110  # in another process
-            await asyncio.sleep(POLL_SECONDS)
+        self.blocked.pop(name, None)
+        self.terminating.discard(name)
 
     async def _evict(self, name: str, pod: Object) -> None:
         """Returns when the eviction is accepted, the pod is deleted, or the pod terminates with its
         namespace. Raises KubeError."""
         options: Object = {"preconditions": {"uid": uid_of(pod)}}
-        if self._grace_period is not None:
-            options["gracePeriodSeconds"] = self._grace_period
+        if self.grace_period is not None:
+            options["gracePeriodSeconds"] = self.grace_period
         body: Object = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -168,7 +156,7 @@ class _Eviction:
             try:
                 await self._retry(
                     name,
-                    lambda: self._home.request("POST", path, body=body, retry_on_throttle=False),
+                    lambda: self.home.request("POST", path, body=body, retry_on_throttle=False),
                 )
             except (NotFound, Conflict, NamespaceTerminating) as error:
                 # Admission webhooks also answer 404 and 409: only a GET proves the deletion.
@@ -197,15 +185,15 @@ class _Eviction:
             await asyncio.sleep(min(max(RETRY_SECONDS, retry_after), MAX_RETRY_SECONDS))
 
     def _note_blocked(self, name: str, error: KubeError) -> None:
-        if name not in self._blocked:
-            self._notify(f"home: pod {name} cannot be evicted yet: {error.message}")
-        self._blocked[name] = error.message
+        if name not in self.blocked:
+            self.notify(f"home: pod {name} cannot be evicted yet: {error.message}")
+        self.blocked[name] = error.message
 
     async def _current(self, name: str, pod: Object) -> Object | None:
         """The pod's current state; None if it is deleted, even if another pod has its name."""
         try:
             current = await self._retry(
-                name, lambda: self._home.get(PODS, name_of(pod), namespace=namespace_of(pod))
+                name, lambda: self.home.get(PODS, name_of(pod), namespace=namespace_of(pod))
             )
         except NotFound:
             return None

@@ -16,8 +16,7 @@ from translators.objects import (
     controller_of,
     is_daemonset_pod,
     metadata,
-    name_of,
-    namespace_of,
+    namespaced_name,
     uid_of,
 )
 
@@ -56,7 +55,7 @@ class DrainPlan:
     def check_unblocked(self, node: str) -> None:
         """Raises PreflightError if any pod prevents the drain."""
         reasons = [
-            f"{reason}: {summarize_names(map(pod_name, pods))}"
+            f"{reason}: {summarize_names(map(namespaced_name, pods))}"
             for reason, pods in self.blocking.items()
         ]
         if reasons:
@@ -107,8 +106,3 @@ def _blocking_reasons(pod: Object, options: DrainOptions, is_orphan: bool) -> li
 
 def _is_finished(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def pod_name(pod: Object) -> str:
-    """``namespace/name``."""
-    return f"{namespace_of(pod)}/{name_of(pod)}"

@@ -19,9 +19,12 @@ from dataclasses import dataclass, field, replace
 
 from bridge.base import best_effort_reads
 from bridge.base.command_error import PreflightError
-from bridge.clusters.connection import as_preflight_errors, connect
+from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
-from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
+from bridge.install.remote_kubeconfig_lookup import (
+    check_remote_of_node,
+    resolve_remote_kubeconfig,
+)
 from bridge.node import node_object
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
 from sync.kube.client import KubeClient
@@ -43,7 +46,14 @@ from sync.kube.resources import (
 from translators.explain import dependencies
 from translators.explain.dependencies import Dependency
 from translators.explain.persistent_volume_claims import PodStorage
-from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.objects import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    namespaced_name,
+)
 from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
 from translators.translation_options import Policy
@@ -137,7 +147,7 @@ class PodFacts:
     @property
     def ref(self) -> str:
         """The pod as NAMESPACE/NAME."""
-        return f"{namespace_of(self.pod)}/{name_of(self.pod)}"
+        return namespaced_name(self.pod)
 
 
 async def look_up_pod(settings: ExplainSettings) -> PodFacts:
@@ -209,7 +219,7 @@ async def _choose_node(home: KubeClient, settings: ExplainSettings, facts: PodFa
     facts.candidates = await rank_candidates(
         home,
         facts.pod,
-        home_id=home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system"))),
+        home_id=home_id_from_uid(await cluster_uid(home)),
         storage=facts.storage,
         not_checked=facts.not_checked,
     )
@@ -274,7 +284,7 @@ async def _look_up_remote(
             connect(found.ref, side="remote", notify=lambda _: None)
         )
         with as_preflight_errors("remote"):
-            await _check_cluster(remote, facts)
+            await check_remote_of_node(remote, facts.node or {})
     except PreflightError as error:
         if settings.remote is not None:
             raise
@@ -282,16 +292,6 @@ async def _look_up_remote(
         return
     with as_preflight_errors("remote"):
         facts.remote = await _read_remote(remote, facts, policy)
-
-
-async def _check_cluster(remote: KubeClient, facts: PodFacts) -> None:
-    theirs = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
-    node = facts.node or {}
-    if theirs != (metadata(node).get("labels") or {}).get(node_object.LABEL_REMOTE):
-        raise PreflightError(
-            f"remote: {remote.config.server} is not the cluster of node {name_of(node)}; set "
-            "--kubeconfig to the kubeconfig of that cluster"
-        )
 
 
 async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> RemoteFacts:

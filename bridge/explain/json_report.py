@@ -16,7 +16,15 @@ from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
 from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
-from translators.objects import Object, is_deleting, is_ready, metadata, name_of, namespace_of
+from translators.objects import (
+    Object,
+    is_deleting,
+    is_ready,
+    metadata,
+    name_of,
+    namespace_of,
+    namespaced_name,
+)
 from translators.ownership_labels import is_owned_by_node
 from translators.pods import kubelet_admission, pod_status, remote_pod, scheduling_predicates
 from translators.pods.remote_pod import TranslatedPod
@@ -195,8 +203,8 @@ def _conflicts(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     if there.pod is not None and not is_owned_by_node(there.pod, identity):
         yield {
             "field": "metadata.name",
-            "why": f"the remote has an unmanaged pod {namespace_of(there.pod)}/"
-            f"{name_of(there.pod)}; this pod waits until that one is deleted",
+            "why": f"the remote has an unmanaged pod {namespaced_name(there.pod)}; this pod waits "
+            "until that one is deleted",
         }
 
 

@@ -15,11 +15,14 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from bridge.base.command_error import PreflightError
+from bridge.clusters.connection import cluster_uid
 from bridge.install import installation_lookup
 from bridge.node import node_object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
 from translators.objects import Object, metadata, name_of
+from translators.virtual_node_identity import home_id_from_uid
 
 
 class RemoteKubeconfig(NamedTuple):
@@ -48,6 +51,16 @@ async def resolve_remote_kubeconfig(
         return None
     ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored.content)))
     return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
+
+
+async def check_remote_of_node(remote: KubeClient, node: Object) -> None:
+    """Raises PreflightError if the cluster is not the remote that the Node represents, and
+    KubeError."""
+    if home_id_from_uid(await cluster_uid(remote)) != node_object.remote_id_of(node):
+        raise PreflightError(
+            f"remote: {remote.config.server} is not the remote cluster of node {name_of(node)}; "
+            "name the kubeconfig of that cluster with --kubeconfig"
+        )
 
 
 def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:

@@ -24,8 +24,8 @@ from sync.kube.resources import (
     PODS,
 )
 from sync.namespaces import namespace_ownership
-from translators.objects import Object, name_of, namespace_of, uid_of
-from translators.ownership_labels import LABEL_HOME
+from translators.objects import Object, name_of, namespace_of, namespaced_name, uid_of
+from translators.ownership_labels import home_selector
 
 
 async def remove_namespace_record(
@@ -46,7 +46,7 @@ async def remove_namespace_record(
     is_cleaned = not remote_state.failure and not settings.keep_workloads
     if remote is not None and is_cleaned:
         recorded = await namespace_ownership_lease.recorded_namespaces(home, settings.name)
-        labels = f"{LABEL_HOME}={home_state.home_id}"
+        labels = home_selector(home_state.identity)
         existing = (await remote.list(NAMESPACES, labels=labels)).items if recorded else []
         staying = namespace_ownership.still_existing(recorded, existing)
     try:
@@ -62,17 +62,21 @@ async def remove(
     settings: LeaveSettings, home: KubeClient, state: HomeState, *, notify: Notify
 ) -> None:
     """Deletes everything except the pods, the Node last. Raises KubeError and PreflightError."""
-    for request in state.certificate_requests:
+    # Listed again: a bridge that was stopped meanwhile deleted some, or created others.
+    slices = await home_inventory.list_relay_slices(home, state.identity)
+    expires = "home deletes it within a day"
+    is_unused = "its endpoints no longer answer, so delete it with kubectl"
+    for resource, obj, consequence in (
+        *((CERTIFICATE_SIGNING_REQUESTS, it, expires) for it in state.certificate_requests),
+        *((ENDPOINT_SLICES, it, is_unused) for it in slices),
+    ):
         try:
-            await home.delete(CERTIFICATE_SIGNING_REQUESTS, name_of(request), uid=uid_of(request))
+            await home.delete(resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj))
         except Forbidden:
             notify(
-                f"home: CertificateSigningRequest {name_of(request)} stays: the credential may not "
-                "delete it; home deletes it within a day"
+                f"home: {resource.kind} {namespaced_name(obj)} stays: the credential may not "
+                f"delete it; {consequence}"
             )
-    # Listed again: a bridge that was stopped meanwhile deleted some, or created others.
-    for slice_ in await home_inventory.list_relay_slices(home, settings.name, state.home_id):
-        await _delete_slice(home, slice_, notify=notify)
     if state.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(state.lease))
     if state.certificate_store is not None:
@@ -89,17 +93,6 @@ async def remove(
         # DaemonSet controllers may have created pods for the node meanwhile.
         for pod in await home_inventory.list_pods(home, settings.name):
             await delete_pod(home, pod, grace_seconds=0)
-
-
-async def _delete_slice(home: KubeClient, slice_: Object, *, notify: Notify) -> None:
-    name, namespace = name_of(slice_), namespace_of(slice_)
-    try:
-        await home.delete(ENDPOINT_SLICES, name, namespace=namespace, uid=uid_of(slice_))
-    except Forbidden:
-        notify(
-            f"home: EndpointSlice {namespace}/{name} stays: the credential may not delete it; its "
-            "endpoints no longer answer, so delete it with kubectl"
-        )
 
 
 def _delete_local_route(cidr: str, *, notify: Notify) -> None:

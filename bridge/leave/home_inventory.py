@@ -12,9 +12,9 @@ from pathlib import Path
 from bridge.base.command_error import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import CertificateError
+from bridge.clusters.connection import cluster_uid
 from bridge.election import leave_lock
 from bridge.install import installation_lookup
-from bridge.install.installation_lookup import ExistingInstallation
 from bridge.leave.leave_summary import HomeState, LeaveSettings
 from bridge.node import join_record_annotation, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
@@ -29,7 +29,7 @@ from sync.kube.resources import (
 )
 from translators import offload_admission_patch
 from translators.names import label_value
-from translators.objects import Object, metadata, name_of, uid_of
+from translators.objects import Object, metadata, name_of
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -42,43 +42,35 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
     installation = await installation_lookup.find_installation(
         home, settings.name, node, warn=warnings.append
     )
-    lease = await _get_lease(home, settings, installation)
-    home_id = home_id_from_uid(uid_of(await home.get(NAMESPACES, "kube-system")))
-    has_webhook = installation is not None and installation.has_webhook
-    return HomeState(
-        home_id=home_id,
+    lease = await get_lease(home, settings.name)
+    must_be_stopped = not settings.drain and (settings.keep_workloads or not settings.force)
+    if must_be_stopped and lease is not None and installation is None:
+        await _check_not_served(home, settings, lease)
+    home_id = home_id_from_uid(await cluster_uid(home))
+    state = HomeState(
+        identity=Identity(home_id=home_id, home_name=home_id[:8], node=settings.name),
         node=node,
         lease=lease,
-        pods=await list_pods(home, settings.name),
-        certificate_requests=await _list_certificate_requests(home, settings.name),
-        sibling_nodes=await _list_sibling_nodes(home, settings.name, node),
-        certificate_store=_certificate_store(settings, node, home_id),
-        relay_slices=await list_relay_slices(home, settings.name, home_id),
         relay_cidr=_leftover_relay_cidr(node),
         installation=installation,
         warnings=warnings,
-        offloaded_namespaces=await _list_offloaded_namespaces(home) if has_webhook else [],
     )
+    state.relay_slices = await list_relay_slices(home, state.identity)
+    if installation is not None and installation.has_webhook:
+        offloaded = await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)
+        state.offloaded_namespaces = sorted(map(name_of, offloaded.items))
+    await refresh(home, settings, state)
+    return state
 
 
 async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -> None:
-    """Updates ``state`` after the node's bridges have stopped writing."""
+    """Reads again what the node's bridges write until they have stopped."""
     state.pods = await list_pods(home, settings.name)
     state.certificate_requests = await _list_certificate_requests(home, settings.name)
-    with contextlib.suppress(NotFound):
-        state.lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
+    state.lease = await get_lease(home, settings.name) or state.lease
     if state.certificate_store is None:
-        state.certificate_store = _certificate_store(settings, state.node, state.home_id)
+        state.certificate_store = _certificate_store(settings, state)
     state.sibling_nodes = await _list_sibling_nodes(home, settings.name, state.node)
-
-
-async def _list_offloaded_namespaces(home: KubeClient) -> list[str]:
-    return sorted(
-        map(
-            name_of,
-            (await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)).items,
-        )
-    )
 
 
 async def _get_node(home: KubeClient, name: str) -> Object | None:
@@ -93,26 +85,23 @@ async def _get_node(home: KubeClient, name: str) -> Object | None:
     return node
 
 
-async def _get_lease(
-    home: KubeClient, settings: LeaveSettings, installation: ExistingInstallation | None
-) -> Object | None:
-    """The node's Lease. Raises PreflightError if a bridge outside of home's cluster holds it and
-    must be stopped first: with ``keep_workloads`` always, since it would delete the pods that are
-    to be kept, otherwise unless ``force`` or ``drain`` is set."""
+async def get_lease(home: KubeClient, name: str) -> Object | None:
+    """The node's Lease."""
     try:
-        lease = await home.get(LEASES, settings.name, namespace=LEASE_NAMESPACE)
+        return await home.get(LEASES, name, namespace=LEASE_NAMESPACE)
     except NotFound:
         return None
-    must_be_stopped = not settings.drain and (settings.keep_workloads or not settings.force)
-    if not must_be_stopped or installation is not None:
-        return lease
+
+
+async def _check_not_served(home: KubeClient, settings: LeaveSettings, lease: Object) -> None:
+    """Raises PreflightError if a bridge serves the node. With ``keep_workloads`` it must be stopped
+    first in any case, since it would delete the pods that are to be kept."""
     if evidence := await find_serving_bridge(home, settings.name, lease):
         hint = "" if settings.keep_workloads else ", or leave with --force"
         raise PreflightError(
             f"home: a bridge serves node {settings.name}: {evidence}; stop it with Ctrl-C and "
             f"leave again{hint}"
         )
-    return lease
 
 
 async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None) -> str:
@@ -121,19 +110,12 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
     if holder is not None:
         return f"{holder} renews its lease" if holder else ""
     # Without an election lease, only the Node's Lease shows a bridge.
-    age = seconds_since_renewal(lease)
-    return "" if age is None else f"its Lease was renewed {age:.0f} s ago"
-
-
-def seconds_since_renewal(lease: Object | None) -> float | None:
-    """The age of a valid renewal by a holder; None if the Lease has no holder or has expired."""
     spec = (lease or {}).get("spec") or {}
     if not (spec.get("holderIdentity") and spec.get("renewTime")):
-        return None
-    renewed = parse_time(str(spec["renewTime"]))
+        return ""
     # Home's clock can be ahead of this machine's.
-    age = max((datetime.now(UTC) - renewed).total_seconds(), 0.0)
-    return age if age < LEASE_SECONDS else None
+    age = max((datetime.now(UTC) - parse_time(str(spec["renewTime"]))).total_seconds(), 0.0)
+    return f"its Lease was renewed {age:.0f} s ago" if age < LEASE_SECONDS else ""
 
 
 async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
@@ -153,12 +135,10 @@ async def list_pods(home: KubeClient, node_name: str) -> list[Object]:
     return (await home.list(PODS, fields=f"spec.nodeName={node_name}")).items
 
 
-async def list_relay_slices(home: KubeClient, node_name: str, home_id: str) -> list[Object]:
+async def list_relay_slices(home: KubeClient, identity: Identity) -> list[Object]:
     """The EndpointSlices of the node's relay; empty if the credential may not list them."""
     try:
-        return await stale_endpoint_slices.list_slices(
-            home, Identity(home_id=home_id, home_name=home_id[:8], node=node_name)
-        )
+        return await stale_endpoint_slices.list_slices(home, identity)
     except Forbidden:
         return []
 
@@ -183,12 +163,11 @@ async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[O
         return []
 
 
-def _certificate_store(
-    settings: LeaveSettings, node: Object | None, home_id: str
-) -> CertDir | None:
-    annotations = (metadata(node).get("annotations") or {}) if node else {}
+def _certificate_store(settings: LeaveSettings, state: HomeState) -> CertDir | None:
+    annotations = metadata(state.node or {}).get("annotations") or {}
     path = settings.cert_dir or annotations.get(node_object.ANNOTATION_CERT_DIR)
     with contextlib.suppress(CertificateError):  # No home directory: no default folder either.
-        store = CertDir(Path(path) if path else default_cert_dir(home_id, settings.name))
+        default = default_cert_dir(state.identity.home_id, settings.name)
+        store = CertDir(Path(path) if path else default)
         return store if store.exists() else None
     return None

@@ -22,8 +22,9 @@ cleaned up.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.base.command_error import PreflightError
@@ -31,20 +32,17 @@ from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.drain import eviction, pod_filters
 from bridge.election import leave_lock
 from bridge.install import uninstall
-from bridge.install.remote_kubeconfig_lookup import temporary_kubeconfig
+from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, temporary_kubeconfig
 from bridge.leave import home_cleanup, home_inventory, leave_summary, remote_cleanup
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import node_object
-from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim import claim_removal
 from sync.cleanup import remote_inventory
-from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import LEASES, NAMESPACES, NODES
+from sync.kube.resources import NODES
 from translators.objects import Object, metadata, name_of, uid_of
 from translators.ownership_labels import has_home_uid
-from translators.virtual_node_identity import Identity, home_id_from_uid
 
 
 async def leave(
@@ -54,19 +52,20 @@ async def leave(
 
     Returns whether it was removed. Raises PreflightError and KubeError.
     """
-    async with _connect_home(settings, notify) as home:
+    async with AsyncExitStack() as stack:
+        home = await _connect_home(stack, settings, notify)
         with as_preflight_errors("home"):
             home_state = await home_inventory.collect(home, settings)
         for line in home_state.warnings:
             notify(line)
-        async with _connect_remote(settings, home_state, notify) as remote_state:
-            await _check_claim(settings, home, home_state, remote_state)
-            for line in leave_summary.warning_lines(settings, home_state, remote_state):
-                notify(line)
-            if not agree(leave_summary.removal_lines(settings, home_state, remote_state)):
-                return False
-            with as_preflight_errors():
-                await _Removal(settings, home, home_state, remote_state, notify).run()
+        remote_state = await _connect_remote(stack, settings, home_state, notify)
+        await _check_claim(settings, home, home_state, remote_state)
+        for line in leave_summary.warning_lines(settings, home_state, remote_state):
+            notify(line)
+        if not agree(leave_summary.removal_lines(settings, home_state, remote_state)):
+            return False
+        with as_preflight_errors():
+            await _Removal(settings, home, home_state, remote_state, notify).run()
     notify(f"node {settings.name} has left")
     return True
 
@@ -74,38 +73,32 @@ async def leave(
 # -- inspection ----------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _connect_home(settings: LeaveSettings, notify: Notify) -> AsyncIterator[KubeClient]:
+async def _connect_home(
+    stack: AsyncExitStack, settings: LeaveSettings, notify: Notify
+) -> KubeClient:
     """Home's client. The PreflightError that it raises names what is possible without home."""
-    async with AsyncExitStack() as stack:
-        try:
-            home = await stack.enter_async_context(
-                connect(settings.home, side="home", notify=notify)
-            )
-        except PreflightError as error:
-            raise PreflightError(
-                f"{error}; nothing was removed. If home is permanently gone, `bridge prune "
-                "--kubeconfig REMOTE` lists and removes what is in the remote"
-            ) from error
-        yield home
+    try:
+        return await stack.enter_async_context(connect(settings.home, side="home", notify=notify))
+    except PreflightError as error:
+        raise PreflightError(
+            f"{error}; nothing was removed. If home is permanently gone, `bridge prune "
+            "--kubeconfig REMOTE` lists and removes what is in the remote"
+        ) from error
 
 
-@asynccontextmanager
 async def _connect_remote(
-    settings: LeaveSettings, home_state: HomeState, notify: Notify
-) -> AsyncIterator[RemoteState]:
+    stack: AsyncExitStack, settings: LeaveSettings, home_state: HomeState, notify: Notify
+) -> RemoteState:
     """The remote's state. Raises PreflightError if it cannot be read, unless ``force`` is set."""
-    async with AsyncExitStack() as stack:
-        try:
-            remote_state = await _read_remote(stack, settings, home_state, notify)
-        except PreflightError as error:
-            if not settings.force:
-                raise PreflightError(
-                    f"{error}; nothing was removed. Leave again when the remote answers, or with "
-                    "--force to clean up home alone"
-                ) from error
-            remote_state = RemoteState(failure=str(error))
-        yield remote_state
+    try:
+        return await _read_remote(stack, settings, home_state, notify)
+    except PreflightError as error:
+        if not settings.force:
+            raise PreflightError(
+                f"{error}; nothing was removed. Leave again when the remote answers, or with "
+                "--force to clean up home alone"
+            ) from error
+        return RemoteState(failure=str(error))
 
 
 async def _read_remote(
@@ -118,9 +111,9 @@ async def _read_remote(
         ref = _remote_kubeconfig(settings, home_state.node)
     client = await stack.enter_async_context(connect(ref, side="remote", notify=notify))
     with as_preflight_errors("remote"):
-        await _check_cluster(client, settings.name, home_state)
-        found = await remote_cleanup.collect(client, settings.name, home_state)
-        return RemoteState(client, inventory=found)
+        if home_state.node is not None:
+            await check_remote_of_node(client, home_state.node)
+        return RemoteState(client, inventory=await remote_cleanup.collect(client, home_state))
 
 
 def _remote_kubeconfig(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
@@ -142,19 +135,6 @@ def _remote_kubeconfig(settings: LeaveSettings, node: Object | None) -> Kubeconf
     )
 
 
-async def _check_cluster(remote: KubeClient, name: str, home_state: HomeState) -> None:
-    """Raises PreflightError if the kubeconfig leads to another cluster than the node's remote."""
-    actual = home_id_from_uid(uid_of(await remote.get(NAMESPACES, "kube-system")))
-    node = home_state.node
-    labels = metadata(node).get("labels") or {} if node else {}
-    expected = labels.get(node_object.LABEL_REMOTE) if node else actual
-    if actual != expected:
-        raise PreflightError(
-            f"{remote.config.server} is not the remote cluster of node {name}; name that one with "
-            "--kubeconfig"
-        )
-
-
 async def _check_claim(
     settings: LeaveSettings, home: KubeClient, home_state: HomeState, remote_state: RemoteState
 ) -> None:
@@ -164,7 +144,7 @@ async def _check_claim(
     try:
         with as_preflight_errors():
             remote_state.claim = await claim_removal.require_own_claim(
-                home, remote_state.client, _identity(settings, home_state)
+                home, remote_state.client, home_state.identity
             )
     except PreflightError:
         remote_state.claim = None
@@ -172,34 +152,22 @@ async def _check_claim(
             raise
 
 
-def _identity(settings: LeaveSettings, home_state: HomeState) -> Identity:
-    home_id = home_state.home_id
-    return Identity(home_id=home_id, home_name=home_id[:8], node=settings.name)
-
-
 # -- removal -------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
 class _Removal:
     """The steps after the confirmation."""
 
-    def __init__(
-        self,
-        settings: LeaveSettings,
-        home: KubeClient,
-        home_state: HomeState,
-        remote_state: RemoteState,
-        notify: Notify,
-    ) -> None:
-        self._settings = settings
-        self._home = home
-        self._home_state = home_state
-        self._remote_state = remote_state
-        self._notify = notify
+    settings: LeaveSettings
+    home: KubeClient
+    home_state: HomeState
+    remote_state: RemoteState
+    notify: Notify
 
     async def run(self) -> None:
-        settings, home, notify = self._settings, self._home, self._notify
-        home_state, remote_state = self._home_state, self._remote_state
+        settings, home, notify = self.settings, self.home, self.notify
+        home_state, remote_state = self.home_state, self.remote_state
         await self._cordon()
         if settings.drain:
             await self._drain()
@@ -219,38 +187,37 @@ class _Removal:
                 await home_cleanup.delete_pod(home, pod, grace_seconds=0)
             await home_cleanup.remove(settings, home, home_state, notify=notify)
         if remote_state.failure:
-            for line in leave_summary.leftover_lines(settings, home_state, remote_state):
+            for line in leave_summary.leftover_lines(home_state, remote_state):
                 notify(line)
 
     async def _cordon(self) -> None:
-        node = self._home_state.node
+        node = self.home_state.node
         if node is not None:
             # The UID keeps the patch from a Node that was re-created during the confirmation.
             patch: Object = {"metadata": {"uid": uid_of(node)}, "spec": {"unschedulable": True}}
-            await self._home.patch(NODES, name_of(node), patch)
+            await self.home.patch(NODES, name_of(node), patch)
 
     async def _drain(self) -> None:
         """Evicts the pods. Raises PreflightError if a bridge must be stopped before the rest."""
-        settings, home, home_state = self._settings, self._home, self._home_state
-        remote_state = self._remote_state
+        settings, home, home_state = self.settings, self.home, self.home_state
+        remote_state = self.remote_state
         is_served = await home_inventory.find_serving_bridge(home, settings.name, home_state.lease)
         # Both may have changed during the confirmation.
         home_state.pods = await home_inventory.list_pods(home, settings.name)
         if remote_state.client is not None and not settings.keep_workloads:
-            remote_state.inventory = await remote_cleanup.collect(
-                remote_state.client, settings.name, home_state
-            )
+            remote_state.inventory = await remote_cleanup.collect(remote_state.client, home_state)
         async with eviction.renew_lease(home, None if is_served else home_state.lease):
             await eviction.evict_pods(
                 home,
                 pod_filters.plan_drain(home_state.pods, pod_filters.EVICT_ALL).evict,
                 end_pod=None if is_served else self._terminate_pod,
                 timeout=settings.timeout,
-                notify=self._notify,
+                notify=self.notify,
             )
         if settings.force or home_state.installation is not None:
             return
-        if await home_inventory.find_serving_bridge(home, settings.name, await self._lease()):
+        lease = await home_inventory.get_lease(home, settings.name)
+        if await home_inventory.find_serving_bridge(home, settings.name, lease):
             raise PreflightError(
                 f"home: node {settings.name} is drained and cordoned, and a bridge still serves "
                 "it; stop it with Ctrl-C and leave again"
@@ -258,28 +225,22 @@ class _Removal:
 
     async def _terminate_pod(self, pod: Object) -> None:
         """Deletes the remote pod with its grace period, then home's pod, as a bridge would."""
-        if self._remote_state.client is not None:
-            pods = self._remote_state.inventory.pods
+        if self.remote_state.client is not None:
+            pods = self.remote_state.inventory.pods
             pods = [it for it in pods if has_home_uid(it, uid_of(pod))]
             await remote_inventory.delete_pods(
-                self._remote_state.client, pods, waiting=lambda _: None
+                self.remote_state.client, pods, waiting=lambda _: None
             )
-        await home_cleanup.delete_pod(self._home, pod, grace_seconds=0)
-
-    async def _lease(self) -> Object | None:
-        try:
-            return await self._home.get(LEASES, self._settings.name, namespace=LEASE_NAMESPACE)
-        except NotFound:
-            return None
+        await home_cleanup.delete_pod(self.home, pod, grace_seconds=0)
 
     async def _stop_installed_bridges(self) -> None:
         """Raises PreflightError if another bridge serves the node afterwards, without ``force``."""
-        settings, installation = self._settings, self._home_state.installation
+        settings, installation = self.settings, self.home_state.installation
         if installation is None:
             return
-        await uninstall.stop(self._home, installation, notify=self._notify)
+        await uninstall.stop(self.home, installation, notify=self.notify)
         if not settings.force and (
-            evidence := await home_inventory.find_serving_bridge(self._home, settings.name, None)
+            evidence := await home_inventory.find_serving_bridge(self.home, settings.name, None)
         ):
             raise PreflightError(
                 f"home: another bridge serves node {settings.name}: {evidence}; stop it with "
@@ -289,25 +250,22 @@ class _Removal:
     async def _remove_workloads(self) -> None:
         """Terminates the pods on both sides, and deletes what the node has in the remote. With
         ``force`` an error of the remote is recorded, and the removal continues."""
-        for pod in self._home_state.pods:
-            await home_cleanup.delete_pod(self._home, pod)
-        client = self._remote_state.client
+        for pod in self.home_state.pods:
+            await home_cleanup.delete_pod(self.home, pod)
+        client = self.remote_state.client
         if client is not None:
             with self._recording_failures(), as_preflight_errors("remote"):
                 await remote_cleanup.remove(
-                    client,
-                    self._settings,
-                    self._home_state,
-                    self._remote_state.inventory,
-                    notify=self._notify,
+                    client, self.settings, self.home_state, self.remote_state, notify=self.notify
                 )
 
     async def _remove_claim(self) -> None:
-        client, claim = self._remote_state.client, self._remote_state.claim
-        if client is not None and claim is not None and not self._remote_state.failure:
-            identity = _identity(self._settings, self._home_state)
+        client, claim = self.remote_state.client, self.remote_state.claim
+        if client is not None and claim is not None and not self.remote_state.failure:
             with self._recording_failures(), as_preflight_errors("remote"):
-                await claim_removal.remove_claim(client, identity, claim, notify=self._notify)
+                await claim_removal.remove_claim(
+                    client, self.home_state.identity, claim, notify=self.notify
+                )
 
     @contextmanager
     def _recording_failures(self) -> Iterator[None]:
@@ -315,6 +273,6 @@ class _Removal:
         try:
             yield
         except PreflightError as error:
-            if not self._settings.force:
+            if not self.settings.force:
                 raise
-            self._remote_state.failure = str(error)
+            self.remote_state.failure = str(error)

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.names import label_value
-from translators.objects import Object, name_of, namespace_of
+from translators.objects import Object, name_of, namespaced_name
+from translators.virtual_node_identity import Identity
 
 #: Objects of a kind that are listed before the rest is only counted.
 MAX_LISTED = 20
@@ -51,15 +51,15 @@ class LeaveSettings:
 class HomeState:
     """Everything of the node in the home cluster and on this machine."""
 
-    home_id: str
+    identity: Identity
     node: Object | None
     lease: Object | None
-    pods: list[Object]
-    certificate_requests: list[Object]
+    pods: list[Object] = field(default_factory=list)
+    certificate_requests: list[Object] = field(default_factory=list)
     """CertificateSigningRequests."""
-    sibling_nodes: set[str] | None
+    sibling_nodes: set[str] | None = None
     """Label values of the home's other virtual nodes for the same remote; None if unknown."""
-    certificate_store: CertDir | None
+    certificate_store: CertDir | None = None
     """None if this machine stores no certificate of the node."""
     relay_slices: list[Object] = field(default_factory=list)
     """EndpointSlices that route home's Services to the bridge."""
@@ -114,7 +114,11 @@ def warning_lines(
     """The objects that stay, and other consequences to know before confirming."""
     lines = []
     if home_state.offloaded_namespaces:
-        lines.append(_WITHOUT_WEBHOOK.format(", ".join(home_state.offloaded_namespaces)))
+        lines.append(
+            f"home: namespace(s) {', '.join(home_state.offloaded_namespaces)} are offloaded, and "
+            "the webhook that is removed no longer mutates their pods; `bridge offload` lists what "
+            "does, `bridge unoffload` stops offloading"
+        )
     if remote_state.client is None:
         return [
             *lines,
@@ -123,12 +127,6 @@ def warning_lines(
     if settings.keep_workloads:
         return lines + _keep_workloads_lines(settings, remote_state.inventory)
     return lines + shared_lines(remote_state.inventory)
-
-
-_WITHOUT_WEBHOOK = (
-    "home: namespace(s) {} are offloaded, and the webhook that is removed no longer mutates their "
-    "pods; `bridge offload` lists what does, `bridge unoffload` stops offloading"
-)
 
 
 def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list[str]:
@@ -146,11 +144,9 @@ def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list
     return [stays, runs_twice]
 
 
-def leftover_lines(
-    settings: LeaveSettings, home_state: HomeState, remote_state: RemoteState
-) -> list[str]:
+def leftover_lines(home_state: HomeState, remote_state: RemoteState) -> list[str]:
     """The objects that could not be removed, and the command that removes them later."""
-    node = label_value(settings.name)
+    identity = home_state.identity
     if remote_state.client is not None:
         lines = remote_lines(remote_state.inventory)
     else:
@@ -158,7 +154,7 @@ def leftover_lines(
         lines.append("remote: the objects that were copied for these pods, and their namespaces")
     later = (
         "remote: when it is reachable again, `bridge prune --kubeconfig REMOTE --remove "
-        f"{home_state.home_id} --node {node}` removes the rest"
+        f"{identity.home_id} --node {identity.node_label}` removes the rest"
     )
     return [
         f"remote: not everything was removed: {remote_state.failure}",
@@ -170,8 +166,8 @@ def leftover_lines(
 def shared_lines(inventory: Inventory) -> list[str]:
     """The copies that stay because other virtual nodes use them."""
     lines = [
-        f"remote: {it.resource.kind} {namespace_of(it.copy)}/{name_of(it.copy)} stays: pods of "
-        f"virtual node {it.user} use it"
+        f"remote: {it.resource.kind} {namespaced_name(it.copy)} stays: pods of virtual node "
+        f"{it.user} use it"
         for it in inventory.shared[:MAX_LISTED]
     ]
     if (more := len(inventory.shared) - MAX_LISTED) > 0:
@@ -195,18 +191,12 @@ def remote_lines(inventory: Inventory) -> list[str]:
     for resource in dict.fromkeys(resource for resource, _ in inventory.copies):
         copies = [copy for kind, copy in inventory.copies if kind is resource]
         lines += _object_lines(f"remote: {resource.kind}", copies)
-    lines += [
-        f"remote: Namespace {name_of(namespace)}, if nothing else is in it"
-        for namespace in inventory.namespaces[:MAX_LISTED]
-    ]
-    if (more := len(inventory.namespaces) - MAX_LISTED) > 0:
-        lines.append(f"remote: Namespace: {more} more, if nothing else is in them")
-    return lines
+    namespaces = _object_lines("remote: Namespace", inventory.namespaces)
+    return lines + [f"{line}, if otherwise empty" for line in namespaces]
 
 
-def _object_lines(prefix: str, objects: Iterable[Object]) -> list[str]:
-    all_objects = list(objects)
-    lines = [f"{prefix} {namespace_of(obj)}/{name_of(obj)}" for obj in all_objects[:MAX_LISTED]]
-    if len(all_objects) > MAX_LISTED:
-        lines.append(f"{prefix}: {len(all_objects) - MAX_LISTED} more")
+def _object_lines(prefix: str, objects: Sequence[Object]) -> list[str]:
+    lines = [f"{prefix} {namespaced_name(obj)}" for obj in objects[:MAX_LISTED]]
+    if (more := len(objects) - MAX_LISTED) > 0:
+        lines.append(f"{prefix}: {more} more")
     return lines

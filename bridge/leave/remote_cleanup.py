@@ -9,58 +9,56 @@ that is an error.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.leave.leave_summary import HomeState, LeaveSettings, format_counts
+from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
-from translators.names import label_value
-from translators.objects import Object, is_deleting, name_of, namespace_of, uid_of
-from translators.virtual_node_identity import Identity
+from translators.objects import Object, is_deleting, name_of, namespaced_name, uid_of
 
 #: Rounds of removal before objects that still appear are an error.
 MAX_ROUNDS = 5
 
 
-async def collect(remote: KubeClient, name: str, home_state: HomeState) -> Inventory:
+async def collect(remote: KubeClient, state: HomeState) -> Inventory:
     """The inventory of the node in the remote. Raises KubeError."""
-    home_id = home_state.home_id
-    identity = Identity(home_id=home_id, home_name=home_id[:8], node=name)
-    return await remote_inventory.take_inventory(remote, identity, others=home_state.sibling_nodes)
+    return await remote_inventory.take_inventory(remote, state.identity, others=state.sibling_nodes)
 
 
 async def remove(
     remote: KubeClient,
     settings: LeaveSettings,
     home_state: HomeState,
-    confirmed: Inventory,
+    remote_state: RemoteState,
     *,
     notify: Notify,
 ) -> None:
-    """Deletes what the node has in the remote. ``confirmed`` is what the user agreed to; it is
-    updated to the last inventory, so that a failure leaves it with what is left. Raises
-    PreflightError if pods do not terminate in time or objects keep appearing, and KubeError."""
-    known = set(map(uid_of, _objects(confirmed)))
+    """Deletes what the node has in the remote. ``remote_state.inventory`` is what the user agreed
+    to; afterwards, also after a failure, it is the last inventory. Raises PreflightError if pods do
+    not terminate in time or objects keep appearing, and KubeError."""
+    known = set(map(uid_of, _objects(remote_state.inventory)))
+    siblings, label = home_state.sibling_nodes, home_state.identity.node_label
     kept: dict[str, str] = {}
     for _ in range(MAX_ROUNDS):
-        _update(confirmed, await collect(remote, settings.name, home_state))
-        for obj in _objects(confirmed):
+        found = remote_state.inventory = await collect(remote, home_state)
+        for obj in _objects(found):
             if uid_of(obj) not in known:
                 known.add(uid_of(obj))
-                notify(f"remote: {_describe(obj)} was created after the confirmation; removing it")
-        await _delete_pods(remote, confirmed.pods, settings.timeout, notify=notify)
-        await remote_inventory.delete_copies(remote, confirmed.copies)
-        await remote_inventory.transfer_shared_copies(remote, confirmed.shared)
-        kept |= dict(
-            await remote_inventory.delete_namespaces(
-                remote, confirmed.namespaces, has_ended=_has_ended(settings.name, home_state)
-            )
+                notify(f"remote: {describe(obj)} was created after the confirmation; removing it")
+        kept |= await delete_inventory(
+            remote,
+            found,
+            # This node, and nodes that no longer exist, use no namespace any more.
+            has_ended=lambda it: it == label or (siblings is not None and it not in siblings),
+            timeout=settings.timeout,
+            hint="leave again to keep waiting, or with --force to leave them behind",
+            notify=notify,
         )
-        left = await collect(remote, settings.name, home_state)
-        if not left.pods and not any(_should_be_gone(obj, kept) for obj in _objects(left)):
+        left = await collect(remote, home_state)
+        if not remaining_objects(left, kept):
             break
     else:
         raise PreflightError(
@@ -71,26 +69,22 @@ async def remove(
         notify(f"remote: namespace {name} stays: {reason}")
 
 
-def _has_ended(name: str, home_state: HomeState) -> Callable[[str], bool]:
-    """A predicate: whether a virtual node no longer uses any namespace. True for this node and for
-    nodes that no longer exist."""
-    label, siblings = label_value(name), home_state.sibling_nodes
+async def delete_inventory(
+    remote: KubeClient,
+    inventory: Inventory,
+    *,
+    has_ended: Callable[[str], bool],
+    timeout: float,
+    hint: str,
+    notify: Notify,
+) -> dict[str, str]:
+    """Deletes the pods, and after their termination the copies and the namespaces that are empty
+    and used only by nodes that ``has_ended`` (by label value).
 
-    def has_ended(node: str) -> bool:
-        return node == label or (siblings is not None and node not in siblings)
-
-    return has_ended
-
-
-def _should_be_gone(obj: Object, kept: dict[str, str]) -> bool:
-    """Whether the object should have been deleted. ``kept`` are namespaces that stay on purpose."""
-    return not is_deleting(obj) and not (obj.get("kind") == "Namespace" and name_of(obj) in kept)
-
-
-async def _delete_pods(
-    remote: KubeClient, pods: list[Object], timeout: float, *, notify: Notify
-) -> None:
-    left = len(pods)
+    Returns the namespaces that stay, with the reason. Raises PreflightError, which ends with
+    ``hint``, if pods do not terminate within ``timeout`` seconds, and KubeError.
+    """
+    left = len(inventory.pods)
 
     def waiting(count: int) -> None:
         nonlocal left
@@ -99,24 +93,30 @@ async def _delete_pods(
 
     try:
         async with asyncio.timeout(timeout):
-            await remote_inventory.delete_pods(remote, pods, waiting=waiting)
+            await remote_inventory.delete_pods(remote, inventory.pods, waiting=waiting)
     except TimeoutError:
         raise PreflightError(
             f"remote: {left} pod(s) have not terminated after {timeout:.0f} s (is their node "
-            "unreachable?); leave again to keep waiting, or with --force to leave them behind"
+            f"unreachable?); {hint}"
         ) from None
+    await remote_inventory.delete_copies(remote, inventory.copies)
+    await remote_inventory.transfer_shared_copies(remote, inventory.shared)
+    return dict(
+        await remote_inventory.delete_namespaces(remote, inventory.namespaces, has_ended=has_ended)
+    )
 
 
-def _objects(found: Inventory) -> list[Object]:
-    return [*found.pods, *(copy for _, copy in found.copies), *found.namespaces]
+def remaining_objects(left: Inventory, kept: Mapping[str, str]) -> list[Object]:
+    """The objects that `delete_inventory` should have deleted; ``kept`` is what it returned."""
+    copies = [copy for _, copy in left.copies if not is_deleting(copy)]
+    namespaces = [it for it in left.namespaces if not is_deleting(it) and name_of(it) not in kept]
+    return [*left.pods, *copies, *namespaces]
 
 
-def _update(outdated: Inventory, current: Inventory) -> None:
-    outdated.pods, outdated.copies = current.pods, current.copies
-    outdated.namespaces, outdated.shared = current.namespaces, current.shared
+def describe(obj: Object) -> str:
+    """``Kind namespace/name``."""
+    return f"{obj['kind']} {namespaced_name(obj)}"
 
 
-def _describe(obj: Object) -> str:
-    namespace = namespace_of(obj)
-    name = f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
-    return f"{obj['kind']} {name}"
+def _objects(inventory: Inventory) -> list[Object]:
+    return [*inventory.pods, *(copy for _, copy in inventory.copies), *inventory.namespaces]

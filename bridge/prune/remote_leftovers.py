@@ -7,31 +7,20 @@ and annotations of bridges are considered (`sync.cleanup.remote_inventory.list_n
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
+from bridge.base.command_output import format_table
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
-from bridge.leave import leave_summary
+from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal
 from sync.cleanup import remote_inventory
-from sync.cleanup.remote_inventory import NodeInventory
-from sync.kube.client import KubeClient
+from sync.cleanup.remote_inventory import Inventory, NodeInventory
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.mirror.copy_rules import COPIED_RESOURCES
-from translators.objects import is_deleting, name_of
 from translators.relay import reverse_plan
-
-_HEADER = (
-    "HOME",
-    "NODE",
-    "PODS",
-    *(it.plural.upper() for it in COPIED_RESOURCES),
-    "NAMESPACES",
-    "WRITTEN",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +65,29 @@ async def remove_leftovers(
                     f"{its.last_written}; if a bridge still serves that node, stop it first: it "
                     "would create all of them again"
                 )
-            for line in [line for its in found for line in leave_summary.shared_lines(its)]:
-                notify(line)
-            lines = [line for its in found for line in leave_summary.remote_lines(its)]
-            if not agree(lines):
+                for line in leave_summary.shared_lines(its):
+                    notify(line)
+            if not agree([line for its in found for line in leave_summary.remote_lines(its)]):
                 return False
-            kept = await _remove(remote, settings, found, notify=notify)
-            await _check_gone(remote, settings, kept, owner)
+            kept = await remote_cleanup.delete_inventory(
+                remote,
+                _merged(found),
+                has_ended=lambda node: settings.node in ("", node),
+                timeout=settings.timeout,
+                hint="nothing else was removed. Try again later",
+                notify=notify,
+            )
+            for namespace, reason in kept.items():
+                notify(f"remote: namespace {namespace} stays: {reason}")
+            left = await remote_inventory.list_node_inventories(
+                remote, settings.home, settings.node
+            )
+            if again := remote_cleanup.remaining_objects(_merged(left), kept):
+                raise PreflightError(
+                    f"remote: {owner} has objects again ({len(again)}, such as "
+                    f"{remote_cleanup.describe(again[0])}): a bridge still serves it. Stop that "
+                    "bridge and try again"
+                )
             await claim_removal.remove_claims_of_home(
                 remote, settings.home, settings.node, notify=notify
             )
@@ -95,64 +100,22 @@ async def remove_leftovers(
     return True
 
 
-async def _remove(
-    remote: KubeClient,
-    settings: PruneSettings,
-    found: Sequence[NodeInventory],
-    *,
-    notify: Notify,
-) -> set[str]:
-    """Returns the namespaces that stay, each of which is reported with its reason."""
-    pods = [pod for its in found for pod in its.pods]
-    try:
-        async with asyncio.timeout(settings.timeout):
-            await remote_inventory.delete_pods(
-                remote, pods, waiting=lambda left: notify(f"remote: {left} pod(s) are terminating")
-            )
-    except TimeoutError:
-        raise PreflightError(
-            f"remote: not all pods have terminated after {settings.timeout:.0f} s (is their node "
-            "unreachable?); nothing else was removed. Try again later"
-        ) from None
-    await remote_inventory.delete_copies(remote, [copy for its in found for copy in its.copies])
-    await remote_inventory.transfer_shared_copies(
-        remote, [shared for its in found for shared in its.shared]
+def _merged(inventories: Sequence[NodeInventory]) -> Inventory:
+    return Inventory(
+        [it for its in inventories for it in its.pods],
+        [it for its in inventories for it in its.copies],
+        [it for its in inventories for it in its.namespaces],
+        [it for its in inventories for it in its.shared],
     )
-    namespaces = [namespace for its in found for namespace in its.namespaces]
-    kept = await remote_inventory.delete_namespaces(
-        remote, namespaces, has_ended=lambda node: not settings.node or node == settings.node
-    )
-    for namespace, reason in kept:
-        notify(f"remote: namespace {namespace} stays: {reason}")
-    return {namespace for namespace, _ in kept}
-
-
-async def _check_gone(
-    remote: KubeClient, settings: PruneSettings, kept: set[str], owner: str
-) -> None:
-    """Raises PreflightError if objects exist that are neither terminating nor kept."""
-    left = await remote_inventory.list_node_inventories(remote, settings.home, settings.node)
-    for its in left:
-        its.copies = [(kind, copy) for kind, copy in its.copies if not is_deleting(copy)]
-        its.namespaces = [
-            it for it in its.namespaces if name_of(it) not in kept and not is_deleting(it)
-        ]
-    lines = [line for its in left for line in leave_summary.remote_lines(its)]
-    if lines:
-        raise PreflightError(
-            f"remote: {owner} has objects again ({len(lines)}, such as "
-            f"{lines[0].removeprefix('remote: ')}): a bridge still serves it. Stop that "
-            "bridge and try again"
-        )
 
 
 def _format_table(found: Sequence[NodeInventory]) -> list[str]:
-    """The table's lines, in aligned columns under a header."""
-    rows = [_HEADER]
+    rows = []
     for its in found:
         copies = Counter(resource for resource, _ in its.copies)
         pods = sum(reverse_plan.relay_home_namespace(pod) is None for pod in its.pods)
         counts = [pods, *(copies[it] for it in COPIED_RESOURCES), len(its.namespaces)]
-        rows.append((its.home, its.node, *map(str, counts), its.last_written))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        rows.append([its.home, its.node, *map(str, counts), its.last_written])
+    copied = (it.plural for it in COPIED_RESOURCES)
+    headers = ["home", "node", "pods", *copied, "namespaces", "written"]
+    return format_table(headers, rows).splitlines()

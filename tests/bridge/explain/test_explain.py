@@ -237,7 +237,7 @@ async def test_report_without_the_remote_notes_it(two: Clusters, tmp_path: Path)
 
 async def test_wrong_remote_cluster_is_rejected(looked: Looked) -> None:
     looked.two.home.put(_using())
-    with pytest.raises(PreflightError, match="is not the cluster of node"):
+    with pytest.raises(PreflightError, match="is not the remote cluster of node"):
         await looked.look(remote=looked.two.settings.home)
 
 

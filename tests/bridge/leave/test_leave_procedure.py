@@ -263,7 +263,7 @@ async def test_confirmation_lists_all_objects_before_any_write(world: World) -> 
             f"remote: Pod {REMOTE_NAMESPACE}/web",
             f"remote: ConfigMap {REMOTE_NAMESPACE}/conf",
             f"remote: Secret {REMOTE_NAMESPACE}/key",
-            f"remote: Namespace {REMOTE_NAMESPACE}, if nothing else is in it",
+            f"remote: Namespace {REMOTE_NAMESPACE}, if otherwise empty",
         ]
     ]
     assert world.two.writes() == []
@@ -297,9 +297,9 @@ async def test_long_lists_are_truncated(world: World, monkeypatch: pytest.Monkey
         f"remote: ConfigMap {REMOTE_NAMESPACE}/c0",
         f"remote: ConfigMap {REMOTE_NAMESPACE}/c1",
         "remote: ConfigMap: 3 more",
-        f"remote: Namespace {REMOTE_NAMESPACE}, if nothing else is in it",
-        "remote: Namespace n0, if nothing else is in it",
-        "remote: Namespace: 4 more, if nothing else is in them",
+        f"remote: Namespace {REMOTE_NAMESPACE}, if otherwise empty",
+        "remote: Namespace n0, if otherwise empty",
+        "remote: Namespace: 4 more, if otherwise empty",
     ]
 
 

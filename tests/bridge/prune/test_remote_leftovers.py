@@ -130,7 +130,7 @@ async def test_objects_of_one_home_are_removed_and_others_stay(world: World) -> 
             "remote: Pod shop-a/web",
             "remote: ConfigMap shop-a/conf",
             "remote: Secret shop-a/key",
-            "remote: Namespace shop-a, if nothing else is in it",
+            "remote: Namespace shop-a, if otherwise empty",
             "remote: Pod shop-a/other",
         ]
     ]
@@ -218,7 +218,7 @@ async def test_home_without_objects_is_no_error(world: World) -> None:
 
 async def test_pods_that_do_not_terminate_keep_their_copies(world: World) -> None:
     world.remote.bind("web", "worker", "shop-b")
-    with pytest.raises(PreflightError, match="not all pods have terminated"):
+    with pytest.raises(PreflightError, match=r"1 pod\(s\) have not terminated"):
         await world.remove(B, timeout=0.05)
     assert world.remote.find(CONFIG_MAPS, "conf", "shop-b")
 
