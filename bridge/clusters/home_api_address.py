@@ -49,7 +49,7 @@ async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
             "Service kubernetes has no endpoints; name an address that pods can reach with "
             "--home-api-address HOST:PORT, or join with --service-accounts none"
         )
-    if access.in_cluster or _is_loopback(access.host):
+    if access.in_cluster or is_loopback(access.host):
         return HomeApiAddress(at)
     return HomeApiAddress(at, f"an endpoint of the Service kubernetes: {why}")
 
@@ -59,7 +59,7 @@ def _unusable(access: ClientConfig) -> str:
     server = urlsplit(access.server)
     if access.in_cluster:
         return "it is a Service's, which only pods at home reach"
-    if _is_loopback(access.host):
+    if is_loopback(access.host):
         return "it is on loopback"
     if server.scheme != "https":
         return "home's kubeconfig has a plain http server, and pods need TLS"
@@ -85,7 +85,8 @@ async def _endpoint(home: KubeClient) -> HostPort | None:
     return HostPort(str(addresses[0]), int(ports[0])) if addresses and ports else None
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether the host name or address is on loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -12,15 +12,15 @@ other fields of the kubeconfig are dropped.
 from __future__ import annotations
 
 import base64
-import ipaddress
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import yaml
 
+from bridge.clusters.home_api_address import is_loopback
 from bridge.install import untrusted_kubeconfig
 from sync.kube import http_proxy, kubeconfig
 from sync.kube.api_errors import ClientConfigError
@@ -30,10 +30,7 @@ from translators.objects import Object
 
 #: Fields that name a file, and the fields for the file's content.
 _CLUSTER_FILES = {"certificate-authority": "certificate-authority-data"}
-_USER_FILES = {
-    "client-certificate": "client-certificate-data",
-    "client-key": "client-key-data",
-}
+_USER_FILES = {"client-certificate": "client-certificate-data", "client-key": "client-key-data"}
 _ACCOUNT = (
     "create a ServiceAccount for the bridge in the remote (`bridge rbac remote | kubectl apply -f "
     "-`) and a kubeconfig with its token (docs/how-to/install-in-cluster.md explains how)"
@@ -44,12 +41,9 @@ _ACCOUNT = (
 class SelfContainedKubeconfig:
     """The text of the kubeconfig, its context, and notes for the user."""
 
-    text: str
+    text: str = field(repr=False)
     context: str
     notes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        return f"SelfContained(context={self.context!r})"
 
 
 def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
@@ -65,17 +59,17 @@ def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
         raise _error(ref, str(error)) from None
     cluster, user = cluster_entry.fields, user_entry.fields
     notes = list(_checked(ref, cluster, user))
-    cluster = untrusted_kubeconfig.keep_accepted_cluster_fields(
-        _inlined(ref, cluster_entry, _CLUSTER_FILES)
-    )
-    user = _token(ref, user_entry, _inlined(ref, user_entry, _USER_FILES))
+    cluster = _inlined(ref, cluster_entry, _CLUSTER_FILES)
+    user = _inlined(ref, user_entry, _USER_FILES)
+    if user.pop("tokenFile", None) and not user.get("token"):
+        user["token"] = _content(ref, user_entry.path("tokenFile")).decode().strip()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": name,
         "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": untrusted_kubeconfig.keep_accepted_user_fields(user)}],
+        "clusters": [{"name": name, "cluster": _keep(cluster, untrusted_kubeconfig.CLUSTER)}],
+        "users": [{"name": name, "user": _keep(user, untrusted_kubeconfig.USER)}],
     }
     return SelfContainedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
@@ -100,23 +94,21 @@ def _read_files(ref: KubeconfigRef) -> kubeconfig.Configs:
 
 def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
     """Yields notes for the user. Raises ClientConfigError for what cannot work in a pod."""
-    for field, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
-        if user.get(field):
-            raise _error(
-                ref, f"it {what} (users[].user.{field}), which a pod cannot do; {_ACCOUNT}"
-            )
+    for name, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
+        if user.get(name):
+            raise _error(ref, f"it {what} (users[].user.{name}), which a pod cannot do; {_ACCOUNT}")
     server = urlsplit(str(cluster.get("server") or ""))
     if server.scheme != "https":
         raise _error(ref, "its server is not an https URL; credentials are only stored for TLS")
     host = server.hostname or ""
-    if _is_loopback(host):
+    if is_loopback(host):
         raise _error(
             ref,
             f"its server is at {host}, which a pod cannot reach; use an address of the remote's "
             "API server that home's pods reach (kind: `kind get kubeconfig --internal`)",
         )
     proxy = str(cluster.get("proxy-url") or "")
-    if proxy and _is_loopback(urlsplit(proxy).hostname or ""):
+    if proxy and is_loopback(urlsplit(proxy).hostname or ""):
         raise _error(
             ref,
             f"its proxy-url is at {urlsplit(proxy).hostname}, which a pod cannot reach; use a "
@@ -128,22 +120,21 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
             "kubeconfig if they need one"
         )
     if user.get("tokenFile") and not user.get("token"):
-        yield ("remote: the token is copied from its file once; join again when it expires")
+        yield "remote: the token is copied from its file once; join again when it expires"
 
 
 def _inlined(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:
     """The fields with the contents of their files. Inline data takes precedence, as in kubectl."""
     fields = dict(entry.fields)
-    for field, data in files.items():
-        if fields.pop(field, None) and not fields.get(data):
-            fields[data] = base64.b64encode(_content(ref, entry.path(field))).decode()
+    for name, data in files.items():
+        if fields.pop(name, None) and not fields.get(data):
+            fields[data] = base64.b64encode(_content(ref, entry.path(name))).decode()
     return fields
 
 
-def _token(ref: KubeconfigRef, entry: Entry, fields: Object) -> Object:
-    if fields.pop("tokenFile", None) and not fields.get("token"):
-        fields["token"] = _content(ref, entry.path("tokenFile")).decode().strip()
-    return fields
+def _keep(fields: Object, accepted: Container[str]) -> Object:
+    """The fields without those that `untrusted_kubeconfig` rejects, such as ``extensions``."""
+    return {key: value for key, value in fields.items() if key in accepted}
 
 
 def _content(ref: KubeconfigRef, path: Path) -> bytes:
@@ -151,13 +142,6 @@ def _content(ref: KubeconfigRef, path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise _error(ref, f"it names {path}, which cannot be read: {error.strerror}") from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def _error(ref: KubeconfigRef, message: str) -> ClientConfigError:

@@ -57,7 +57,6 @@ class Installation:
 
     @property
     def name(self) -> str:
-        """The name of the bridge's objects."""
         return instance_name(self.node)
 
     @property
@@ -67,7 +66,6 @@ class Installation:
 
     @property
     def deployment_names(self) -> tuple[str, ...]:
-        """The names of its Deployments."""
         return (self.name, webhook_name(self.node)) if self.offload_webhook else (self.name,)
 
 
@@ -96,7 +94,6 @@ def label_selector(node: str) -> str:
 
 
 def webhook_label_selector(node: str) -> str:
-    """Selects the webhook's objects."""
     return format_selector({**labels(node), COMPONENT_LABEL: WEBHOOK_COMPONENT})
 
 
@@ -106,7 +103,6 @@ def webhook_pod_labels(node: str) -> dict[str, str]:
 
 
 def format_selector(pod_labels: dict[str, str]) -> str:
-    """The labels as a label selector."""
     return ",".join(f"{key}={value}" for key, value in pod_labels.items())
 
 
@@ -120,11 +116,10 @@ def object_metadata(installation: Installation, **more: Any) -> Object:
     }
 
 
-def webhook_metadata(installation: Installation, **more: Any) -> Object:
+def webhook_metadata(installation: Installation) -> Object:
     """The metadata of the webhook's objects."""
     return {
         "name": webhook_name(installation.node),
         "namespace": installation.namespace,
         "labels": {**labels(installation.node), COMPONENT_LABEL: WEBHOOK_COMPONENT},
-        **more,
     }

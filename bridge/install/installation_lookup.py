@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
+from bridge.clusters.connection import Notify
 from bridge.install import installation, untrusted_kubeconfig
-from bridge.install.server_side_apply import INSTALLED_RESOURCES
+from bridge.install.server_side_apply import INSTALLED_RESOURCES, full_name
 from bridge.install.untrusted_kubeconfig import RejectedKubeconfigError
 from bridge.node import node_object
 from bridge.rbac import permissions
@@ -36,8 +37,6 @@ from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 #: Secrets of other namespaces that are named at most; each can have 1 MiB.
 MAX_NAMED = 10
-
-Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ _IN_OWN_NAMESPACE = tuple(
 
 
 async def find_installation(
-    home: KubeClient, name: str, node: Object | None, *, warn: Warn
+    home: KubeClient, name: str, node: Object | None, *, warn: Notify
 ) -> ExistingInstallation | None:
     """The installation of the virtual node ``name``; None if its bridge runs elsewhere, or the
     credential may not list an installation's resources.
@@ -124,7 +123,7 @@ async def find_installation(
 
 
 async def read_stored_kubeconfig(
-    home: KubeClient, name: str, node: Object | None, *, warn: Warn
+    home: KubeClient, name: str, node: Object | None, *, warn: Notify
 ) -> StoredKubeconfig | None:
     """The remote's kubeconfig from the node's installation; None if there is none, or the
     credential may not list Secrets there. ``warn`` receives a line for each ignored Secret. Raises
@@ -142,7 +141,7 @@ async def read_stored_kubeconfig(
 
 
 async def _warn_of_other_secrets(
-    home: KubeClient, node: str, namespaces: Sequence[str], warn: Warn
+    home: KubeClient, node: str, namespaces: Sequence[str], warn: Notify
 ) -> None:
     """Reports Secrets of other namespaces that have the installation's labels."""
     if not await permissions.are_granted(home, (Permission(SECRETS, ("list",)),)):
@@ -212,7 +211,7 @@ async def _list_manual_bindings(
 
 
 def _first_valid_kubeconfig(
-    secrets: Sequence[Object], node: str, namespaces: Sequence[str], warn: Warn
+    secrets: Sequence[Object], node: str, namespaces: Sequence[str], warn: Notify
 ) -> StoredKubeconfig | None:
     """The first valid kubeconfig, in the order of ``namespaces``. Rejected ones are reported."""
     # The webhook's Secret is writable by the webhook, and holds no kubeconfig.
@@ -235,9 +234,3 @@ def _first_valid_kubeconfig(
                 f"installer writes it: {cause}; name the remote's kubeconfig with --kubeconfig"
             )
     return first
-
-
-def full_name(obj: Object) -> str:
-    """``namespace/name``, or the name of a cluster-scoped object."""
-    namespace = namespace_of(obj)
-    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import hashlib
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
@@ -38,29 +37,21 @@ def render(installation: Installation, kubeconfig: str) -> list[Object]:
         *(_labelled(installation, it) for it in rbac),
         _secret(installation, kubeconfig),
         pod_template.disruption_budget(object_metadata(installation), labels(installation.node)),
-        *(
-            [_network_policy(installation)]
-            if installation.permissions.network in ("relay", "auto")
-            else []
-        ),
-        _deployment(installation, kubeconfig),
     ]
-    return (
-        objects + webhook_manifests.render_webhook(installation)
-        if installation.offload_webhook
-        else objects
-    )
+    if installation.permissions.network in ("relay", "auto"):
+        objects.append(_network_policy(installation))
+    objects.append(_deployment(installation, kubeconfig))
+    if installation.offload_webhook:
+        objects += webhook_manifests.render_webhook(installation)
+    return objects
 
 
 def _labelled(installation: Installation, obj: Object) -> Object:
     """The object with the installation's labels. The namespace, which may be shared, only gets the
     label that marks it as created by a bridge."""
-    labelled = copy.deepcopy(obj)
-    is_namespace = labelled["kind"] == "Namespace"
-    labelled["metadata"]["labels"] = (
-        {NAME_LABEL: APP} if is_namespace else labels(installation.node)
-    )
-    return labelled
+    is_namespace = obj["kind"] == "Namespace"
+    own = {NAME_LABEL: APP} if is_namespace else labels(installation.node)
+    return {**obj, "metadata": {**obj["metadata"], "labels": own}}
 
 
 def _secret(installation: Installation, kubeconfig: str) -> Object:
@@ -105,18 +96,15 @@ def _deployment(installation: Installation, kubeconfig: str) -> Object:
         pods=pod_labels,
         volumes=[{"name": "kubeconfig", "secret": secret}],
     )
-    annotations = {ANNOTATION_HASH: kubeconfig_digest(kubeconfig)}
+    # The digest distinguishes credentials and reveals none.
+    digest = hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
+    annotations = {ANNOTATION_HASH: digest}
     return pod_template.deployment(
         object_metadata(installation, annotations={ANNOTATION_NODE: installation.node}),
         replicas=installation.replicas,
         template={"metadata": {"labels": pod_labels, "annotations": annotations}, "spec": spec},
         pods=pod_labels,
     )
-
-
-def kubeconfig_digest(kubeconfig: str) -> str:
-    """A digest that distinguishes credentials and reveals none."""
-    return hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
 
 
 def container_arguments(installation: Installation) -> list[str]:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
-from bridge.clusters.connection import cluster_uid
+from bridge.clusters.connection import Notify, cluster_uid
 from bridge.install import installation_lookup
 from bridge.node import node_object
 from sync.kube.client import KubeClient
@@ -38,7 +38,7 @@ async def resolve_remote_kubeconfig(
     node: Object,
     option: KubeconfigRef | None,
     *,
-    warn: Callable[[str], None],
+    warn: Notify,
 ) -> RemoteKubeconfig | None:
     """The kubeconfig of the Node's remote, valid until ``stack`` is closed; None if there is none.
 

@@ -19,8 +19,12 @@ from typing import NamedTuple
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
-from bridge.install import installation as names
-from bridge.install.installation import Installation
+from bridge.install.installation import (
+    ANNOTATION_HASH,
+    Installation,
+    format_selector,
+    label_selector,
+)
 from sync.kube.api_errors import KubeError, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
@@ -56,13 +60,8 @@ class Problem(NamedTuple):
     """Something that prevents the bridge from serving."""
 
     message: str
-    key: str
-    """Identifies the problem: it is reported once, even if its message changes."""
-
-    @classmethod
-    def of(cls, message: str) -> Problem:
-        """A problem that is identified by its message."""
-        return cls(message, message)
+    key: str = ""
+    """Identifies a problem whose message can change: it is reported once."""
 
 
 async def wait_until_ready(
@@ -77,7 +76,7 @@ async def wait_until_ready(
             while not await rollout.check():  # noqa: ASYNC110  # in another process
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        node, selector = installation.node, names.label_selector(installation.node)
+        node, selector = installation.node, label_selector(installation.node)
         raise PreflightError(
             f"home: node {node} is not Ready after {timeout:.0f} s: {rollout.cause}; see "
             f"`kubectl -n {installation.namespace} describe pods -l {selector}`"
@@ -114,10 +113,12 @@ class _Rollout:
         pending = pending or await self._check_node()
         if not pending:
             return True
-        problems = problems or [Problem.of(pending)]
+        problems = problems or [Problem(pending)]
         self.cause = problems[0].message
         for problem in problems:
-            self._report(problem)
+            if (key := problem.key or problem.message) not in self._reported:
+                self._reported.add(key)
+                self._notify(f"home: {problem.message}")
         for pod in pods:
             _raise_if_permanent(pod, self._installation.node)
         return False
@@ -126,20 +127,24 @@ class _Rollout:
         """Why the Deployment is not done ("" if it is), its updated pods, and their problems."""
         namespace = self._installation.namespace
         deployment = await self._home.get(DEPLOYMENTS, name, namespace=namespace)
-        selector = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
+        selector = format_selector(deployment["spec"]["selector"]["matchLabels"])
         page = await self._home.list(PODS, namespace=namespace, labels=selector)
         pods = [it for it in page.items if _is_updated(deployment, it)]
-        problems = [
-            *_deployment_problems(deployment),
-            *(it for pod in pods for it in _problems(pod)),
-        ]
+        failure, problems = condition_of(deployment, "ReplicaFailure"), list[Problem]()
+        if failure.get("status") == "True":
+            problems.append(Problem(f"pods cannot be created: {failure.get('message')}"))
+        for pod in pods:
+            problems += _problems(pod)
         for pod in pods:
             problems += await self._find_awaited_cluster(pod)
         return _pending_cause(deployment), pods, problems
 
     async def _find_awaited_cluster(self, pod: Object) -> list[Problem]:
         """The cluster that a running bridge which is not ready waits for, from its log."""
-        if is_deleting(pod) or not any(map(_is_running_unready, _container_statuses(pod))):
+        if is_deleting(pod) or not any(
+            "running" in (it.get("state") or {}) and not it.get("ready")
+            for it in _container_statuses(pod)
+        ):
             return []
         path = PODS.path(name_of(pod), namespace=namespace_of(pod), subresource="log")
         try:
@@ -162,11 +167,6 @@ class _Rollout:
             return ""
         return f"node {name} is not Ready: {ready.get('message') or 'no reason given'}"
 
-    def _report(self, problem: Problem) -> None:
-        if problem.key not in self._reported:
-            self._reported.add(problem.key)
-            self._notify(f"home: {problem.message}")
-
 
 def _is_updated(deployment: Object, pod: Object) -> bool:
     """Whether the pod has the Deployment's current template; problems of older pods are about to
@@ -174,7 +174,7 @@ def _is_updated(deployment: Object, pod: Object) -> bool:
     template, current = (
         (
             [(it["image"], it.get("args")) for it in obj["spec"]["containers"]],
-            (metadata(obj).get("annotations") or {}).get(names.ANNOTATION_HASH),
+            (metadata(obj).get("annotations") or {}).get(ANNOTATION_HASH),
         )
         for obj in (deployment["spec"]["template"], pod)
     )
@@ -206,10 +206,6 @@ def _is_crash_looping(status: Object) -> bool:
     return _waiting(status).get("reason") == "CrashLoopBackOff"
 
 
-def _is_running_unready(status: Object) -> bool:
-    return "running" in (status.get("state") or {}) and not status.get("ready")
-
-
 def _last_lines(status: Object) -> str:
     """The last log lines of a terminated container; "" if it has not terminated."""
     for state in ("state", "lastState"):
@@ -238,21 +234,15 @@ def _pending_cause(deployment: Object) -> str:
     return ""
 
 
-def _deployment_problems(deployment: Object) -> Iterator[Problem]:
-    for condition in (deployment.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "ReplicaFailure" and condition.get("status") == "True":
-            yield Problem.of(f"pods cannot be created: {condition.get('message')}")
-
-
 def _problems(pod: Object) -> Iterator[Problem]:
     if is_deleting(pod):
         return
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            yield Problem.of(f"pod {name_of(pod)} is unschedulable: {condition.get('message')}")
+    scheduled = condition_of(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        yield Problem(f"pod {name_of(pod)} is unschedulable: {scheduled.get('message')}")
     for status in _container_statuses(pod):
         if lines := _last_lines(status):
-            yield Problem.of(f"pod {name_of(pod)} terminated: {lines}")
+            yield Problem(f"pod {name_of(pod)} terminated: {lines}")
         if _waiting(status).get("reason") not in _EXPECTED_REASONS:
             yield _waiting_problem(pod, status)
 
@@ -261,7 +251,7 @@ def _waiting_problem(pod: Object, status: Object) -> Problem:
     waiting = status["state"]["waiting"]
     reason, message = str(waiting.get("reason")), waiting.get("message") or ""
     if "Image" not in reason:
-        return Problem.of(f"pod {name_of(pod)} waits: {reason}: {message}")
+        return Problem(f"pod {name_of(pod)} waits: {reason}: {message}")
     # All pods use the same image, and each alternates between pulling and back-off.
     image = status.get("image") or "of the bridge"
     return Problem(f"image {image}: {reason}: {message} {_IMAGE_HINT}", f"image {image}")

@@ -190,9 +190,13 @@ def changed_paths(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 def _describe(change: Change, obj: Object, paths: Sequence[str], *, dry_run: bool) -> str:
-    namespace = namespace_of(obj)
-    name = f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)
     verb = f"would be {change}" if dry_run else change
     more = f" and {len(paths) - _MAX_PATHS} more" if len(paths) > _MAX_PATHS else ""
     fields = f": {', '.join(paths[:_MAX_PATHS])}{more}" if paths else ""
-    return f"home: {obj['kind']} {name} {verb}{fields}"
+    return f"home: {obj['kind']} {full_name(obj)} {verb}{fields}"
+
+
+def full_name(obj: Object) -> str:
+    """``namespace/name``, or the name of a cluster-scoped object."""
+    namespace = namespace_of(obj)
+    return f"{namespace}/{name_of(obj)}" if namespace else name_of(obj)

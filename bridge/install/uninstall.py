@@ -12,13 +12,13 @@ import contextlib
 from bridge.base.command_error import PreflightError
 from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.clusters.connection import Notify
-from bridge.install import installation as names
+from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation
 from sync.cleanup import remote_inventory
 from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
-from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from translators.objects import metadata, name_of, namespace_of, uid_of
 
 #: Seconds between checks of terminating pods.
 POLL_SECONDS = 0.5
@@ -39,20 +39,17 @@ async def stop(home: KubeClient, installation: ExistingInstallation, *, notify: 
     try:
         async with asyncio.timeout(TERMINATION_SECONDS):
             for deployment in stopped:
-                await _wait_for_termination(home, deployment)
+                namespace = namespace_of(deployment)
+                selector = format_selector(deployment["spec"]["selector"]["matchLabels"])
+                while (  # noqa: ASYNC110  # in another process
+                    await home.list(PODS, namespace=namespace, labels=selector)
+                ).items:
+                    await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
         raise PreflightError(
             f"home: pods in namespace {installation.namespace} have not terminated after "
             f"{TERMINATION_SECONDS:.0f} s (is their node unreachable?); leave again to keep waiting"
         ) from None
-
-
-async def _wait_for_termination(home: KubeClient, deployment: Object) -> None:
-    selector = names.format_selector(deployment["spec"]["selector"]["matchLabels"])
-    while (  # noqa: ASYNC110  # in another process
-        await home.list(PODS, namespace=namespace_of(deployment), labels=selector)
-    ).items:
-        await asyncio.sleep(POLL_SECONDS)
 
 
 async def remove(home: KubeClient, installation: ExistingInstallation, *, notify: Notify) -> None:

@@ -14,8 +14,8 @@ came from the cluster.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -46,7 +46,7 @@ def validate(content: bytes) -> bytes:
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         # The parser's error quotes the content.
         raise RejectedKubeconfigError("it is not YAML") from None
-    top = _fields(parsed, _TOP, "")
+    top = _fields(_TOP, parsed, "")
     _require(top, "contexts", "clusters", "users", "current-context")
     context = top["contexts"][0]
     _require(top["clusters"][0]["cluster"], "server", at="clusters[0].cluster")
@@ -61,22 +61,12 @@ def validate(content: bytes) -> bytes:
     return yaml.safe_dump(top, sort_keys=False).encode()
 
 
-def keep_accepted_cluster_fields(cluster: Object) -> Object:
-    """The cluster entry without the fields that `validate` rejects, such as ``extensions``."""
-    return {key: value for key, value in cluster.items() if key in CLUSTER}
-
-
-def keep_accepted_user_fields(user: Object) -> Object:
-    """The user entry without the fields that `validate` rejects."""
-    return {key: value for key, value in user.items() if key in USER}
-
-
 # -- fields --------------------------------------------------------------------------------
 
 Check = Callable[[Any, str], Any]
 
 
-def _fields(value: Any, known: Mapping[str, Check], at: str) -> Object:
+def _fields(known: Mapping[str, Check], value: Any, at: str) -> Object:
     if not isinstance(value, dict):
         raise RejectedKubeconfigError(f"{at or 'the kubeconfig'} is not a map of fields")
     found: Object = {}
@@ -101,9 +91,7 @@ def _shown(path: str) -> str:
 def _require(found: Object, *fields: str, at: str = "") -> None:
     for field in fields:
         if field not in found:
-            raise RejectedKubeconfigError(
-                f"{at}.{field} is missing" if at else f"{field} is missing"
-            )
+            raise RejectedKubeconfigError(f"{at}.{field} is missing".lstrip("."))
 
 
 def _name(top: Object, entries: str) -> str:
@@ -123,17 +111,12 @@ def _flag(value: Any, at: str) -> bool:
 
 
 def _base64(value: Any, at: str) -> str:
+    encoded = "".join(value.split()) if isinstance(value, str) else "?"
     try:
-        base64.b64decode("".join(_plain(value).split()), validate=True)
-    except (binascii.Error, ValueError, TypeError):
+        base64.b64decode(encoded, validate=True)
+    except ValueError:
         raise RejectedKubeconfigError(f"{at} is not base64") from None
-    return "".join(_plain(value).split())
-
-
-def _plain(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
+    return encoded
 
 
 def _texts(value: Any, at: str) -> list[str]:
@@ -183,13 +166,10 @@ def _only_one(key: str, known: Mapping[str, Check]) -> Check:
     """Checks a list with exactly one entry, which has a name and the fields ``known`` under
     ``key``."""
 
-    def inner(value: Any, at: str) -> Object:
-        return _fields(value, known, at)
-
     def check(value: Any, at: str) -> list[Object]:
         if not isinstance(value, list) or len(value) != 1:
             raise RejectedKubeconfigError(f"{at} has not exactly one entry")
-        entry = _fields(value[0], {"name": _text, key: inner}, f"{at}[0]")
+        entry = _fields({"name": _text, key: partial(_fields, known)}, value[0], f"{at}[0]")
         _require(entry, "name", key, at=f"{at}[0]")
         return [entry]
 

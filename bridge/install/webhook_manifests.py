@@ -15,7 +15,7 @@ from bridge.install.installation import (
     webhook_name,
     webhook_pod_labels,
 )
-from bridge.offload import webhook_configuration
+from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
 from bridge.rbac.rbac_manifests import Account
 from translators.objects import Object
@@ -25,37 +25,26 @@ PORT = 9443
 
 def render_webhook(installation: Installation) -> list[Object]:
     """All objects of the webhook."""
-    name = webhook_name(installation.node)
+    name, meta = webhook_name(installation.node), webhook_metadata(installation)
     rbac = rbac_manifests.webhook_objects(Account(installation.namespace, name))
     for obj in rbac:
-        obj["metadata"]["labels"] = webhook_metadata(installation)["labels"]
+        obj["metadata"]["labels"] = meta["labels"]
     pods = webhook_pod_labels(installation.node)
     return [
         *rbac,
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": webhook_metadata(installation),
-            "type": "Opaque",
-        },
+        {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"},
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": webhook_metadata(installation),
+            "metadata": meta,
             "spec": {
                 "selector": pods,
-                "ports": [
-                    {
-                        "name": "https",
-                        "port": webhook_configuration.SERVICE_PORT,
-                        "targetPort": "https",
-                    }
-                ],
+                "ports": [{"name": "https", "port": SERVICE_PORT, "targetPort": "https"}],
             },
         },
-        pod_template.disruption_budget(webhook_metadata(installation), pods),
+        pod_template.disruption_budget(meta, pods),
         pod_template.deployment(
-            webhook_metadata(installation),
+            meta,
             replicas=installation.replicas,
             template={
                 "metadata": {"labels": pods},
@@ -63,9 +52,7 @@ def render_webhook(installation: Installation) -> list[Object]:
             },
             pods=pods,
         ),
-        webhook_configuration.service_configuration(
-            webhook_metadata(installation), installation.namespace, name
-        ),
+        service_configuration(meta, installation.namespace, name),
     ]
 
 
