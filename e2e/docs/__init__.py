@@ -1,6 +1,6 @@
-"""The pages of docs/ that are made from the code, and the site that is made of all of them.
+"""Generates pages of docs/ from the code, and parts of the site that MkDocs builds of docs/.
 
-`python -m e2e.docs write` makes the pages anew (`pages`); tests compare what is in the repository
-with what it would write, so that they are true at every commit. `links` knows the links and anchors
-of a page, for the tests and for `hooks`, by which MkDocs builds the site (`make docs`).
+`python -m e2e.docs write` generates the pages (`generated_pages`); tests compare them with the
+repository, so that they are current at every commit. `links` parses the links and anchors of a
+page, for the tests and for the site (`mkdocs_hooks`, `make docs`).
 """

@@ -1,6 +1,6 @@
-"""`python -m e2e.docs`: makes the pages of docs/ that are made from the code, and checks the site.
+"""`python -m e2e.docs`: generates pages of docs/ from the code, and checks the built site.
 
-Exit status 0: done; 1: a site that needs something from elsewhere.
+Exit status: 0 for success, 1 if the site loads anything from another server.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 @app.command()
 def write() -> None:
-    """Make the pages anew."""
-    for name, made in generated_pages.MADE.items():
+    """Write the generated pages that differ."""
+    for name, generate in generated_pages.GENERATED_PAGES.items():
         file = generated_pages.DOCS / name
-        text = made()
+        text = generate()
         if not file.exists() or file.read_text("utf-8") != text:
             file.write_text(text, "utf-8")
             typer.echo(f"{name}: written")
@@ -28,10 +28,10 @@ def write() -> None:
 
 @app.command("offline")
 def check(
-    site: Annotated[Path, typer.Argument(help="The folder of a site that is built.")],
+    site: Annotated[Path, typer.Argument(help="Folder of the built site.")],
 ) -> None:
-    """Check that no page of the site loads anything from elsewhere."""
-    found = external_resources.loaded(site)
+    """Check that no page of the site loads anything from another server."""
+    found = external_resources.external_addresses(site)
     for line in found:
         typer.echo(line, err=True)
     if found:

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command and every option, from the commands as typer has them."""
+"""docs/reference/cli.md: every command and option, generated from typer's command tree."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ An environment variable sets each option: `CLUSTER_BRIDGE_JOIN_NAME` is `--name`
 Durations are written as `30s`, `5m` or `1h30m`; a number alone is seconds. With `-o json`, an error
 is also printed to standard output, as `{"error": {"message": …, "exitCode": …}}`.
 """
-#: The heading of options that belong under none.
+#: Heading of options without a panel.
 _OTHERS = "Options"
 
 
-#: Commands with many options of another, whose table they refer to.
+#: Command → the command whose options it shares; its table omits them.
 _SHARING = {f"bridge {it}": "bridge join" for it in ("install", "upgrade", "render")}
 
 
@@ -48,7 +48,7 @@ def _root() -> Any:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """All that can be called, with the words that call it."""
+    """Every visible command with its full name."""
     if command.hidden:
         return
     below: Mapping[str, Any] = getattr(command, "commands", {})
@@ -123,7 +123,7 @@ def _default(param: Any) -> str:
 
 
 def _kind(param: Any) -> str:
-    """What the option takes, in a word; "" for a flag."""
+    """The metavariable of the option's value; "" for a flag."""
     if param.metavar:
         return str(param.metavar)
     kind = param.type_descriptor
@@ -133,7 +133,7 @@ def _kind(param: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Help as Markdown: what would be a mark there is a character here."""
+    """The help text with Markdown's characters escaped."""
     for mark, shown in (("\b\n", ""), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*")):
         text = text.replace(mark, shown)
     return text

@@ -1,11 +1,11 @@
-"""What the pages of a built site load from elsewhere; a link that a reader may follow is none."""
+"""Finds resources that a built site loads from other servers. Links for readers do not count."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
 
-#: Attributes whose address a browser asks for by itself, by tag.
+#: Tag → the attribute whose address a browser loads without a click.
 _LOADED = {
     "audio": "src",
     "embed": "src",
@@ -16,15 +16,12 @@ _LOADED = {
     "source": "src",
     "video": "src",
 }
-#: Links of the head that nothing is loaded for.
+#: Values of ``rel`` for which a browser loads nothing.
 _NOT_LOADED = frozenset({"canonical", "next", "prev", "alternate"})
 
 
-def loaded(site: Path) -> list[str]:
-    """A line for each; empty where the site stands alone.
-
-    :raises ValueError: there is no page.
-    """
+def external_addresses(site: Path) -> list[str]:
+    """One line ``PAGE: ADDRESS`` for each resource. Raises ValueError if there is no page."""
     pages = sorted(site.rglob("*.html"))
     if not pages:
         raise ValueError(f"no page in {site}")

@@ -11,7 +11,7 @@ REPOSITORY = Path(__file__).parents[2]
 DOCS = REPOSITORY / "docs"
 
 #: Page of docs/ → the function that returns its text.
-MADE: Mapping[str, Callable[[], str]] = {
+GENERATED_PAGES: Mapping[str, Callable[[], str]] = {
     "reference/chart-values.md": chart_page.page,
     "reference/cli.md": cli_page.page,
     "reference/translation.md": translation_page.page,

@@ -1,4 +1,4 @@
-"""The links and anchors of a page in Markdown, as GitHub and the site have them. Pure."""
+"""Parses and rewrites the links and anchors of a Markdown page, by GitHub's rules. Pure."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ _LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]
 
 
 class Link(NamedTuple):
-    """A link, and where it is."""
+    """A link of a page, with its line number."""
 
     line: int
     target: str
 
     @property
     def path(self) -> str:
-        """The file; "" for the page itself."""
+        """Path of the linked file; "" for the page itself."""
         return self.target.partition("#")[0]
 
     @property
     def anchor(self) -> str:
-        """The place in it; "" for its begin."""
+        """Anchor in that file; "" for the whole file."""
         return self.target.partition("#")[2]
 
     @property
-    def elsewhere(self) -> bool:
-        """Whether it leads out of the repository."""
+    def is_external(self) -> bool:
+        """Whether the target is a URL."""
         return bool(re.match(r"[a-z][a-z0-9+.-]*:", self.target))
 
 
 def slug(heading: str, separator: str = "-") -> str:
-    """The anchor of a heading. The second parameter is for MkDocs, which calls it so."""
+    """The anchor of a heading. MkDocs passes ``separator``."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", _TAG.sub("", heading)).lower()
     return re.sub(r"[^\w\s-]", "", text).strip().replace(" ", separator)
 
 
-def anchors(page: str) -> list[str]:
-    """Of all headings, and those that are set by hand, in their order."""
+def heading_anchors(page: str) -> list[str]:
+    """The anchors of all headings, and explicit ones (``<a id>``), in order."""
     found = []
     for _, line in _prose(page):
         found += _ID.findall(line)
@@ -55,15 +55,16 @@ def anchors(page: str) -> list[str]:
 
 
 def links(page: str) -> Iterator[Link]:
-    """All links that are not part of code."""
+    """All links outside code."""
     for number, line in _prose(page):
         # The text of a link may be code, its address never is.
         for match in _TARGET.finditer(_without_links_in_code(line)):
             yield Link(number, match[1])
 
 
-def relinked(page: str, change: Callable[[str], str | None]) -> str:
-    """The page with the target of each link changed; None leaves its text alone."""
+def rewrite_links(page: str, change: Callable[[str], str | None]) -> str:
+    """The page with each target replaced by ``change(target)``; None replaces a link by its
+    text."""
 
     def changed(match: re.Match[str]) -> str:
         target = change(match["target"])
@@ -80,7 +81,7 @@ def _without_links_in_code(line: str) -> str:
 
 
 def _prose(page: str) -> Iterator[tuple[int, str]]:
-    """The lines that are not of a block of code, from 1 on."""
+    """The lines outside code blocks, numbered from 1."""
     fence = ""
     for number, line in enumerate(page.split("\n"), start=1):
         match = _FENCE.match(line)

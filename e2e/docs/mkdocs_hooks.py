@@ -1,8 +1,9 @@
-"""How MkDocs builds the site of docs/ (see `hooks` in mkdocs.yml).
+"""Hooks of MkDocs for the site of docs/ (`hooks` in mkdocs.yml).
 
-- Anchors are those that GitHub gives, so that a link holds in both.
-- Pages of the repository's root are in the site, by the names of `ROOT`.
-- A link to a file that is no page, such as code, is its text alone: the site stands by itself.
+- Anchors are GitHub's, so that links work in both.
+- The site includes pages of the repository's root, by the names of `ROOT`.
+- A link to a file that is not a page, such as code, becomes plain text, because the site does not
+  contain the file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from mkdocs.structure.pages import Page
 from e2e.docs import links
 from e2e.docs.generated_pages import REPOSITORY
 
-#: Page of the repository's root → its name in the site.
+#: Page of the repository's root → its path in the site.
 ROOT = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -27,27 +28,27 @@ ROOT = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Anchors as GitHub's."""
+    """Sets the function that computes anchors."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = links.slug
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of the root."""
+    """Adds the pages of the repository's root."""
     for name, page in ROOT.items():
         files.append(File.generated(config, page, abs_src_path=str(REPOSITORY / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as the site has them."""
+    """Rewrites the links of a page to paths of the site."""
     del config
     here = page.file.src_uri
     source = next((root for root, name in ROOT.items() if name == here), f"docs/{here}")
 
     def change(target: str) -> str | None:
         link = links.Link(0, target)
-        if link.elsewhere or not link.path:
+        if link.is_external or not link.path:
             return target
         there = posixpath.normpath(posixpath.join(posixpath.dirname(source), link.path))
         if there == "README.md":
@@ -58,4 +59,4 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         anchor = f"#{link.anchor}" if link.anchor else ""
         return posixpath.relpath(name, posixpath.dirname(here) or ".") + anchor
 
-    return links.relinked(markdown, change)
+    return links.rewrite_links(markdown, change)

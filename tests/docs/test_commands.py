@@ -14,12 +14,12 @@ import typer.main
 from bridge.cli.command_table import app
 from e2e.docs.generated_pages import DOCS, REPOSITORY
 
-#: Pages that are written from the code itself, and the history.
+#: Generated pages, and the history.
 EXCLUDED = {"CHANGELOG.md", "docs/reference/cli.md"}
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Document and command line: from blocks of code, and from code within a sentence."""
+    """Document and command line, from code blocks and inline code."""
     for path in sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")]):
         name = str(path.relative_to(REPOSITORY))
         if name in EXCLUDED:
@@ -46,7 +46,7 @@ def root() -> Any:
 
 
 @pytest.mark.parametrize(("document", "line"), sorted({*command_lines()}))
-def test_a_command_line_of_a_document_can_be_parsed(document: str, line: str) -> None:
+def test_command_line_in_a_document_is_valid(document: str, line: str) -> None:
     command, rest, context = root(), words(line), None
     while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
         context = command.context_class(command, info_name=command.name, parent=context)

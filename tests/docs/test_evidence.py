@@ -1,4 +1,4 @@
-"""docs/development/evidence.md: each claim of the pages has tests that show it, and these exist."""
+"""docs/development/evidence.md names existing tests for each claim of the user documentation."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def names_in(file: str) -> set[str]:
     return {it.name for it in tree.body if isinstance(it, functions)}
 
 
-def test_each_claim_has_evidence_and_each_evidence_a_claim() -> None:
+def test_claims_and_evidence_have_the_same_rows() -> None:
     claims = [row[0] for row in [*rows(COMPARISON), *rows(FAILURES)]]
 
     assert sorted(claims) == sorted(row[0] for row in rows(EVIDENCE))
 
 
 @pytest.mark.parametrize("row", rows(EVIDENCE), ids=lambda row: row[0])
-def test_the_tests_that_a_row_names_exist(row: list[str]) -> None:
+def test_tests_named_as_evidence_exist(row: list[str]) -> None:
     named = re.findall(r"`((?:e2e|tests)/[\w/]+\.py)::(test_\w+)`", row[1])
 
     assert len(named) == row[1].count("`") // 2 > 0
@@ -45,7 +45,7 @@ def test_the_tests_that_a_row_names_exist(row: list[str]) -> None:
         assert name in names_in(file), f"{file}::{name}"
 
 
-def test_each_other_tool_has_a_paragraph_on_when_to_choose_it() -> None:
+def test_each_other_project_has_a_paragraph() -> None:
     for tool in ("tensile-kube", "Liqo", "Admiralty", "virtual-kubelet"):
         assert f"**[{tool}](" in COMPARISON
 
@@ -57,7 +57,7 @@ def test_each_kind_of_failure_has_a_row() -> None:
     assert heads.count("**Lost credential of") == 2
 
 
-def test_guaranteed_times_are_those_that_the_end_to_end_tests_assert() -> None:
+def test_guaranteed_times_equal_the_asserted_ones() -> None:
     tree = ast.parse((REPOSITORY / "e2e" / "test_failure_modes.py").read_text("utf-8"))
     assigned = next(
         it

@@ -1,4 +1,4 @@
-"""Links of the documents: what they lead to is there."""
+"""Links, anchors, file names and module names in the documents exist."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ DOCUMENTS = sorted(
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
-def test_links_lead_somewhere(document: Path) -> None:
+def test_links_of_a_document_resolve(document: Path) -> None:
     wrong = []
     for link in links.links(document.read_text("utf-8")):
-        if link.elsewhere:
+        if link.is_external:
             continue
         there = (document.parent / link.path).resolve() if link.path else document
         if not there.is_relative_to(REPOSITORY) or not there.exists():
             wrong.append(f"{link.line}: {link.target}: no such file")
-        elif link.anchor and link.anchor not in links.anchors(there.read_text("utf-8")):
+        elif link.anchor and link.anchor not in links.heading_anchors(there.read_text("utf-8")):
             wrong.append(f"{link.line}: {link.target}: no such heading")
     assert not wrong
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
-def test_no_two_headings_have_one_anchor(document: Path) -> None:
-    found = links.anchors(document.read_text("utf-8"))
+def test_anchors_of_a_document_are_unique(document: Path) -> None:
+    found = links.heading_anchors(document.read_text("utf-8"))
     assert len(found) == len({*found}), [it for it in found if found.count(it) > 1]
 
 
@@ -53,15 +53,15 @@ def test_every_page_is_in_the_site() -> None:
     assert {*listed} <= there
 
 
-def test_what_is_a_link() -> None:
+def test_links_outside_code_are_parsed() -> None:
     page = "a [b](c.md#d) `[no](x.md)` ![p](q.png)\n```\n[no](y.md)\n```\n[`code`](e.py)\n"
     assert [(it.line, it.path, it.anchor) for it in links.links(page)] == [
         (1, "c.md", "d"),
         (1, "q.png", ""),
         (5, "e.py", ""),
     ]
-    assert links.Link(1, "https://example.com/#x").elsewhere
-    assert not links.Link(1, "#x").elsewhere
+    assert links.Link(1, "https://example.com/#x").is_external
+    assert not links.Link(1, "#x").is_external
 
 
 @pytest.mark.parametrize(
@@ -73,33 +73,33 @@ def test_what_is_a_link() -> None:
         ("A [link](x.md) & more", "a-link--more"),
     ],
 )
-def test_anchors_are_those_of_github(heading: str, anchor: str) -> None:
+def test_anchors_equal_githubs(heading: str, anchor: str) -> None:
     assert links.slug(heading) == anchor
-    assert links.anchors(f"# {heading}\n```\n# no heading\n```") == [anchor]
+    assert links.heading_anchors(f"# {heading}\n```\n# no heading\n```") == [anchor]
 
 
-def test_an_anchor_can_be_set_by_hand() -> None:
-    assert links.anchors('## <a id="x1"></a>X1: a thing') == ["x1", "x1-a-thing"]
+def test_explicit_anchors_are_found() -> None:
+    assert links.heading_anchors('## <a id="x1"></a>X1: a thing') == ["x1", "x1-a-thing"]
 
 
-def test_links_are_changed_or_taken_off() -> None:
+def test_links_are_rewritten_or_removed() -> None:
     page = "[a](b.md) [`c`](d.py)\n```\n[a](b.md)\n```"
-    changed = links.relinked(page, lambda it: "z/" + it if it.endswith(".md") else None)
+    changed = links.rewrite_links(page, lambda it: "z/" + it if it.endswith(".md") else None)
     assert changed == "[a](z/b.md) `c`\n```\n[a](b.md)\n```"
 
 
-def test_what_a_site_loads_from_elsewhere(tmp_path: Path) -> None:
+def test_external_resources_of_a_site_are_found(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no page"):
-        external_resources.loaded(tmp_path)
+        external_resources.external_addresses(tmp_path)
     (tmp_path / "a.html").write_text(
         "<link rel=canonical href=https://a.example><a href=https://b.example>b</a>"
         "<script src=own.js></script><script src=//c.example/x.js></script>"
     )
-    assert external_resources.loaded(tmp_path) == ["a.html: //c.example/x.js"]
+    assert external_resources.external_addresses(tmp_path) == ["a.html: //c.example/x.js"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
-def test_files_of_the_code_that_a_document_names_exist(document: Path) -> None:
+def test_source_files_named_in_a_document_exist(document: Path) -> None:
     if document.name == "CHANGELOG.md":
         return  # Its entries name the files of their time.
     text = document.read_text("utf-8")
@@ -109,3 +109,15 @@ def test_files_of_the_code_that_a_document_names_exist(document: Path) -> None:
     folders = ("bridge", "sync", "translators", "tests", "e2e")
     files = {path.name for it in folders for path in (REPOSITORY / it).rglob("*.py")}
     assert {*re.findall(r"`(\w+\.py)`", text)} - files == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
+def test_modules_and_test_files_named_in_a_document_exist(document: Path) -> None:
+    if document.name == "CHANGELOG.md":
+        return
+    text = document.read_text("utf-8")
+    modules = re.findall(r"python -m ((?:bridge|e2e|tests)(?:\.\w+)*)", text)
+    paths = [REPOSITORY.joinpath(*it.split(".")) for it in modules]
+    assert [it for it in paths if not it.with_suffix(".py").exists() and not it.is_dir()] == []
+    test_files = {path.stem for it in ("e2e", "tests") for path in (REPOSITORY / it).rglob("*.py")}
+    assert {*re.findall(r"^\| `(test_\w+)`", text, re.MULTILINE)} - test_files == set()

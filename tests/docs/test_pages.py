@@ -1,4 +1,4 @@
-"""The pages of docs/: those that are made from the code are as it would make them."""
+"""The generated pages of docs/ are current."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from e2e.docs import cli_page, generated_pages, translation_page
 from translators.pods import field_rules
 
 
-@pytest.mark.parametrize("name", generated_pages.MADE)
-def test_a_page_that_is_made_is_up_to_date(name: str) -> None:
+@pytest.mark.parametrize("name", generated_pages.GENERATED_PAGES)
+def test_generated_page_is_current(name: str) -> None:
     there = (generated_pages.DOCS / name).read_text("utf-8")
-    assert generated_pages.MADE[name]() == there, "run make docs-write"
+    assert generated_pages.GENERATED_PAGES[name]() == there, "run make docs-write"
 
 
 def test_every_rule_has_its_reason_on_the_page() -> None:
@@ -20,7 +20,7 @@ def test_every_rule_has_its_reason_on_the_page() -> None:
         assert rule.reason.replace("|", "\\|") in page
 
 
-def test_options_show_what_they_take_and_what_they_are_unless_given() -> None:
+def test_options_show_their_type_and_default() -> None:
     page = cli_page.page()
     assert "| `--kubeconfig` `PATH` | Kubeconfig of the remote cluster. | required |" in page
     assert "`--network` `auto\\|flat\\|relay\\|none`" in page

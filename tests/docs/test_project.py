@@ -21,12 +21,12 @@ DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")])
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda it: str(it.relative_to(REPOSITORY)))
-def test_targets_of_make_that_are_named_are_there(document: Path) -> None:
+def test_make_targets_named_in_a_document_exist(document: Path) -> None:
     named = re.findall(r"(?m)(?:`|^)make ([a-z][a-z0-9-]*)", document.read_text("utf-8"))
     assert {*named} <= TARGETS
 
 
-def test_the_workflow_runs_what_is_there() -> None:
+def test_workflow_runs_existing_files_and_targets() -> None:
     text = (REPOSITORY / ".github/workflows/ci.yml").read_text("utf-8")
     jobs = yaml.safe_load(text)["jobs"]
     commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
@@ -35,8 +35,8 @@ def test_the_workflow_runs_what_is_there() -> None:
     assert all((REPOSITORY / file).exists() for file in files)
     made = {command.split()[1] for command in commands if command.startswith("make ")}
     assert made - {".venv/.ready"} <= TARGETS
-    for asked in jobs["e2e"]["strategy"]["matrix"]["kubernetes"]:
-        versions = parse_versions(asked)
+    for versions_text in jobs["e2e"]["strategy"]["matrix"]["kubernetes"]:
+        versions = parse_versions(versions_text)
         assert {*versions} == {"home", "remote"}
         assert {f"{it.major}.{it.minor}" for it in versions.values()} <= {*KIND_NODES}
     pythons = [
@@ -46,7 +46,7 @@ def test_the_workflow_runs_what_is_there() -> None:
     assert all(it in (REPOSITORY / "pyproject.toml").read_text("utf-8") for it in pythons)
 
 
-def test_hooks_of_a_commit_fetch_nothing() -> None:
+def test_commit_hooks_need_no_network() -> None:
     text = (REPOSITORY / ".pre-commit-config.yaml").read_text("utf-8")
     (own,) = yaml.safe_load(text)["repos"]
     assert own["repo"] == "local"
