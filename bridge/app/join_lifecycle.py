@@ -32,7 +32,7 @@ from bridge.base.version import version
 from bridge.checks.required_at_join import JoinFacts, checked_clusters
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
-from bridge.election.remote_reachability import InformerReachability
+from bridge.election.remote_reachability import RemoteReachability
 from bridge.node import join_record_annotation, node_object
 from bridge.node.field_ownership import NodeMetadata
 from bridge.node.namespace_ownership_lease import NamespaceRecord
@@ -232,7 +232,7 @@ class _Wiring:
             self._node_controller(engine, kubelet),
             claim.home_fence,
             claim,
-            InformerReachability(self.remote, engine.informers),
+            RemoteReachability(self.remote, engine.informers),
             remove_stale_objects=remove_stale_slices,
         )
 
@@ -278,8 +278,10 @@ class _Wiring:
             node_object.ANNOTATION_KUBECONFIG: kubeconfig,
             node_object.ANNOTATION_CONTEXT: config.context,
             node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
-            join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_settings(
-                settings, self._policy()
+            join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_policy(
+                self._policy(),
+                metrics=settings.metrics,
+                certificate="files" if settings.certificate else settings.serving,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",

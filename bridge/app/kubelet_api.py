@@ -14,7 +14,7 @@ from bridge.app.readiness import Readiness
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
-from bridge.certificates.home_client_ca import ClientCaWatcher
+from bridge.certificates.home_client_ca import follow_client_ca
 from bridge.certificates.serving_certificate import CertificateSource, FileSource, SelfSignedSource
 from bridge.certificates.tls_key_pair import TlsKeyPair
 from bridge.checks.required_at_join import JoinFacts
@@ -113,7 +113,7 @@ class NodeKubelet:
         self._address, self._configured_port = facts.address, settings.port
         self._notify = notify
         self._source = source
-        self._client_ca = ClientCaWatcher(home, facts.client_ca)
+        self._home, self._client_ca = home, facts.client_ca
         self._election = election
         self._relay_metrics = relay_metrics
         directory = self._directory = EnginePodDirectory(engine)
@@ -177,7 +177,9 @@ class NodeKubelet:
         async with asyncio.TaskGroup() as group:
             renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
             group.create_task(renewing, name="serving-certificate")
-            following = self._client_ca.run(lambda ca: self._server.renew(client_ca=ca))
+            following = follow_client_ca(
+                self._home, self._client_ca, lambda ca: self._server.renew(client_ca=ca)
+            )
             group.create_task(following, name="client-ca")
 
     async def stop(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from sync.kube.api_errors import KubeError, NotFound
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, Resource
 from translators.objects import Object, namespace_of, uid_of
@@ -32,11 +32,11 @@ async def get_objects(
             for resource, name in unique
         )
     )
-    found = {}
-    for (resource, name), answer in zip(unique, answers, strict=True):
-        if answer is not _UNKNOWN:
-            found[resource.kind, name] = _without_data(answer)
-    return found
+    return {
+        (resource.kind, name): _without_data(answer)
+        for (resource, name), answer in zip(unique, answers, strict=True)
+        if answer is not _UNKNOWN
+    }
 
 
 def _without_data(obj: Object | None) -> Object | None:
@@ -59,9 +59,7 @@ async def get_object(
     """The object; None where it does not exist. Where it cannot be read, adds a note to ``unseen``
     and returns None, or `_UNKNOWN` with ``distinguish``."""
     try:
-        return await client.get(resource, name, namespace=namespace or None)
-    except NotFound:
-        return None
+        return await client.find(resource, name, namespace=namespace or None)
     except KubeError as error:
         unseen.append(_note(client, f"{resource.kind} {name}", error))
         return _UNKNOWN if distinguish else None

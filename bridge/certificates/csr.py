@@ -79,11 +79,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
-    """The request is not decided, or approved and not signed yet."""
-
-
-@dataclass(frozen=True, slots=True)
 class Issued:
     """The request is signed: the certificate and its chain (PEM)."""
 
@@ -95,9 +90,6 @@ class Rejected:
     """The request was denied, or the signer failed; it will not be signed."""
 
     reason: str
-
-
-Outcome = Pending | Issued | Rejected
 
 
 def generate_key() -> bytes:
@@ -125,16 +117,12 @@ def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
     )
     digest = hashlib.sha256(b"\0".join([public_key, names.public_bytes()])).hexdigest()
     name = f"{_PREFIX}{node_name[:_NODE_NAME_LENGTH]}-{digest[:_DIGEST_LENGTH]}"
-    return {
-        "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
-        "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
-        "metadata": {"name": name},
-        "spec": {
-            "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
-            "signerName": SIGNER,
-            "usages": list(USAGES),
-        },
+    spec = {
+        "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
+        "signerName": SIGNER,
+        "usages": list(USAGES),
     }
+    return CERTIFICATE_SIGNING_REQUESTS.manifest({"name": name}, spec=spec)
 
 
 def is_csr_of_node(request: Object, node_name: str) -> bool:
@@ -150,8 +138,9 @@ async def list_csrs_of_node(home: KubeClient, node_name: str) -> list[Object]:
     return [it for it in found.items if is_csr_of_node(it, node_name)]
 
 
-def csr_outcome(request: Object) -> Outcome:
-    """The outcome in the request's status."""
+def csr_outcome(request: Object) -> Issued | Rejected | None:
+    """The outcome in the request's status; None while it is not decided, or approved and not signed
+    yet."""
     status = request.get("status") or {}
     conditions = {str(it.get("type")): it for it in status.get("conditions") or []}
     for kind, text in (("Denied", "was denied"), ("Failed", "cannot be signed")):
@@ -160,7 +149,7 @@ def csr_outcome(request: Object) -> Outcome:
             return Rejected(f"{text}: " + (", ".join(filter(None, causes)) or "no reason is given"))
     encoded = status.get("certificate")
     if "Approved" not in conditions or not encoded:
-        return Pending()
+        return None
     try:
         return Issued(base64.b64decode(encoded, validate=True))
     except (binascii.Error, ValueError):
@@ -274,30 +263,27 @@ class CsrSource:
         informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
         changed = asyncio.Event()
         informer.on_change(lambda *_: changed.set())
-        hint = asyncio.get_running_loop().call_later(HINT_AFTER, self._report_hint, name)
+        hint = (
+            f"home: waiting for the approval of certificate signing request {name}: "
+            f"kubectl certificate approve {name}"
+        )
+        timer = asyncio.get_running_loop().call_later(HINT_AFTER, self._notify, hint)
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(informer.run(), name=f"request {name}")
                 await informer.synced.wait()
-                while True:
-                    changed.clear()
-                    request = informer.store.get(Key("", name))
-                    outcome = csr_outcome(request) if request is not None else None
-                    if not isinstance(outcome, Pending):
+                outcome = None
+                while (request := informer.store.get(Key("", name))) is not None:
+                    if (outcome := csr_outcome(request)) is not None:
                         break
+                    changed.clear()
                     await changed.wait()
                 watching.cancel()
         finally:
-            hint.cancel()
-        if outcome is None:
+            timer.cancel()
+        if request is None or outcome is None:
             raise _NotIssuedError(f"certificate signing request {name} was deleted")
         return outcome
-
-    def _report_hint(self, name: str) -> None:
-        self._notify(
-            f"home: waiting for the approval of certificate signing request {name}: "
-            f"kubectl certificate approve {name}"
-        )
 
     def _defect(self, pair: TlsKeyPair) -> str:
         """Why the certificate is unusable, or ""."""

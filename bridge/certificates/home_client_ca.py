@@ -26,29 +26,23 @@ def client_ca_bundle(config_map: Object | None) -> str:
     return str(((config_map or {}).get("data") or {}).get("client-ca-file") or "")
 
 
-class ClientCaWatcher:
-    """Follows the bundle. ``known`` is the bundle that the server uses already."""
+async def follow_client_ca(home: KubeClient, known: str, use: Callable[[str], None]) -> None:
+    """Passes every bundle that differs from the last, at first ``known``, to ``use``, which may
+    raise CertificateError. Runs until cancelled."""
+    informer = Informer(home, CONFIG_MAPS, namespace=NAMESPACE, fields=f"metadata.name={NAME}")
 
-    def __init__(self, home: KubeClient, known: str) -> None:
-        self._known = known
-        self._informer = Informer(
-            home, CONFIG_MAPS, namespace=NAMESPACE, fields=f"metadata.name={NAME}"
-        )
-
-    async def run(self, use: Callable[[str], None]) -> None:
-        """Passes every new bundle to ``use``, which may raise CertificateError. Runs until
-        cancelled."""
-        self._informer.on_change(lambda _, config_map: self._changed(config_map, use))
-        await self._informer.run()
-
-    def _changed(self, config_map: Object | None, use: Callable[[str], None]) -> None:
+    def changed(_: Object | None, config_map: Object | None) -> None:
+        nonlocal known
         bundle = client_ca_bundle(config_map)
-        if not bundle.strip() or bundle == self._known:
+        if not bundle.strip() or bundle == known:
             return
-        self._known = bundle
+        known = bundle
         try:
             use(bundle)
         except CertificateError as error:
             log.warning("home: the previous client CA stays in use: %s", error)
         else:
             log.info("home: the client CA has changed; new connections are verified with it")
+
+    informer.on_change(changed)
+    await informer.run()

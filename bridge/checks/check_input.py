@@ -19,7 +19,7 @@ from bridge.clusters.connection import cluster_uid
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.pod_network_probe import SelectedNetwork, select_network
-from bridge.election import leave_lock
+from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.client import KubeClient
@@ -150,9 +150,10 @@ class CheckContext:
         )
 
     async def serving_bridge(self) -> str | None:
-        """The bridge that serves the node, see `leave_lock.find_serving_bridge`."""
+        """The bridge that serves the node, see `find_serving_bridge`."""
         return await self._read_once(
-            "serving bridge", lambda: leave_lock.find_serving_bridge(self.home_client, self.name)
+            "serving bridge",
+            lambda: find_serving_bridge(self.home_client, self.name),
         )
 
     async def kubelet_api_error(self) -> ApiError | None:

@@ -15,7 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.drain.eviction import evict_pods
 from bridge.drain.pod_filters import DrainOptions, DrainPlan, plan_drain
-from bridge.election import leave_lock
+from bridge.election import serving_bridge_lookup
 from bridge.status import status_client
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
@@ -74,7 +74,7 @@ async def drain(
     """Cordons the node and evicts the pods that ``options`` allow. Raises PreflightError if no
     bridge serves the node, pods block the drain or time is up, and KubeError."""
     node = await status_client.get_node(home, name)
-    if not await leave_lock.find_serving_bridge(home, name):
+    if not await serving_bridge_lookup.find_serving_bridge(home, name):
         raise PreflightError(
             f"home: no bridge serves node {name}, so its pods in the remote would not be "
             "terminated; start the bridge, or run `bridge leave --drain`, which terminates them"

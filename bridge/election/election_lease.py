@@ -89,6 +89,10 @@ class ElectionRecord:
     records: Mapping[str, str] = field(default_factory=dict)
     """All other annotations of the bridge (`bridge.election.handover_annotations`)."""
 
+    def is_same_version(self, other: ElectionRecord) -> bool:
+        """Whether the Lease was not written between the two reads."""
+        return (self.uid, self.version) == (other.uid, other.version)
+
 
 def parse_lease(lease: Object) -> ElectionRecord:
     """Reads the Lease; malformed fields are empty."""
@@ -145,14 +149,10 @@ def observe(
     if record.holder in ("", candidate):
         return Observation(record, now)
     known = previous.record if previous is not None else None
-    if previous is not None and known is not None and _is_same_version(known, record):
+    if previous is not None and known is not None and known.is_same_version(record):
         return previous
     alive = known is not None and known.holder == record.holder
     return Observation(record, now + max(record.duration_seconds, LEASE_SECONDS), alive)
-
-
-def _is_same_version(one: ElectionRecord, other: ElectionRecord) -> bool:
-    return (one.uid, one.version) == (other.uid, other.version)
 
 
 def holder_patch(
@@ -195,15 +195,7 @@ def holder_patch(
 
 def release_patch(before: ElectionRecord) -> Object:
     """The patch that clears the holder."""
-    gone: Object = {ANNOTATION_HOLDER: None}
-    for there, name in (
-        (before.leaving, ANNOTATION_LEAVING),
-        (before.remote_lost, ANNOTATION_REMOTE_LOST),
-        (before.requested_by, ANNOTATION_REQUESTED_BY),
-    ):
-        if there:
-            gone[name] = None
-    return _patch(before, {"annotations": gone}, {"holderIdentity": None})
+    return _patch(before, {"annotations": dict.fromkeys(_ELECTION)}, {"holderIdentity": None})
 
 
 def request_patch(before: ElectionRecord, candidate: Candidate) -> Object:
@@ -221,13 +213,6 @@ def leave_patch(before: ElectionRecord, candidate: Candidate) -> Object:
 
 def _patch(before: ElectionRecord | None, meta: Object, spec: Object) -> Object:
     if before is not None:
-        return {
-            "metadata": {**meta, "uid": before.uid, "resourceVersion": before.version},
-            "spec": spec,
-        }
-    return {
-        "apiVersion": LEASES.api_version,
-        "kind": LEASES.kind,
-        "metadata": meta,
-        "spec": spec,
-    }
+        meta = {**meta, "uid": before.uid, "resourceVersion": before.version}
+        return {"metadata": meta, "spec": spec}
+    return LEASES.manifest(meta, spec=spec)

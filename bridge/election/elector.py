@@ -78,7 +78,8 @@ class LeaderElector:
         clock: Callable[[], float] = clock,
     ) -> None:
         self._home = home
-        self._node = node
+        self.node = node
+        """The name of the virtual node."""
         self._name = election_lease.election_lease_name(node)
         self._candidate = candidate
         self._notify = notify
@@ -114,22 +115,15 @@ class LeaderElector:
         that needs no timer of its own."""
 
     @property
-    def node(self) -> str:
-        """The name of the virtual node."""
-        return self._node
-
-    @property
     def standby_reason(self) -> str:
         """Why this bridge does not serve the node, in one sentence; "" where it does."""
         if self.is_leader:
             return ""
         record = self._observation.record if self._observation is not None else None
-        by = (
-            f"; it is served by {record.holder_name}"
-            if record is not None and record.holder
-            else ""
-        )
-        return f"this bridge stands by for node {self._node}{by}"
+        reason = f"this bridge stands by for node {self.node}"
+        if record is None or not record.holder:
+            return reason
+        return f"{reason}; it is served by {record.holder_name}"
 
     # -- acquire ---------------------------------------------------------------------------
 
@@ -207,33 +201,28 @@ class LeaderElector:
             return False
         return True
 
-    async def _request_from_holder(self, way: RemoteReachability) -> None:
+    async def _request_from_holder(self, reachability: RemoteReachability) -> None:
         """Requests the Lease where its holder does not reach the remote and this bridge does."""
-        record, now = (
-            self._observation.record if self._observation is not None else None,
-            self._clock(),
-        )
-        if (
-            record is None
-            or not record.remote_lost
-            or record.requested_by
-            or now < self._next_lease_request_at
-        ):
+        record = self._observation.record if self._observation is not None else None
+        now = self._clock()
+        if record is None or not record.remote_lost or record.requested_by:
+            return
+        if now < self._next_lease_request_at:
             return
         self._next_lease_request_at = now + REQUEST_LEASE_SECONDS
-        if not await way.is_reachable():
+        if not await reachability.is_reachable():
             return
         try:
-            await self._patch(election_lease.request_patch(record, self._candidate))
+            patch = election_lease.request_patch(record, self._candidate)
+            await self._request("PATCH", self._name, patch)
         except KubeError as error:
             # The Lease may have changed; the next observation decides.
             log.info("the election Lease cannot be requested: %s", error)
             self._next_lease_request_at = now
             return
         self._notify(
-            f"home: node {self._node}: {record.holder_name} does not reach the remote, and "
-            "this bridge "
-            "does; it asks for the lease"
+            f"home: node {self.node}: {record.holder_name} does not reach the remote, and "
+            "this bridge does; it asks for the lease"
         )
 
     def _observe(self, record: ElectionRecord | None, *, served: bool = True) -> None:
@@ -243,7 +232,7 @@ class LeaderElector:
         )
         if record is None and before is None and seen.free_at > now:
             self._notify(
-                f"home: node {self._node} is there without a lease; waiting for "
+                f"home: node {self.node} is there without a lease; waiting for "
                 f"{seen.free_at - now:.0f} s, in case that a bridge which serves it makes one"
             )
         if record is not None:
@@ -256,20 +245,18 @@ class LeaderElector:
             self._node_left = self._node_left_error(record)
         elif seen.holder_is_live and self._announced_leader != record.holder:
             self._announced_leader = self._announced_wait = record.holder
-            self._notify(f"home: node {self._node} is served by {record.holder_name}; standing by")
+            self._notify(f"home: node {self.node} is served by {record.holder_name}; standing by")
         elif self._announced_wait != record.holder:
             self._announced_wait = record.holder
             self._notify(
-                f"home: node {self._node}: waiting for the lease of {record.holder_name}, "
-                "which ends in "
-                f"{max(seen.free_at - now, 0):.0f} s unless it is renewed"
+                f"home: node {self.node}: waiting for the lease of {record.holder_name}, "
+                f"which ends in {max(seen.free_at - now, 0):.0f} s unless it is renewed"
             )
 
     def _node_left_error(self, record: ElectionRecord) -> NodeLeft:
         return NodeLeft(
-            f"home: node {self._node} has left: it is removed by `bridge leave` on "
-            f"{record.holder_name}; "
-            "this bridge ends, and another join makes the node again"
+            f"home: node {self.node} has left: it is removed by `bridge leave` on "
+            f"{record.holder_name}; this bridge ends, and another join makes the node again"
         )
 
     # -- renew -----------------------------------------------------------------------------
@@ -313,15 +300,11 @@ class LeaderElector:
     def _yield_to_requester(self) -> None:
         """Raises LeadershipLost where a candidate that reaches the remote requested the Lease, and
         this bridge does not reach it."""
-        mine = self._held
-        if (
-            mine is not None
-            and mine.remote_lost
-            and mine.requested_by not in ("", self._candidate.identity)
-        ):
+        mine, nobody = self._held, ("", self._candidate.identity)
+        if mine is not None and mine.remote_lost and mine.requested_by not in nobody:
             raise LeadershipLost(
                 f"home: this bridge does not reach the remote, and another does: it gives node "
-                f"{self._node} to that one"
+                f"{self.node} to that one"
             )
 
     async def _renew(self, fence: Fence, *, lost: bool) -> bool:
@@ -343,7 +326,7 @@ class LeaderElector:
                 return None  # Deleted: we create it again, since others still treat it as held.
             self._observation = Observation(None, self._clock() + election_lease.LEASE_SECONDS)
             raise LeadershipLost(
-                f"home: the lease of node {self._node} was deleted; nothing more is written"
+                f"home: the lease of node {self.node} was deleted; nothing more is written"
             )
         if record.leaving:
             raise self._node_left_error(record)
@@ -354,9 +337,8 @@ class LeaderElector:
         self._observation, self._announced_wait = None, record.holder
         self._observe(record)
         raise LeadershipLost(
-            f"home: the lease of node {self._node} is held by "
-            f"{record.holder_name or 'no bridge'} now; "
-            "nothing more is written"
+            f"home: the lease of node {self.node} is held by "
+            f"{record.holder_name or 'no bridge'} now; nothing more is written"
         )
 
     async def release(self) -> None:
@@ -377,7 +359,8 @@ class LeaderElector:
 
     async def _clear_holder(self, record: ElectionRecord | None) -> None:
         if record is not None and record.holder == self._candidate.identity:
-            await self._patch(election_lease.release_patch(record))
+            patch = election_lease.release_patch(record)
+            await self._request("PATCH", self._name, patch)
 
     # -- requests --------------------------------------------------------------------------
 
@@ -395,23 +378,19 @@ class LeaderElector:
         body = election_lease.holder_patch(before, self._candidate, remote_lost=lost, records=notes)
         if before is None:
             body["metadata"]["name"] = self._name
-            made = await self._request("POST", "", body=body)
+            made = await self._request("POST", "", body)
         else:
-            made = await self._patch(body)
+            made = await self._request("PATCH", self._name, body)
         self._renewed_at = began
         mine = self._held = election_lease.parse_lease(made)
         self.records.confirm(mine.records)
 
-    async def _patch(self, body: Object) -> Object:
-        return await self._request("PATCH", self._name, body=body)
-
-    async def _request(self, method: str, name: str, *, body: Object | None = None) -> Object:
+    async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         """One request for the Lease, with a timeout that follows how long the last one took."""
         began = self._clock()
         try:
-            return await request_lease(
-                self._home, method, name, seconds=self._request_seconds, body=body
-            )
+            seconds = self._request_seconds
+            return await request_lease(self._home, method, name, seconds=seconds, body=body)
         finally:
             took = self._clock() - began
             self._request_seconds = min(max(2 * took, REQUEST_SECONDS), MAX_REQUEST_SECONDS)

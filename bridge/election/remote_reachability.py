@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Protocol
 
 from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError
@@ -26,25 +25,15 @@ LOST_SECONDS = 10.0
 ANSWER_SECONDS = 2.0
 
 
-class RemoteReachability(Protocol):
-    """Whether a bridge reaches its remote."""
-
-    def is_lost(self) -> bool:
-        """Whether a watch of the remote has failed for `LOST_SECONDS`."""
-
-    async def is_reachable(self) -> bool:
-        """Whether the remote responds now."""
-
-
-class InformerReachability:
-    """Reachability by the informers of the remote, and a test request."""
+class RemoteReachability:
+    """Whether this bridge reaches its remote, by the informers and a test request."""
 
     def __init__(self, remote: KubeClient, informers: Iterable[Informer]) -> None:
         self._remote = remote
         self._informers = [it for it in informers if it.client.side == "remote"]
 
     def is_lost(self) -> bool:
-        """See `RemoteReachability`."""
+        """Whether a watch of the remote has failed for `LOST_SECONDS`."""
         now = asyncio.get_running_loop().time()
         return any(
             it.failing_since is not None and now - it.failing_since > LOST_SECONDS
@@ -52,7 +41,7 @@ class InformerReachability:
         )
 
     async def is_reachable(self) -> bool:
-        """See `RemoteReachability`. Raises no KubeError."""
+        """Whether the remote responds now. Raises no KubeError."""
         try:
             await self._remote.request("GET", "/version", timeout=ANSWER_SECONDS)
         except KubeError as error:

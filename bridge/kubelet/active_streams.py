@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.open_file_budget import MAX_STREAMS, ExceededLimit, NamespaceLimit
@@ -17,23 +17,14 @@ from bridge.net.splice import Direction
 _RETRY_AFTER = "5"
 
 
-def current_task_canceller() -> Callable[[], object]:
-    """Ends a stream that has no end of its own (yet): cancels the calling task."""
-    task = asyncio.current_task()
-    if task is None:
-        raise RuntimeError("a stream is opened outside of a task")
-    return task.cancel
-
-
+@dataclass(eq=False, slots=True)
 class Stream:
-    """One open stream. ``end`` starts its end and returns at once; ``count_bytes`` counts bytes,
-    *in* from the caller and *out* to the caller."""
+    """One open stream."""
 
-    def __init__(
-        self, end: Callable[[], object], count_bytes: Callable[[Direction, int], None]
-    ) -> None:
-        self.end = end
-        self.count_bytes = count_bytes
+    end: Callable[[], object]
+    """Starts the stream's end and returns at once."""
+    count_bytes: Callable[[Direction, int], None]
+    """Counts bytes: *in* from the caller, *out* to the caller."""
 
 
 class ActiveStreams:
@@ -53,9 +44,17 @@ class ActiveStreams:
         self._open: set[Stream] = set()
 
     @contextmanager
-    def track(self, kind: str, namespace: str, end: Callable[[], object]) -> Iterator[Stream]:
-        """Counts one stream of a namespace of home while it lasts. Raises HttpError (429) when
-        the limit, of all namespaces or of this one, is reached."""
+    def track(self, kind: str, namespace: str) -> Iterator[Stream]:
+        """Counts one stream of a namespace of home while it lasts. Its ``end`` cancels the calling
+        task, until the caller sets another. Raises HttpError (429) when the limit, of all
+        namespaces or of this one, is reached."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a stream is opened outside of a task")
+
+        def count_bytes(direction: Direction, count: int) -> None:
+            self.bytes[kind, direction] += count
+
         if limit := self.namespace_limit.exceeded(namespace):
             self.rejected[limit] += 1
             raise HttpError(
@@ -65,7 +64,7 @@ class ActiveStreams:
                 headers={"Retry-After": _RETRY_AFTER},
             )
         self.namespace_limit.acquire(namespace)
-        stream = Stream(end, functools.partial(self._count_bytes, kind))
+        stream = Stream(task.cancel, count_bytes)
         self._open.add(stream)
         self.counts[kind] += 1
         try:
@@ -82,9 +81,6 @@ class ActiveStreams:
             f"namespace {namespace} has {self.namespace_limit.used_by(namespace)} streams open, "
             f"which is its share: a namespace leaves as many of the {self.limit} free as it has"
         )
-
-    def _count_bytes(self, kind: str, direction: Direction, count: int) -> None:
-        self.bytes[kind, direction] += count
 
     def end_all(self) -> None:
         """Starts the end of every open stream."""

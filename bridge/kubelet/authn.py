@@ -8,8 +8,8 @@ k8s.io/apiserver/pkg/authentication/request (x509, bearertoken, websocket) and g
 - A TokenReview that fails is answered with 500. (A kubelet answers 401; but the token may be valid,
   and clients discard a token after a 401.)
 - Results of TokenReviews are cached for `TOKEN_LIFETIME` by a hash of the token, at most
-  `single_flight.SIZE` of them. Equal reviews share one request, and at most `MAX_REVIEWS` of a kind
-  are in flight; they take precedence over the requests of a burst of pods.
+  `single_flight_cache.SIZE` of them. Equal reviews share one request, and at most `MAX_REVIEWS` of
+  a kind are in flight; they take precedence over the requests of a burst of pods.
 - No token appears in a log, an error or a repr, and none is stored.
 """
 
@@ -221,7 +221,11 @@ class Authenticator:
     async def authenticate(self, request: web.BaseRequest) -> User:
         """The caller. Raises HttpError: 401, or 500 where home does not answer."""
         has_invalid_credential = False
-        for method in (self._by_certificate, self._by_bearer_token, self._by_websocket_token):
+        for method in (
+            _by_certificate,
+            partial(self._by_token, bearer_token),
+            partial(self._by_token, websocket_token),
+        ):
             try:
                 user = await method(request)
             except InvalidCredentialError:
@@ -238,19 +242,10 @@ class Authenticator:
             headers={"WWW-Authenticate": "Bearer"},
         )
 
-    async def _by_certificate(self, request: web.BaseRequest) -> User | None:
-        tls = request.get_extra_info("ssl_object")
-        certificate = tls.getpeercert() if tls is not None else None
-        if not certificate:
-            return None
-        return certificate_user(certificate, tls.getpeercert(binary_form=True), now=time.time())
-
-    async def _by_bearer_token(self, request: web.BaseRequest) -> User | None:
-        token = bearer_token(request.headers)
-        return await self.token_user(token) if token is not None else None
-
-    async def _by_websocket_token(self, request: web.BaseRequest) -> User | None:
-        token = websocket_token(request.headers)
+    async def _by_token(
+        self, find_token: Callable[[Headers], str | None], request: web.BaseRequest
+    ) -> User | None:
+        token = find_token(request.headers)
         return await self.token_user(token) if token is not None else None
 
     async def token_user(self, token: str) -> User:
@@ -265,3 +260,11 @@ class Authenticator:
         return _TokenResult(
             reviewed_user(await self._reviews.create(TOKEN_REVIEWS, {"token": token}))
         )
+
+
+async def _by_certificate(request: web.BaseRequest) -> User | None:
+    tls = request.get_extra_info("ssl_object")
+    certificate = tls.getpeercert() if tls is not None else None
+    if not certificate:
+        return None
+    return certificate_user(certificate, tls.getpeercert(binary_form=True), now=time.time())

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 
 from bridge.kubelet.authn import ReviewClient, User
@@ -70,36 +69,18 @@ def required_verb(method: str, segments: tuple[str, ...]) -> str | None:
     return "create" if verb and connects else verb
 
 
-@dataclass(frozen=True, slots=True)
-class _Access:
-    """The question of a SubjectAccessReview."""
-
-    user: User
-    verb: str
-    subresource: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    allowed: bool
-
-
 class Authorizer:
     """Authorizes users for one node. Call `close` at the end."""
 
     def __init__(
-        self,
-        reviews: ReviewClient,
-        node_name: str,
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, reviews: ReviewClient, node_name: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._reviews = reviews
         self._node = node_name
-        self.decisions: SingleFlightCache[_Access, _Decision] = SingleFlightCache(
-            lambda decision: ALLOWED_LIFETIME if decision.allowed else DENIED_LIFETIME, clock=clock
+        self.decisions: SingleFlightCache[tuple[User, str, str], bool] = SingleFlightCache(
+            lambda allowed: ALLOWED_LIFETIME if allowed else DENIED_LIFETIME, clock=clock
         )
-        """Decisions of SubjectAccessReviews by their question."""
+        """Decisions of SubjectAccessReviews, by user, verb and subresource."""
 
     async def close(self) -> None:
         """Cancels reviews in flight."""
@@ -111,9 +92,8 @@ class Authorizer:
         Raises HttpError: 403, or 500 where home does not answer.
         """
         for subresource in subresources:
-            access = _Access(user, verb, subresource)
-            decision = await self.decisions.get(access, partial(self._review, access))
-            if decision.allowed:
+            review = partial(self._review, user, verb, subresource)
+            if await self.decisions.get((user, verb, subresource), review):
                 return
         needed = " or ".join(f"nodes/{subresource}" for subresource in subresources)
         raise HttpError(
@@ -122,19 +102,19 @@ class Authorizer:
             "cluster; a ClusterRole there can allow it",
         )
 
-    async def _review(self, access: _Access) -> _Decision:
+    async def _review(self, user: User, verb: str, subresource: str) -> bool:
         spec = {
-            "user": access.user.name,
-            "groups": list(access.user.groups),
-            "uid": access.user.uid,
-            "extra": {key: list(values) for key, values in access.user.extra},
+            "user": user.name,
+            "groups": list(user.groups),
+            "uid": user.uid,
+            "extra": {key: list(values) for key, values in user.extra},
             "resourceAttributes": {
-                "verb": access.verb,
+                "verb": verb,
                 "version": "v1",
                 "resource": "nodes",
-                "subresource": access.subresource,
+                "subresource": subresource,
                 "name": self._node,
             },
         }
         status = await self._reviews.create(SUBJECT_ACCESS_REVIEWS, spec)
-        return _Decision(status.get("allowed") is True and status.get("denied") is not True)
+        return status.get("allowed") is True and status.get("denied") is not True

@@ -6,14 +6,17 @@ and, if possible, the next step. No message contains a credential.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from aiohttp import web
 
 from sync.kube.api_errors import ApiError, KubeError, Unauthorized, Unreachable
 
-log = logging.getLogger(__name__)
+#: The message for a remote that answers 401.
+CREDENTIAL_REJECTED = (
+    "the remote cluster does not accept the bridge's credential; "
+    "renew the credential in the bridge's kubeconfig"
+)
 
 
 class HttpError(Exception):
@@ -36,25 +39,15 @@ def http_error_from(error: KubeError) -> HttpError:
     code; an unreachable remote is 503.
     """
     if isinstance(error, Unauthorized):
-        return HttpError(502, credential_rejected_message())
+        return HttpError(502, CREDENTIAL_REJECTED)
     if isinstance(error, ApiError):
-        headers = {}
-        if error.retry_after is not None:
-            headers["Retry-After"] = str(int(error.retry_after))
-        return HttpError(
-            error.code if 400 <= error.code <= 599 else 502, error.message, headers=headers
-        )
+        code = error.code if 400 <= error.code <= 599 else 502
+        seconds = error.retry_after
+        headers = {"Retry-After": str(int(seconds))} if seconds is not None else {}
+        return HttpError(code, error.message, headers=headers)
     if isinstance(error, Unreachable):
         return HttpError(503, f"the {error.side} cluster does not answer: {error.message}")
     return HttpError(502, f"the request to the {error.side} cluster failed: {error.message}")
-
-
-def credential_rejected_message() -> str:
-    """The message for a remote that answers 401."""
-    return (
-        "the remote cluster does not accept the bridge's credential; "
-        "renew the credential in the bridge's kubeconfig"
-    )
 
 
 #: Headers of all output of the remote or a container, whatever content type the remote declares:

@@ -15,21 +15,20 @@ from typing import cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from bridge.kubelet.active_streams import ActiveStreams, Stream, current_task_canceller
+from bridge.kubelet.active_streams import Stream
 from bridge.kubelet.authn import TOKEN_PROTOCOL
 from bridge.kubelet.error_responses import (
+    CREDENTIAL_REJECTED,
     PLAIN_TEXT_HEADERS,
     HttpError,
-    credential_rejected_message,
     http_error_from,
 )
-from bridge.kubelet.pod_lookup import PodDirectory, RemotePod, requested_pod
+from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
 from bridge.kubelet.routing import RoutedRequest
 from bridge.net.splice import Tunnel
 from sync.kube import http1
 from sync.kube.api_errors import KubeError
-from sync.kube.client import KubeClient
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.resources import PODS
 
@@ -44,52 +43,36 @@ _SPDY_TUNNEL = "spdy/3.1+"
 _ERROR_HEADERS = ("retry-after", "x-accepted-stream-protocol-versions")
 
 
-class StreamHandler:
-    """Handles ``/exec``, ``/attach`` and ``/portForward``."""
+async def exec_or_attach(access: PodAccess, kind: str, routed: RoutedRequest) -> web.StreamResponse:
+    """Runs a command in a container, or attaches to it. Raises HttpError before the upgrade."""
+    query = exec_query(parse_query(routed.query), container=routed.parameters["container"])
+    return await _upgrade_and_tunnel(access, kind, routed, query)
 
-    def __init__(self, remote: KubeClient, directory: PodDirectory, active: ActiveStreams) -> None:
-        self._remote = remote
-        self._directory = directory
-        self._active = active
 
-    async def exec(self, routed: RoutedRequest) -> web.StreamResponse:
-        """Runs a command in a container. Raises HttpError before the upgrade."""
-        return await self._container_stream(routed, "exec")
+async def port_forward(access: PodAccess, routed: RoutedRequest) -> web.StreamResponse:
+    """Forwards connections to ports of a pod. Raises HttpError before the upgrade."""
+    channels = _uses_websocket_channels(routed.request)
+    query = port_forward_query(parse_query(routed.query), websocket=channels)
+    return await _upgrade_and_tunnel(access, "portforward", routed, query)
 
-    async def attach(self, routed: RoutedRequest) -> web.StreamResponse:
-        """Attaches to a running container. Raises HttpError before the upgrade."""
-        return await self._container_stream(routed, "attach")
 
-    async def port_forward(self, routed: RoutedRequest) -> web.StreamResponse:
-        """Forwards connections to ports of a pod. Raises HttpError before the upgrade."""
-        query = port_forward_query(
-            parse_query(routed.query), websocket=_uses_websocket_channels(routed.request)
-        )
-        pod = requested_pod(self._directory, routed.parameters)
-        return await self._upgrade_and_tunnel(routed, pod, "portforward", query)
-
-    async def _container_stream(self, routed: RoutedRequest, kind: str) -> web.StreamResponse:
-        query = exec_query(parse_query(routed.query), container=routed.parameters["container"])
-        pod = requested_pod(self._directory, routed.parameters)
-        return await self._upgrade_and_tunnel(routed, pod, kind, query)
-
-    async def _upgrade_and_tunnel(
-        self, routed: RoutedRequest, pod: RemotePod, kind: str, query: Pairs
-    ) -> web.StreamResponse:
-        request, namespace = routed.request, routed.parameters["namespace"]
-        headers = upgrade_headers(request)
-        path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
-        with self._active.track(kind, namespace, current_task_canceller()) as stream:
-            try:
-                access = self._remote.config
-                upgraded = await open_upgrade(access, request.method, path, query, headers)
-            except KubeError as error:
-                raise http_error_from(error) from error
-            if upgraded.status == 401:
-                raise HttpError(502, credential_rejected_message())
-            if upgraded.status != 101:
-                return _error_response(upgraded)
-            return await _tunnel(request, upgraded, stream)
+async def _upgrade_and_tunnel(
+    access: PodAccess, kind: str, routed: RoutedRequest, query: Pairs
+) -> web.StreamResponse:
+    pod = access.requested_pod(routed.parameters)
+    request, config = routed.request, access.remote.config
+    headers = upgrade_headers(request)
+    path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
+    with access.streams.track(kind, routed.parameters["namespace"]) as stream:
+        try:
+            upgraded = await open_upgrade(config, request.method, path, query, headers)
+        except KubeError as error:
+            raise http_error_from(error) from error
+        if upgraded.status == 401:
+            raise HttpError(502, CREDENTIAL_REJECTED)
+        if upgraded.status != 101:
+            return _error_response(upgraded)
+        return await _tunnel(request, upgraded, stream)
 
 
 async def _tunnel(

@@ -1,4 +1,4 @@
-"""The pods that the kubelet API knows: the protocol that its caller implements, and the lookup."""
+"""Finds the remote pod that a request of the kubelet API is about."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.error_responses import HttpError
+from sync.kube.client import KubeClient
 from sync.kube.resources import Object
 from translators.objects import name_of, namespace_of, uid_of
 from translators.ownership_labels import Origin
@@ -52,24 +54,32 @@ class PodDirectory(Protocol):
         """The remote pods of this node that the remote's scheduler has bound."""
 
 
-def requested_pod(directory: PodDirectory, parameters: Mapping[str, str]) -> RemotePod:
-    """The remote pod of the home pod that a path names.
+@dataclass(frozen=True, slots=True)
+class PodAccess:
+    """What the handlers of requests for a pod share."""
 
-    Raises HttpError: 404 where the pod is not on this node or not in the remote, or lacks the
-    container; 400 where the home pod's status has the reason why it is not in the remote.
-    """
-    namespace, name = parameters["namespace"], parameters["pod"]
-    pod = directory.find_remote_pod(namespace, name, parameters.get("uid"))
-    if pod is None:
-        raise _missing_pod_error(directory, namespace, name, parameters.get("uid"))
-    container = parameters.get("container")
-    if container is not None and container not in pod.containers:
-        raise HttpError(
-            404,
-            f"container {container} is not valid for pod {name}; it has "
-            + (", ".join(sorted(pod.containers)) or "none"),
-        )
-    return pod
+    remote: KubeClient
+    directory: PodDirectory
+    streams: ActiveStreams
+
+    def requested_pod(self, parameters: Mapping[str, str]) -> RemotePod:
+        """The remote pod of the home pod that a path names.
+
+        Raises HttpError: 404 where the pod is not on this node or not in the remote, or lacks the
+        container; 400 where the home pod's status has the reason why it is not in the remote.
+        """
+        namespace, name = parameters["namespace"], parameters["pod"]
+        pod = self.directory.find_remote_pod(namespace, name, parameters.get("uid"))
+        if pod is None:
+            raise _missing_pod_error(self.directory, namespace, name, parameters.get("uid"))
+        container = parameters.get("container")
+        if container is not None and container not in pod.containers:
+            raise HttpError(
+                404,
+                f"container {container} is not valid for pod {name}; it has "
+                + (", ".join(sorted(pod.containers)) or "none"),
+            )
+        return pod
 
 
 def _missing_pod_error(

@@ -8,7 +8,6 @@ well-formed but invalid one.
 from __future__ import annotations
 
 import re
-from itertools import chain
 
 from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import percent_decode
@@ -97,18 +96,16 @@ def _time(pairs: Pairs, key: str) -> str | None:
     value = _first(pairs, key)
     if not value:
         return None
-    if not _is_rfc3339(value):
+    try:
+        parse_time(value)
+    except ValueError:
+        valid = False
+    else:
+        # The standard library accepts more than RFC 3339, which is all that API servers accept.
+        valid = _RFC3339.fullmatch(value) is not None
+    if not valid:
         raise HttpError(400, f"{key} is not a time such as 2026-01-31T12:00:00Z: {value[:64]!r}")
     return value
-
-
-def _is_rfc3339(text: str) -> bool:
-    try:
-        parse_time(text)
-    except ValueError:
-        return False
-    # The standard library accepts more than RFC 3339, which is all that API servers accept.
-    return _RFC3339.fullmatch(text) is not None
 
 
 # -- exec, attach, port-forward ------------------------------------------------------------------
@@ -124,12 +121,11 @@ def exec_query(pairs: Pairs, *, container: str) -> Pairs:
     """
     tty = _first(pairs, "tty") == "1"
     streams = [ours for theirs, ours in _STREAMS if _first(pairs, theirs) == "1"]
-    if tty and "stderr" in streams:
-        streams.remove("stderr")
-    if not streams:
+    flags = [(name, "true") for name in streams if not (tty and name == "stderr")]
+    if not flags:
         raise HttpError(400, "no stream is requested; set input=1, output=1 or error=1")
+    flags += [("tty", "true")] if tty else []
     commands = [("command", value) for name, value in pairs if name == "command"]
-    flags = [(name, "true") for name in chain(streams, ["tty"] if tty else [])]
     return [("container", container), *flags, *commands]
 
 

@@ -17,6 +17,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 
@@ -27,12 +28,12 @@ from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.authn import Authenticator, ReviewClient
 from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
 from bridge.kubelet.error_responses import HttpError, text_response
-from bridge.kubelet.exec_attach_portforward import StreamHandler
-from bridge.kubelet.logs import LogHandler
+from bridge.kubelet.exec_attach_portforward import exec_or_attach, port_forward
+from bridge.kubelet.logs import serve_log
 from bridge.kubelet.node_endpoints import NodeEndpoints
-from bridge.kubelet.pod_lookup import PodDirectory
+from bridge.kubelet.pod_lookup import PodAccess, PodDirectory
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
-from bridge.kubelet.run_in_container import RunHandler
+from bridge.kubelet.run_in_container import run_in_container
 from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import MAX_STREAMS
@@ -49,7 +50,13 @@ MAX_HEADERS = 48
 #: Seconds for cancelled tasks to clean up.
 CLEANUP = 1.0
 
-log = logging.getLogger(__name__)
+#: aiohttp's server log, without parse errors: they quote requests, which may hold a token.
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(
+    lambda record: (
+        not isinstance(record.exc_info and record.exc_info[1], http_exceptions.HttpProcessingError)
+    )
+)
 
 
 class ListenError(BridgeError):
@@ -93,11 +100,10 @@ class KubeletServer:
         self._connections = ServerConnections()
         self._standby = standby
         self._active = ActiveStreams(max_streams)
-        logs = LogHandler(remote, directory, self._active)
-        streams = StreamHandler(remote, directory, self._active)
-        run = RunHandler(remote, directory, self._active)
-        node = NodeEndpoints(directory, anonymous=anonymous)
-        table = _routes(logs, streams, run, node)
+        table = _routes(
+            PodAccess(remote, directory, self._active),
+            NodeEndpoints(directory, anonymous=anonymous),
+        )
         self._router = Router([*table, *healthz.routes(ready or {}, problem), *routes])
         self._http: web.Server | None = None
         self._listener: asyncio.Server | None = None
@@ -145,7 +151,7 @@ class KubeletServer:
             self._serve,
             handler_cancellation=True,
             access_log=None,
-            logger=_http_log(),
+            logger=_http_log,
             keepalive_timeout=2 * WAITING_TIMEOUT,  # `ServerConnections` decides
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
@@ -204,10 +210,7 @@ class KubeletServer:
                 return text_response(error.status, error.message, error.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.version not in (
-            HttpVersion10,
-            HttpVersion11,
-        ):  # aiohttp parses other versions too
+        if request.version not in (HttpVersion10, HttpVersion11):  # aiohttp parses others too
             raise HttpError(400, "only HTTP/1.1 is supported", headers={"Connection": "close"})
         user = await self._authenticator.authenticate(request)
         segments, query = split_target(request.raw_path)
@@ -223,22 +226,21 @@ class KubeletServer:
             return await route.handler(RoutedRequest(request, parameters, query))
 
 
-def _routes(
-    logs: LogHandler, streams: StreamHandler, run: RunHandler, node: NodeEndpoints
-) -> list[Route]:
-    get = frozenset({"GET"})
-    post = frozenset({"POST"})
+def _routes(access: PodAccess, node: NodeEndpoints) -> list[Route]:
+    get, post = frozenset({"GET"}), frozenset({"POST"})
     both = get | post
+    exec_, attach = (partial(exec_or_attach, access, kind) for kind in ("exec", "attach"))
+    forward, run = partial(port_forward, access), partial(run_in_container, access)
     return [
-        Route("/containerLogs/{namespace}/{pod}/{container}", get, logs.serve),
-        Route("/exec/{namespace}/{pod}/{container}", both, streams.exec),
-        Route("/exec/{namespace}/{pod}/{uid}/{container}", both, streams.exec),
-        Route("/attach/{namespace}/{pod}/{container}", both, streams.attach),
-        Route("/attach/{namespace}/{pod}/{uid}/{container}", both, streams.attach),
-        Route("/portForward/{namespace}/{pod}", both, streams.port_forward),
-        Route("/portForward/{namespace}/{pod}/{uid}", both, streams.port_forward),
-        Route("/run/{namespace}/{pod}/{container}", post, run.serve),
-        Route("/run/{namespace}/{pod}/{uid}/{container}", post, run.serve),
+        Route("/containerLogs/{namespace}/{pod}/{container}", get, partial(serve_log, access)),
+        Route("/exec/{namespace}/{pod}/{container}", both, exec_),
+        Route("/exec/{namespace}/{pod}/{uid}/{container}", both, exec_),
+        Route("/attach/{namespace}/{pod}/{container}", both, attach),
+        Route("/attach/{namespace}/{pod}/{uid}/{container}", both, attach),
+        Route("/portForward/{namespace}/{pod}", both, forward),
+        Route("/portForward/{namespace}/{pod}/{uid}", both, forward),
+        Route("/run/{namespace}/{pod}/{container}", post, run),
+        Route("/run/{namespace}/{pod}/{uid}/{container}", post, run),
         Route("/pods", get, node.pods),
         Route("/runningpods", get, node.running_pods),
         Route("/configz", get, node.config, is_node_independent=True),
@@ -258,16 +260,3 @@ def kubelet_api_socket(host: str, port: int) -> socket.socket:
         raise ListenError(
             f"the kubelet API cannot listen on {host} port {port}: {cause}; {hint}"
         ) from error
-
-
-def _http_log() -> logging.Logger:
-    """aiohttp's server log without parse errors, which quote requests that may hold a token."""
-    logger = logging.getLogger(f"{__name__}.http")
-    if not logger.filters:
-        logger.addFilter(_is_no_parse_error)
-    return logger
-
-
-def _is_no_parse_error(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, http_exceptions.HttpProcessingError)

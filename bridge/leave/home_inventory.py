@@ -13,7 +13,7 @@ from bridge.base.command_error import PreflightError
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.clusters.connection import cluster_uid
-from bridge.election import leave_lock
+from bridge.election import serving_bridge_lookup
 from bridge.install import installation_lookup
 from bridge.leave.leave_summary import HomeState, LeaveSettings
 from bridge.node import join_record_annotation, node_object
@@ -106,7 +106,7 @@ async def _check_not_served(home: KubeClient, settings: LeaveSettings, lease: Ob
 
 async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None) -> str:
     """The evidence that a bridge serves the node, as text; "" if none does."""
-    holder = await leave_lock.find_serving_bridge(home, name)
+    holder = await serving_bridge_lookup.find_serving_bridge(home, name)
     if holder is not None:
         return f"{holder} renews its lease" if holder else ""
     # Without an election lease, only the Node's Lease shows a bridge.

@@ -157,16 +157,10 @@ class Tunnel:
         timeout = self._half_open_timeout
         if self._answered_timeout is not None and self._last_sender is not end:
             timeout = self._answered_timeout()
-        self._idle_timeout = (
-            timeout if self._idle_timeout is None else min(self._idle_timeout, timeout)
-        )
+        self._idle_timeout = min(self._idle_timeout or timeout, timeout)
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         self._idle_timer = self._loop.call_later(self._idle_timeout, self._check_idle)
-
-    def lost(self) -> None:
-        """Closes the tunnel, because one connection is lost."""
-        self.close()
 
     def _check_idle(self) -> None:
         left = self._last_activity + (self._idle_timeout or 0.0) - self._loop.time()
@@ -229,7 +223,7 @@ class TunnelEnd(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # any cause
         self._lost = True
-        self._tunnel.lost()
+        self._tunnel.close()
 
     def pause_writing(self) -> None:
         self._full = True

@@ -61,39 +61,35 @@ def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
 
 def unreachable_condition(error: KubeError) -> NodeCondition:
     """The Ready condition while the remote cannot be watched."""
-    if isinstance(error, Unauthorized):
-        return NodeCondition(
-            False,
-            "RemoteCredentialRefused",
-            f"the remote cluster rejects the credential (401: {error.message}): it has expired or "
-            "was revoked; put a new one into the kubeconfig, which the bridge reloads",
-        )
-    if isinstance(error, Forbidden):
-        return NodeCondition(
-            False,
-            "RemoteForbidden",
-            "the remote cluster accepts the credential, but denies a permission that the bridge "
-            f"needs (403: {error.message}); grant it again",
-        )
-    if isinstance(error, ClientConfigError):
-        return NodeCondition(
-            False,
-            "RemoteKubeconfigUnusable",
-            f"the remote's kubeconfig cannot be used: {error.message}",
-        )
-    if isinstance(error, ApiServerCertificateError):
-        return NodeCondition(
-            False,
-            "RemoteNotTrusted",
-            "the kubeconfig does not trust the certificate of the remote's API server: "
-            f"{error.message}",
-        )
-    return NodeCondition(
-        False,
-        "RemoteUnreachable",
-        f"the remote cluster cannot be reached: {error.message}; running pods are unaffected, "
-        "and changes to pods wait",
-    )
+    match error:
+        case Unauthorized():
+            reason = "RemoteCredentialRefused"
+            message = (
+                f"the remote cluster rejects the credential (401: {error.message}): it has expired "
+                "or was revoked; put a new one into the kubeconfig, which the bridge reloads"
+            )
+        case Forbidden():
+            reason = "RemoteForbidden"
+            message = (
+                "the remote cluster accepts the credential, but denies a permission that the "
+                f"bridge needs (403: {error.message}); grant it again"
+            )
+        case ClientConfigError():
+            reason = "RemoteKubeconfigUnusable"
+            message = f"the remote's kubeconfig cannot be used: {error.message}"
+        case ApiServerCertificateError():
+            reason = "RemoteNotTrusted"
+            message = (
+                "the kubeconfig does not trust the certificate of the remote's API server: "
+                f"{error.message}"
+            )
+        case _:
+            reason = "RemoteUnreachable"
+            message = (
+                f"the remote cluster cannot be reached: {error.message}; running pods are "
+                "unaffected, and changes to pods wait"
+            )
+    return NodeCondition(False, reason, message)
 
 
 def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:

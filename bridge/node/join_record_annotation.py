@@ -8,7 +8,7 @@ write it: a value that no join writes counts as absent.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from bridge.base.join_settings import (
     DEFAULT_TEMPLATE,
@@ -24,15 +24,8 @@ from translators.ownership_labels import DOMAIN
 from translators.translation_options import DaemonSets, HostPort, Network, Policy, ServiceAccounts
 from translators.virtual_node_identity import Identity
 
-T = TypeVar("T")
 #: Where the serving certificate comes from.
 CertificateSource: TypeAlias = Literal["self-signed", "csr", "files"]
-
-_CERTIFICATES: tuple[CertificateSource, ...] = get_args(CertificateSource)
-_DAEMONSETS: tuple[DaemonSets, ...] = get_args(DaemonSets)
-_METRICS: tuple[MetricsChoice, ...] = get_args(MetricsChoice)
-_NETWORKS: tuple[Network, ...] = get_args(Network)
-_SERVICE_ACCOUNTS: tuple[ServiceAccounts, ...] = get_args(ServiceAccounts)
 
 #: The options as JSON, except those that the Node has elsewhere (its name and address, home's
 #: name).
@@ -48,12 +41,6 @@ def encode_policy(
     """The annotation's text."""
     content = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
-
-
-def encode_settings(settings: JoinSettings, policy: Policy) -> str:
-    """The annotation's text for these settings and the policy that follows from them."""
-    certificate: CertificateSource = "files" if settings.certificate else settings.serving
-    return encode_policy(policy, metrics=settings.metrics, certificate=certificate)
 
 
 def policy_options(policy: Policy) -> Object:
@@ -89,8 +76,8 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         _address(node),
         network=network_mode(node) or "flat",
         relay_cidr=relay_cidr(node),
-        daemonsets=_one_of(_DAEMONSETS, record.get("daemonsets")) or "skip",
-        service_accounts=_one_of(_SERVICE_ACCOUNTS, record.get("serviceAccounts")) or "home",
+        daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
+        service_accounts=_one_of(ServiceAccounts, record.get("serviceAccounts")) or "home",
         home_api=_host_port(record.get("homeApiAddress")),
         node_selector=_labels(record.get("nodeSelector")),
         unschedulable_timeout=_seconds(record.get("unschedulableTimeout")),
@@ -118,7 +105,7 @@ def read_settings(
         daemonsets=policy.daemonsets,
         serving="csr" if certificate_source(node) == "csr" else "self-signed",
         service_accounts=policy.service_accounts,
-        metrics=_one_of(_METRICS, record.get("metrics")) or "auto",
+        metrics=_one_of(MetricsChoice, record.get("metrics")) or "auto",
         home_api=policy.home_api,
         node_selector=policy.node_selector,
         unschedulable_timeout=policy.unschedulable_timeout,
@@ -127,12 +114,16 @@ def read_settings(
 
 def certificate_source(node: Object) -> CertificateSource | None:
     """Where the serving certificate comes from; None where the Node does not record it."""
-    return _one_of(_CERTIFICATES, _record(node).get("servingCertificate"))
+    source: CertificateSource | None = _one_of(
+        CertificateSource, _record(node).get("servingCertificate")
+    )
+    return source
 
 
 def network_mode(node: Object) -> Network | None:
     """The network mode; None where the Node does not record it."""
-    return _one_of(_NETWORKS, _record(node).get("network"))
+    network: Network | None = _one_of(Network, _record(node).get("network"))
+    return network
 
 
 def relay_cidr(node: Object | None) -> str:
@@ -150,9 +141,9 @@ def _record(node: Object) -> Object:
     return found if isinstance(found, dict) else {}
 
 
-def _one_of(choices: tuple[T, ...], found: Any) -> T | None:
-    """The value, where it is one of the choices."""
-    return next((it for it in choices if it == found), None)
+def _one_of(literal: Any, found: Any) -> Any:
+    """The value, where it is one of the Literal's, else None."""
+    return found if found in get_args(literal) else None
 
 
 def _text(found: Any) -> str:

@@ -36,10 +36,9 @@ class NamespaceRecord:
 
     async def read(self) -> OwnershipEntries:
         """This node's and the other nodes' namespaces. Raises KubeError."""
-        lease = await _get(self._home)
-        entries = _entries(lease)
+        entries = _entries(await self._home.find(LEASES, NAME, namespace=LEASE_NAMESPACE))
         own = entries.pop(self._key, None)
-        others = frozenset(it for several in entries.values() for it in several)
+        others = frozenset().union(*entries.values())
         return OwnershipEntries(own, others, fresh=self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
@@ -49,14 +48,10 @@ class NamespaceRecord:
         try:
             await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
         except NotFound:
-            await self._make(meta)
+            await self._create(meta)
 
-    async def _make(self, meta: Object) -> None:
-        lease: Object = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": {**meta, "name": NAME, "namespace": LEASE_NAMESPACE},
-        }
+    async def _create(self, meta: Object) -> None:
+        lease = LEASES.manifest({**meta, "name": NAME, "namespace": LEASE_NAMESPACE})
         try:
             await self._home.create(LEASES, lease, namespace=LEASE_NAMESPACE)
         except AlreadyExists:  # By another node's bridge.
@@ -65,13 +60,14 @@ class NamespaceRecord:
 
 async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
     """The namespaces that the virtual node recorded. Raises KubeError."""
-    return _entries(await _get(home)).get(_key(node), frozenset())
+    lease = await home.find(LEASES, NAME, namespace=LEASE_NAMESPACE)
+    return _entries(lease).get(_key(node), frozenset())
 
 
 async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
     """Removes a virtual node's namespaces except ``staying``, and the Lease with its last entry.
     Raises KubeError."""
-    lease = await _get(home)
+    lease = await home.find(LEASES, NAME, namespace=LEASE_NAMESPACE)
     entries = _entries(lease)
     if lease is None or _key(node) not in entries:
         return
@@ -84,13 +80,6 @@ async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -
         await home.delete(
             LEASES, NAME, namespace=LEASE_NAMESPACE, uid=uid_of(lease), resource_version=version
         )
-
-
-async def _get(home: KubeClient) -> Object | None:
-    try:
-        return await home.get(LEASES, NAME, namespace=LEASE_NAMESPACE)
-    except NotFound:
-        return None
 
 
 def _entries(lease: Object | None) -> dict[str, frozenset[str]]:

@@ -33,7 +33,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity
 from sync.capacity.unschedulable_pods import UnschedulablePods
-from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotFound, NotLeaderError
+from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotLeaderError
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import urgent
 from sync.kube.resources import NODES
@@ -84,6 +84,7 @@ class NodeController:
     ) -> None:
         self._home = home
         self._facts = facts
+        self.name = facts.name
         self._capacity = capacity
         self._remote_nodes = remote_nodes
         self._watched = watched
@@ -100,32 +101,26 @@ class NodeController:
         self._lease = NodeLease(
             home, facts.name, node=self.current_node, annotation=lease_annotation
         )
-        self.node.on_change(self._node_changed)
+        self.node.on_change(self._changed)
         self.node.on_state(self._home_state_changed)
         remote_nodes.on_change(self._remote_node_changed)
-        capacity.on_change(self._capacity_changed)
+        capacity.on_change(self._changed)
         for informer in watched:
-            informer.on_state(self._state_changed)
+            # `_ready_condition` schedules the check at the end of OUTAGE_SECONDS.
+            informer.on_state(self._changed)
         if unschedulable_pods is not None:
-            unschedulable_pods.on_change(lambda: self._queue.add_after(_NODE, SETTLE))
-
-    @property
-    def name(self) -> str:
-        """The Node's name."""
-        return self._facts.name
+            unschedulable_pods.on_change(self._changed)
 
     def current_node(self) -> Object | None:
         """The Node as last seen."""
-        return self.node.store.get(Key("", self._facts.name))
+        return self.node.store.get(Key("", self.name))
 
     async def is_name_free(self) -> bool:
         """Whether no Node has the name. Raises NodeTaken and KubeError."""
-        try:
-            node = await self._home.get(NODES, self._facts.name)
-        except NotFound:
-            return True
-        require_same_remote(node, self._facts)
-        return False
+        node = await self._home.find(NODES, self.name)
+        if node is not None:
+            require_same_remote(node, self._facts)
+        return node is None
 
     def retry_now(self) -> None:
         """Retries failed writes now, because their cause may be gone."""
@@ -144,16 +139,13 @@ class NodeController:
         forget = self._remote_nodes.client.on_unauthorized(self._remote_nodes.rewatch)
         try:
             with urgent():
-                await self._run()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.node.run(), name="watch-home-node")
+                    group.create_task(self._lease.run(), name="node-lease")
+                    group.create_task(self._keep_node(), name="node-status")
         finally:
             forget()
             self._queue.close()
-
-    async def _run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self.node.run(), name="watch-home-node")
-            group.create_task(self._lease.run(), name="node-lease")
-            group.create_task(self._keep_node(), name="node-status")
 
     async def release(self) -> None:
         """Releases the Lease."""
@@ -162,19 +154,12 @@ class NodeController:
 
     # -- what changed ----------------------------------------------------------------------
 
-    def _node_changed(self, _: Object | None, __: Object | None) -> None:
+    def _changed(self, *_: object) -> None:
         self._queue.add_after(_NODE, SETTLE)
 
     def _remote_node_changed(self, old: Object | None, new: Object | None) -> None:
         if node_object.relevant_fields(old) != node_object.relevant_fields(new):
-            self._queue.add_after(_NODE, SETTLE)
-
-    def _capacity_changed(self) -> None:
-        self._queue.add_after(_NODE, SETTLE)
-
-    def _state_changed(self, _: Informer) -> None:
-        # `_ready_condition` schedules the check at the end of OUTAGE_SECONDS.
-        self._queue.add_after(_NODE, SETTLE)
+            self._changed()
 
     def _home_state_changed(self, informer: Informer) -> None:
         if informer.error is None:
@@ -211,7 +196,7 @@ class NodeController:
             node = await self._create_or_get()
             changes.info(
                 "node %s: re-created after its deletion",
-                self._facts.name,
+                self.name,
                 extra=object_fields("Node", node, cluster="home"),
             )
         if uid_of(node) == self._node_uid:
@@ -242,14 +227,12 @@ class NodeController:
         """
         nodes = list(self._remote_nodes.store)
         offered, ready = self._capacity_to_publish(), self._ready_condition(nodes)
-        body = node_object.build_node(
-            self._facts.name, self._desired_metadata(nodes, offered.largest)
-        )
+        body = node_object.build_node(self.name, self._desired_metadata(nodes, offered.largest))
         body["status"] = self._desired_status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
         except AlreadyExists:
-            node = await self._home.get(NODES, self._facts.name)
+            node = await self._home.get(NODES, self.name)
             require_same_remote(node, self._facts)
         else:
             self._log_condition(ready, offered)
@@ -290,11 +273,8 @@ class NodeController:
 
     def _desired_metadata(self, nodes: list[Object], largest: str) -> NodeMetadata:
         """The labels, annotations and taints that the Node should have."""
-        crowded, recheck = (
-            self._unschedulable_pods.waiting()
-            if self._unschedulable_pods is not None
-            else (False, None)
-        )
+        pods = self._unschedulable_pods
+        crowded, recheck = pods.waiting() if pods is not None else (False, None)
         if recheck is not None:
             self._queue.add_after(_NODE, recheck)
         return node_object.desired_metadata(self._facts, nodes, largest=largest, crowded=crowded)
@@ -310,7 +290,7 @@ class NodeController:
             return
         written = await self._home.patch(
             NODES,
-            self._facts.name,
+            self.name,
             {"metadata": {"uid": uid_of(node)}, "status": patch},
             subresource="status",
             kind="strategic",
@@ -322,7 +302,7 @@ class NodeController:
             # A kubelet's reasons (pkg/kubelet/events).
             reason = "NodeReady" if after else "NodeNotReady"
             self._events.normal(
-                written, reason, f"Node {self._facts.name} is {_describe_condition(ready)}"
+                written, reason, f"Node {self.name} is {_describe_condition(ready)}"
             )
 
     async def _write_metadata(self, node: Object, wanted: NodeMetadata) -> Object:
@@ -335,12 +315,12 @@ class NodeController:
             # The UID is a precondition: another Node may have the name by now.
             patch["metadata"]["uid"] = uid_of(node)
             try:
-                node = await self._home.patch(NODES, self._facts.name, patch)
+                node = await self._home.patch(NODES, self.name, patch)
                 self.node.observe_write(node)
             except Conflict:
                 if attempt == ATTEMPTS:
                     raise
-                node = await self._home.get(NODES, self._facts.name)
+                node = await self._home.get(NODES, self.name)
                 require_same_remote(node, self._facts)
         return node
 
@@ -349,9 +329,9 @@ class NodeController:
         level = logging.INFO if ready != self._logged_condition else logging.DEBUG
         self._logged_condition = ready
         what = node_object.describe_capacity(offered.capacity)
-        name = self._facts.name
-        fields = name_fields("Node", name, uid=self._node_uid, cluster="home")
-        changes.log(level, "node %s: %s; %s", name, _describe_condition(ready), what, extra=fields)
+        fields = name_fields("Node", self.name, uid=self._node_uid, cluster="home")
+        text = _describe_condition(ready)
+        changes.log(level, "node %s: %s; %s", self.name, text, what, extra=fields)
 
     def _ready_condition(self, nodes: list[Object]) -> NodeCondition:
         now = asyncio.get_running_loop().time()

@@ -165,12 +165,7 @@ class NodeLease:
         if node is not None:
             owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": uid_of(node)}
             meta["ownerReferences"] = [owner]
-        body: Object = {
-            "apiVersion": LEASES.api_version,
-            "kind": LEASES.kind,
-            "metadata": meta,
-            "spec": spec,
-        }
+        body = LEASES.manifest(meta, spec=spec)
         try:
             lease = await self._home.create(LEASES, body, namespace=LEASE_NAMESPACE)
         except AlreadyExists:

@@ -11,9 +11,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.node import conditions as health
 from bridge.node import field_ownership, remote_node_labels
-from bridge.node.conditions import NodeCondition
+from bridge.node.conditions import (
+    PRESSURES,
+    NodeCondition,
+    pressure_condition,
+    relevant_conditions,
+)
 from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
 from sync.capacity.aggregator import RemoteCapacity
@@ -125,7 +129,7 @@ def relevant_fields(node: Object | None) -> object:
     if node is None:
         return None
     info = (node.get("status") or {}).get("nodeInfo")
-    return remote_node_labels.shareable_labels(node), health.relevant_conditions(node), info
+    return remote_node_labels.shareable_labels(node), relevant_conditions(node), info
 
 
 def desired_status(
@@ -145,7 +149,7 @@ def desired_status(
     ours: Object = current.get("status") or {}
     # The node controller treats a condition without a status as unknown.
     desired = {"Ready": ready, "NetworkUnavailable": _NETWORK}
-    desired |= {kind: health.pressure_condition(kind, nodes) for kind in health.PRESSURES}
+    desired |= {kind: pressure_condition(kind, nodes) for kind in PRESSURES}
     had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
     if offered.exhausted is not None or had:
         desired[CONDITION_QUOTA] = _quota(offered.exhausted or ())

@@ -34,7 +34,7 @@ from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
 from bridge.remote_claim import claim_record
-from bridge.remote_claim.claim_record import Claim, HomeRecord
+from bridge.remote_claim.claim_record import Claim, HomeRecord, parse_record
 from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import urgent
@@ -125,10 +125,8 @@ class RemoteClaim:
 
     async def acquire(self) -> None:
         """Takes the claim, and opens the fence. Raises ClaimRejected."""
-        known = claim_record.parse_record(
-            self._election.records.all.get(claim_record.ANNOTATION_RECORD)
-        )
-        self._record = known
+        records = self._election.records.all
+        self._record = known = parse_record(records.get(claim_record.ANNOTATION_RECORD))
         with urgent():
             await self._retry_until(lambda: self._try_acquire(known))
             if self._displaced_holder:
@@ -268,7 +266,7 @@ class RemoteClaim:
 
     def _check_home_record(self, notes: Mapping[str, str]) -> None:
         """Raises ClaimRejected where home's record is older than the claim."""
-        record = claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
+        record = parse_record(notes.get(claim_record.ANNOTATION_RECORD))
         if self._held is not None and record.sequence < self._held.sequence:
             raise self._rejection(self._held, "the record of this home went back while it was held")
 

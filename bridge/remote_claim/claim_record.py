@@ -48,8 +48,7 @@ _MAX_SHOWN = 200
 
 def claim_lease_name(identity: Identity) -> str:
     """The name of the claim's Lease in the remote."""
-    name = f"{_PREFIX}{identity.home_id}.{identity.node}"
-    return truncated_name(name)
+    return truncated_name(f"{_PREFIX}{identity.home_id}.{identity.node}")
 
 
 def new_claim_id() -> str:
@@ -176,21 +175,16 @@ def claim_patch(
         annotations[ANNOTATION_HOLDER] = candidate.display_name
     meta: Object = {"annotations": annotations}
     if before is not None:
-        return {"metadata": {**meta, **precondition(before)}, "spec": spec}
+        return {"metadata": {**meta, **_precondition(before)}, "spec": spec}
     meta |= {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
-    return {
-        "apiVersion": LEASES.api_version,
-        "kind": LEASES.kind,
-        "metadata": meta,
-        "spec": spec,
-    }
+    return LEASES.manifest(meta, spec=spec)
 
 
 def release_patch(before: Claim) -> Object:
     """The patch that clears the holder. The id stays, and with it every objection."""
-    return {"metadata": precondition(before), "spec": {"holderIdentity": None}}
+    return {"metadata": _precondition(before), "spec": {"holderIdentity": None}}
 
 
-def precondition(claim: Claim) -> Object:
+def _precondition(claim: Claim) -> Object:
     """Metadata that limits a patch to this state of the claim."""
     return {"uid": claim.uid, "resourceVersion": claim.version}

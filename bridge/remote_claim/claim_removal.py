@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
-from bridge.election import election_lease
+from bridge.election.serving_bridge_lookup import read_election
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
 from sync.kube.resources import LEASES
-from translators.objects import Object, metadata, name_of, uid_of
+from translators.objects import metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_HOME, LABEL_NODE
 from translators.virtual_node_identity import Identity
 
@@ -29,18 +29,17 @@ async def inspect_claim(
     Without the election's Lease home has no record: then only a claim with a holder is not this
     home's. Raises KubeError.
     """
-    found = await _get(remote, claim_record.claim_lease_name(identity))
+    name = claim_record.claim_lease_name(identity)
+    found = await remote.find(LEASES, name, namespace=LEASE_NAMESPACE)
     if found is None:
         return None, ""
     claim = claim_record.parse_claim(found)
-    lease = await _get(home, election_lease.election_lease_name(identity.node))
-    notes = election_lease.parse_lease(lease).records if lease is not None else {}
-    objection = claim_record.objection(
-        claim, claim_record.parse_record(notes.get(claim_record.ANNOTATION_RECORD))
-    )
-    if lease is None and not claim.holder:
+    election = await read_election(home, identity.node)
+    if election is None and not claim.holder:
         return claim, ""
-    return claim, objection
+    records = election.records if election is not None else {}
+    record = claim_record.parse_record(records.get(claim_record.ANNOTATION_RECORD))
+    return claim, claim_record.objection(claim, record)
 
 
 async def require_own_claim(
@@ -53,8 +52,7 @@ async def require_own_claim(
         raise PreflightError(
             f"remote: the claim on node {identity.node} (Lease {LEASE_NAMESPACE}/"
             f"{claim_record.claim_lease_name(identity)}) is not this home's: {objection}; nothing "
-            "was removed. "
-            f"{claim_record.rejection_advice(claim, identity)}. Then leave again"
+            f"was removed. {claim_record.rejection_advice(claim, identity)}. Then leave again"
         )
     return claim
 
@@ -80,13 +78,6 @@ async def remove_claims_of_home(
     for lease in found:
         if claim_record.ANNOTATION_CLAIM in (metadata(lease).get("annotations") or {}):
             await _delete(remote, name_of(lease), uid_of(lease), notify)
-
-
-async def _get(client: KubeClient, name: str) -> Object | None:
-    try:
-        return await client.get(LEASES, name, namespace=LEASE_NAMESPACE)
-    except NotFound:
-        return None
 
 
 async def _delete(remote: KubeClient, name: str, uid: str, notify: Notify) -> None:

@@ -37,6 +37,15 @@ class KubeClient(StreamTransport):
         """Gets an object. Raises NotFound and the other errors of `sync.kube.api_errors`."""
         return await self.request("GET", resource.path(name, namespace=namespace))
 
+    async def find(
+        self, resource: Resource, name: str, *, namespace: str | None = None
+    ) -> Object | None:
+        """As `get`; None where the object does not exist."""
+        try:
+            return await self.get(resource, name, namespace=namespace)
+        except NotFound:
+            return None
+
     async def list_page(
         self,
         resource: Resource,

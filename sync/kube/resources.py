@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from translators.objects import Object as Object  # noqa: PLC0414  # re-exported
@@ -22,6 +23,15 @@ class Resource:
     def api_version(self) -> str:
         """The ``apiVersion`` of objects: ``v1`` or ``discovery.k8s.io/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    def manifest(self, metadata: Object, **fields: Any) -> Object:
+        """A new object with its ``apiVersion`` and ``kind``."""
+        return {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+            "metadata": metadata,
+            **fields,
+        }
 
     def path(
         self,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from bridge.certificates.home_client_ca import NAME, NAMESPACE, ClientCaWatcher
+from bridge.certificates.home_client_ca import NAME, NAMESPACE, follow_client_ca
 from bridge.certificates.tls_key_pair import CertificateError
 from sync.kube.resources import CONFIG_MAPS
 from tests.bridge.kubelet.fake_api_servers import wait_until
@@ -31,8 +31,8 @@ async def test_new_bundle_is_used_and_an_invalid_one_is_logged_once(
         home_api.update(CONFIG_MAPS, NAME, {"data": None}, NAMESPACE)
         home_api.update(CONFIG_MAPS, NAME, {"data": data}, NAMESPACE)
 
-    client_ca = ClientCaWatcher(await client_for(home_api, "home"), "first")
-    task = asyncio.create_task(client_ca.run(use))
+    home = await client_for(home_api, "home")
+    task = asyncio.create_task(follow_client_ca(home, "first", use))
     await home_api.until(lambda: home_api.open_watches(CONFIG_MAPS))
     assert not used
     put(**{"client-ca-file": "second"})

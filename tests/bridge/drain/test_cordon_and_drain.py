@@ -11,7 +11,7 @@ import pytest
 from bridge.base.command_error import PreflightError
 from bridge.drain import cordon_and_drain, eviction, pod_filters
 from bridge.drain.pod_filters import EVICT_ALL, DrainOptions
-from bridge.election import leave_lock
+from bridge.election import serving_bridge_lookup
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES, PODS, Object
 from tests import objects
@@ -29,7 +29,7 @@ async def home(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     async def served(_: KubeClient, node: str) -> str:
         return "host (pid 1)" if node == "remote" else ""
 
-    monkeypatch.setattr(leave_lock, "find_serving_bridge", served)
+    monkeypatch.setattr(serving_bridge_lookup, "find_serving_bridge", served)
     monkeypatch.setattr(eviction, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(eviction, "POLL_SECONDS", 0.01)
     two.home.put(examples.node())
@@ -140,7 +140,7 @@ async def test_drain_requires_a_serving_bridge(
     async def nobody(_: KubeClient, __: str) -> str | None:
         return ""
 
-    monkeypatch.setattr(leave_lock, "find_serving_bridge", nobody)
+    monkeypatch.setattr(serving_bridge_lookup, "find_serving_bridge", nobody)
     with pytest.raises(PreflightError, match="no bridge serves node remote"):
         await cordon_and_drain.drain(
             home, "remote", options=EVICT_ALL, timeout=1, dry_run=False, notify=pytest.fail

@@ -18,6 +18,7 @@ import pytest
 from bridge.election import election_lease
 from bridge.election.election_lease import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
 from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, LeadershipLost, NodeLeft
+from bridge.election.remote_reachability import RemoteReachability
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.write_fence import Fence
@@ -114,7 +115,7 @@ class _Measures:
         self.watch_failures: Counter[str] = Counter()
 
 
-class FakeWay:
+class FakeWay(RemoteReachability):
     """One bridge's way to the remote."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bridge.election import remote_reachability
-from bridge.election.remote_reachability import InformerReachability
+from bridge.election.remote_reachability import RemoteReachability
 from sync.cache.informer import Informer
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
@@ -32,8 +32,8 @@ class Failing:
             self.failing_since = asyncio.get_running_loop().time() - seconds
 
 
-def watched(remote: KubeClient, *informers: Failing) -> InformerReachability:
-    return InformerReachability(remote, [cast("Informer", it) for it in informers])
+def watched(remote: KubeClient, *informers: Failing) -> RemoteReachability:
+    return RemoteReachability(remote, [cast("Informer", it) for it in informers])
 
 
 @pytest.mark.parametrize(

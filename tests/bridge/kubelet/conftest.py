@@ -87,7 +87,7 @@ class KubeletHarness:
 
 @asynccontextmanager
 async def running_server(
-    pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS
+    pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS, anonymous: bool = False
 ) -> AsyncIterator[KubeletHarness]:
     """A world whose remote optionally uses TLS."""
     async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
@@ -103,6 +103,7 @@ async def running_server(
                 certificate=read_files(*pki.files("node")),
                 client_ca=pki.ca_text,
                 max_streams=max_streams,
+                anonymous=anonymous,
             )
             await server.start("127.0.0.1", 0)
             try:

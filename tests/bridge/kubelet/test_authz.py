@@ -26,8 +26,9 @@ from bridge.kubelet.authz import ALLOWED_LIFETIME, DENIED_LIFETIME, Authorizer
 from bridge.kubelet.error_responses import HttpError
 from bridge.net import single_flight_cache
 from sync.kube.client import KubeClient
-from tests.bridge.kubelet.conftest import KubeletHarness
+from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, FakeHome, access_for, echo, wait_until
+from tests.bridge.kubelet.pki import Pki
 
 
 async def test_client_certificate_authenticates_user_and_groups(harness: KubeletHarness) -> None:
@@ -263,42 +264,41 @@ async def test_close_cancels_reviews_in_flight(home: FakeHome) -> None:
 
 
 @pytest.fixture
-def anybody(harness: KubeletHarness) -> None:
-    """The server takes anonymous callers."""
-    harness.server._authenticator._anonymous = True
+async def anybody(pki: Pki) -> AsyncIterator[KubeletHarness]:
+    """A world whose server accepts anonymous callers."""
+    async with running_server(pki, anonymous=True) as harness:
+        yield harness
 
 
-async def test_anonymous_requests_are_authorized_when_enabled(
-    harness: KubeletHarness, anybody: None
-) -> None:
-    harness.home.denied = {("system:anonymous", "get", "proxy")}
-    async with harness.session(token=None) as session:
+async def test_anonymous_requests_are_authorized_when_enabled(anybody: KubeletHarness) -> None:
+    anybody.home.denied = {("system:anonymous", "get", "proxy")}
+    async with anybody.session(token=None) as session:
         async with session.get("/healthz") as response:
             assert response.status == 200
         async with session.get("/containerLogs/default/web/app") as response:
             assert response.status == 403
-    spec = harness.home.access_reviews[0]["spec"]
+    spec = anybody.home.access_reviews[0]["spec"]
     assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
-    assert not harness.remote.asked
+    assert not anybody.remote.asked
 
 
 @pytest.mark.parametrize("token", ["bad", "ä"])
-async def test_invalid_credential_is_not_anonymous(
-    harness: KubeletHarness, anybody: None, token: str
-) -> None:
-    async with harness.session(token=token) as session, session.get("/healthz") as response:
+async def test_invalid_credential_is_not_anonymous(anybody: KubeletHarness, token: str) -> None:
+    async with anybody.session(token=token) as session, session.get("/healthz") as response:
         assert response.status == 401
-    assert not harness.home.access_reviews
+    assert not anybody.home.access_reviews
 
 
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
 async def test_other_authorization_schemes_are_no_credential(
-    harness: KubeletHarness, anonymous: bool, status: int
+    pki: Pki, anonymous: bool, status: int
 ) -> None:
-    harness.server._authenticator._anonymous = anonymous
     headers = {"Authorization": "Basic YTpi"}
-    session = harness.session(token=None)
-    async with session, session.get("/healthz", headers=headers) as response:
+    async with (
+        running_server(pki, anonymous=anonymous) as harness,
+        harness.session(token=None) as session,
+        session.get("/healthz", headers=headers) as response,
+    ):
         assert response.status == status
 
 
@@ -375,8 +375,10 @@ async def test_cached_results_are_bounded(home: FakeHome, monkeypatch: pytest.Mo
         for number in range(20):
             with pytest.raises(InvalidCredentialError):
                 await authenticator.token_user(f"unknown-{number}")
-        assert len(authenticator.tokens._cache) == 8
-        assert not authenticator.tokens._in_flight
+        for number, misses in ((19, 20), (12, 20), (11, 21)):
+            with pytest.raises(InvalidCredentialError):
+                await authenticator.token_user(f"unknown-{number}")
+            assert authenticator.tokens.misses == misses
         await authenticator.close()
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from bridge.certificates.tls_key_pair import read_files
 from bridge.net import accepted_connections
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
@@ -202,4 +203,4 @@ async def test_another_certificate_ends_nothing(harness: KubeletHarness) -> None
         for _ in range(2):
             writer.write(b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readuntil(b"\r\n\r\nok")
-            harness.server.renew(certificate=harness.server._certificate)
+            harness.server.renew(certificate=read_files(*harness.pki.files("node")))

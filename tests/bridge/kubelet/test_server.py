@@ -31,8 +31,10 @@ async def test_used_port_is_named_in_the_error(harness: KubeletHarness) -> None:
     assert isinstance(refused.value.__cause__, OSError)
 
 
-def _another(harness: KubeletHarness, *routes: Route, problem: str = "") -> KubeletServer:
-    client = KubeClient(access_for(harness.home.url, "home"))
+def _another(
+    harness: KubeletHarness, *routes: Route, problem: str = "", client: KubeClient | None = None
+) -> KubeletServer:
+    client = client or KubeClient(access_for(harness.home.url, "home"))
     return KubeletServer(
         home=client,
         remote=client,
@@ -75,12 +77,13 @@ async def test_additional_routes_and_healthz_problem(harness: KubeletHarness) ->
         return web.Response(text="up 1\n")
 
     route = Route("/metrics/resource", frozenset({"GET"}), metrics)
-    server = _another(harness, route, problem="the queue is stuck")
-    server._authenticator = harness.server._authenticator
-    server._authorizer = harness.server._authorizer
-    await server.start("127.0.0.1", 0)
-    url = f"https://127.0.0.1:{server.port}"
-    async with harness.session() as session:
+    async with (
+        KubeClient(access_for(harness.home.url, "home")) as client,
+        harness.session() as session,
+    ):
+        server = _another(harness, route, problem="the queue is stuck", client=client)
+        await server.start("127.0.0.1", 0)
+        url = f"https://127.0.0.1:{server.port}"
         async with session.get(url + "/metrics/resource", ssl=False) as response:
             assert await response.text() == "up 1\n"
         async with session.get(url + "/metrics", ssl=False) as response:
@@ -89,7 +92,7 @@ async def test_additional_routes_and_healthz_problem(harness: KubeletHarness) ->
             assert (response.status, await response.text()) == (500, "the queue is stuck")
         async with session.get(url + "/healthz/ping", ssl=False) as response:
             assert response.status == 200
-    await server.stop(1.0)
+        await server.stop(1.0)
 
 
 async def test_pods(harness: KubeletHarness) -> None:
