@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import check_runner
@@ -26,14 +26,17 @@ from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
-from bridge.status.version_report import VersionSettings
 from sync.cleanup import remote_inventory
-from sync.kube.api_errors import KubeError, NotFound, Side
+from sync.kube import kubeconfig
+from sync.kube.api_errors import KubeError, NotFound
 from sync.kube.client import KubeClient
+from sync.kube.kubeconfig import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from translators.objects import Object, name_of, namespace_of
 from translators.virtual_node_identity import home_id_from_uid
+
+T = TypeVar("T")
 
 #: Timeout of a part, in seconds.
 PART_SECONDS = 20.0
@@ -108,9 +111,7 @@ async def collect(settings: BugReportSettings, *, notify: Notify) -> BugReport:
 
 async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport) -> None:
     """Adds versions and check results. Their messages are redacted when rendered."""
-    versions = await version_report.collect_versions(
-        VersionSettings(settings.home, settings.remote)
-    )
+    versions = await version_report.collect_versions(settings.home, settings.remote)
     found.add("versions.json", "versions of both clusters and of the bridges", lambda: versions)
     health = NodeCheckSettings(settings.home, settings.name, settings.remote)
     report = await check_runner.check_nodes(health)
@@ -125,13 +126,11 @@ async def _add_versions_and_checks(settings: BugReportSettings, found: BugReport
 
 
 async def _nodes(home: KubeClient, settings: BugReportSettings, found: BugReport) -> list[Object]:
-    async def ask() -> list[Object]:
-        if not settings.name:
-            return (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
-        known = await home.get(NODES, settings.name)
-        return [known] if node_object.is_virtual_node(known) else []
-
-    nodes = await _part(found, "home: nodes", ask) or []
+    if settings.name:
+        nodes = await _existing(home, NODES, settings.name, found)
+        nodes = list(filter(node_object.is_virtual_node, nodes))
+    else:
+        nodes = await _listed(home, NODES, found, labels=node_object.LABEL_REMOTE)
     if not nodes:
         found.problems.append("home: no such virtual node")
     return nodes
@@ -175,14 +174,13 @@ async def _add_node(
 async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
     redactor = found.redactor
 
-    async def ours() -> list[remote_inventory.NodeInventory]:
-        return await remote_inventory.list_node_inventories(
-            remote, home_id_from_uid(await cluster_uid(home))
-        )
+    async def inventories() -> list[remote_inventory.NodeInventory]:
+        home_id = home_id_from_uid(await cluster_uid(home))
+        return await remote_inventory.list_node_inventories(remote, home_id)
 
-    theirs = await _part(found, "remote: objects of the bridge", ours) or []
+    theirs = await _part(found, "remote: objects of the bridge", inventories()) or []
     pods = [pod for its in theirs for pod in its.pods][:MAX_OBJECTS]
-    copies = [(resource, copy) for its in theirs for resource, copy in its.copies][:MAX_OBJECTS]
+    copies = [it for its in theirs for it in its.copies][:MAX_OBJECTS]
     namespaces = [it for its in theirs for it in its.namespaces]
     for pod in pods:
         redactor.learn_pod(pod)
@@ -212,16 +210,9 @@ async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: 
 
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
-    leases: list[Object] = []
-    for each in (name, election_lease.election_lease_name(name)):
-
-        async def ask(each: str = each) -> list[Object]:
-            try:
-                return [await home.get(LEASES, each, namespace=LEASE_NAMESPACE)]
-            except NotFound:
-                return []
-
-        leases += await _part(found, f"home: Lease {each}", ask) or []
+    leases = []
+    for lease_name in (name, election_lease.election_lease_name(name)):
+        leases += await _existing(home, LEASES, lease_name, found, namespace=LEASE_NAMESPACE)
     return leases
 
 
@@ -241,17 +232,23 @@ async def _events(
 
 async def _add_metrics(home: KubeClient, name: str, folder: str, found: BugReport) -> None:
     """The bridge's own numbers, whose labels name no user objects (docs/reference/metrics.md)."""
-
-    async def ask() -> str:
-        path = NODES.path(name, subresource="proxy/metrics")
-        return (await home.read(path, timeout=PART_SECONDS)).decode(errors="replace")
-
-    metrics = await _part(found, f"home: /metrics of {name}", ask)
+    path = NODES.path(name, subresource="proxy/metrics")
+    metrics = await _part(found, f"home: /metrics of {name}", home.read(path, timeout=PART_SECONDS))
     if metrics is not None:
-        found.add(f"{folder}/metrics.txt", "the bridge's own metrics", lambda: metrics)
+        text = metrics.decode(errors="replace")
+        found.add(f"{folder}/metrics.txt", "the bridge's own metrics", lambda: text)
 
 
 # -- reading -------------------------------------------------------------------------------
+
+
+async def _existing(
+    home: KubeClient, resource: Resource, name: str, found: BugReport, *, namespace: str = ""
+) -> list[Object]:
+    """The object; none if it does not exist or cannot be read."""
+    reading = home.get(resource, name, namespace=namespace or None)
+    obj = await _part(found, f"home: {resource.kind} {name}", reading, may_be_missing=True)
+    return [] if obj is None else [obj]
 
 
 async def _listed(
@@ -260,12 +257,12 @@ async def _listed(
     found: BugReport,
     *,
     namespace: str | None = None,
+    labels: str = "",
     fields: str = "",
 ) -> list[Object]:
-    async def ask() -> list[Object]:
-        return (await client.list(resource, namespace=namespace, fields=fields)).items
-
-    objects = await _part(found, f"{client.side}: {resource}", ask) or []
+    reading = client.list(resource, namespace=namespace, labels=labels, fields=fields)
+    page = await _part(found, f"{client.side}: {resource}", reading)
+    objects = [] if page is None else page.items
     if len(objects) > MAX_OBJECTS:
         found.problems.append(
             f"{client.side}: {len(objects)} {resource}, of which {MAX_OBJECTS} are included"
@@ -273,13 +270,16 @@ async def _listed(
     return objects[:MAX_OBJECTS]
 
 
-async def _part(found: BugReport, what: str, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """The result of ``ask``; None if it fails, which is recorded as a problem."""
+async def _part(
+    found: BugReport, what: str, reading: Awaitable[T], *, may_be_missing: bool = False
+) -> T | None:
+    """The result of ``reading``; None if it fails, which is recorded as a problem."""
     try:
         async with asyncio.timeout(PART_SECONDS):
-            return await ask()
+            return await reading
     except KubeError as problem:
-        found.problems.append(f"{what}: {problem}")
+        if not (may_be_missing and isinstance(problem, NotFound)):
+            found.problems.append(f"{what}: {problem}")
     except TimeoutError:
         found.problems.append(f"{what}: no answer in {PART_SECONDS:.0f} s")
     return None
@@ -294,21 +294,15 @@ def _hide(found: BugReport, client: KubeClient, *, show: bool) -> None:
         for value in _credentials(Path(file).expanduser()):
             found.replacements[value] = WITHHELD
     if not show:
-        found.replacements[access.host] = f"<{_named(client.side)}>"
+        found.replacements[access.host] = f"<{client.side}-api-server>"
 
 
 def _credentials(file: Path) -> Iterable[str]:
     """The secrets of a kubeconfig's users."""
-    import yaml
-
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
+        config = kubeconfig.parse(file.read_bytes()) or {}
         users = [it.get("user") or {} for it in config.get("users") or ()]
-    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+    except (OSError, AttributeError, KubeconfigError):
         return []
     keys = ("token", "password", "client-key-data", "client-certificate-data")
     return [str(it[key]) for it in users for key in keys if it.get(key)]
-
-
-def _named(side: Side) -> str:
-    return f"{side}-api-server"

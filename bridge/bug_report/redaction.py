@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from translators.objects import Object, metadata
@@ -61,6 +61,12 @@ _META = (
     *("name", "namespace", "uid", "resourceVersion", "generation"),
     *("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "finalizers"),
 )
+_POD_SPEC = (
+    *("nodeName", "restartPolicy", "serviceAccountName", "priorityClassName", "schedulerName"),
+    *("terminationGracePeriodSeconds", "hostNetwork"),
+)
+_POD_STATUS = ("phase", "reason", "podIP", "hostIP", "startTime", "qosClass")
+_CONTAINER_STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _CONDITION = ("type", "status", "reason", "lastTransitionTime", "lastHeartbeatTime")
 
 
@@ -73,7 +79,8 @@ class Redactor:
 
     def learn(self, value: str) -> None:
         """Redacts this value, and each long word of it, from now on."""
-        for part in (value.strip(), *_words(value)):
+        words = (it for it in value.split() if len(it) >= MIN_WORD_LENGTH)
+        for part in (value.strip(), *words):
             if len(part) >= MIN_SECRET_LENGTH:
                 self._known.add(part)
         self._too_many = self._too_many or len(self._known) > MAX_LEARNED
@@ -108,7 +115,7 @@ class Redactor:
         its = metadata(obj)
         owners = its.get("ownerReferences") or ()
         return {
-            **{key: its[key] for key in _META if key in its},
+            **_select(its, _META),
             "labels": _pairs(its.get("labels")),
             "annotations": _pairs(its.get("annotations")),
             "ownerReferences": [
@@ -123,31 +130,21 @@ class Redactor:
     def pod(self, pod: Object) -> Object:
         """A pod's structure and status."""
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        named = ("nodeName", "restartPolicy", "serviceAccountName", "priorityClassName")
-        more = ("schedulerName", "terminationGracePeriodSeconds", "hostNetwork")
         return {
             "metadata": self.meta(pod),
             "spec": {
-                **{key: spec[key] for key in (*named, *more) if key in spec},
+                **_select(spec, _POD_SPEC),
                 "containers": [_container(it) for it in spec.get("containers") or ()],
                 "initContainers": [_container(it) for it in spec.get("initContainers") or ()],
                 "volumes": [sorted(set(it) - {"name"}) for it in spec.get("volumes") or ()],
             },
             "status": {
-                **{
-                    key: status[key]
-                    for key in ("phase", "reason", "podIP", "hostIP", "startTime", "qosClass")
-                    if key in status
-                },
+                **_select(status, _POD_STATUS),
                 "message": self.redact(status.get("message")),
                 "conditions": self.conditions(status),
                 **{
                     kind: [self._container_status(it) for it in status.get(kind) or ()]
-                    for kind in (
-                        "initContainerStatuses",
-                        "containerStatuses",
-                        "ephemeralContainerStatuses",
-                    )
+                    for kind in _CONTAINER_STATUSES
                 },
             },
         }
@@ -164,7 +161,7 @@ class Redactor:
                 "taints": [{"key": it.get("key"), "effect": it.get("effect")} for it in taints],
             },
             "status": {
-                **{key: status[key] for key in kept if key in status},
+                **_select(status, kept),
                 "conditions": self.conditions(status),
             },
         }
@@ -174,7 +171,7 @@ class Redactor:
         about = event.get("involvedObject") or {}
         kept = ("type", "reason", "count", "firstTimestamp", "lastTimestamp", "eventTime", "source")
         return {
-            **{key: event[key] for key in kept if key in event},
+            **_select(event, kept),
             "about": {key: about.get(key) for key in ("kind", "namespace", "name", "uid")},
             "message": self.redact(event.get("message")),
         }
@@ -195,17 +192,14 @@ class Redactor:
     def conditions(self, status: Object) -> list[Object]:
         """The conditions of a status, with their messages redacted."""
         return [
-            {
-                **{key: it[key] for key in _CONDITION if key in it},
-                "message": self.redact(it.get("message")),
-            }
+            {**_select(it, _CONDITION), "message": self.redact(it.get("message"))}
             for it in status.get("conditions") or ()
         ]
 
     def _container_status(self, its: Object) -> Object:
         kept = ("name", "image", "ready", "started", "restartCount")
         return {
-            **{key: its[key] for key in kept if key in its},
+            **_select(its, kept),
             **{kind: self._state(its.get(kind) or {}) for kind in ("state", "lastState")},
         }
 
@@ -213,7 +207,7 @@ class Redactor:
         found: Object = {}
         for kind, its in state.items():
             kept = ("reason", "exitCode", "signal", "startedAt", "finishedAt")
-            found[kind] = {key: its[key] for key in kept if key in its}
+            found[kind] = _select(its, kept)
             if its.get("message"):
                 ended = kind == "terminated"
                 found[kind]["message"] = WITHHELD if ended else self.redact(its["message"])
@@ -222,20 +216,15 @@ class Redactor:
 
 def _container(container: Object) -> Object:
     kept = ("name", "image", "imagePullPolicy", "resources", "ports")
-    return {
-        **{key: container[key] for key in kept if key in container},
-        "env": len(container.get("env") or ()),
-    }
+    return {**_select(container, kept), "env": len(container.get("env") or ())}
+
+
+def _select(obj: Object, keys: Iterable[str]) -> Object:
+    return {key: obj[key] for key in keys if key in obj}
 
 
 def _pairs(pairs: Any) -> Object:
     return {key: value if key in _PUBLIC_KEYS else WITHHELD for key, value in (pairs or {}).items()}
-
-
-def _words(text: str) -> Iterator[str]:
-    for word in text.split():
-        if len(word) >= MIN_WORD_LENGTH:
-            yield word
 
 
 def _decoded(text: str) -> str:

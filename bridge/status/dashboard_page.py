@@ -17,8 +17,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 
 from aiohttp import web
 
-from bridge.status import status_tree
-from bridge.status.status_tree import Branch
+from bridge.status.status_tree import Branch, build_tree, printable
 from translators.objects import Object
 
 #: Seconds between two refreshes.
@@ -96,19 +95,19 @@ def response(status: Object) -> web.Response:
 
 def render(status: Object) -> bytes:
     """The page of one node, as HTML."""
-    root = status_tree.build_tree(status)
+    root = build_tree(status)
     html = Element("html", lang="en")
     head = SubElement(html, "head")
     SubElement(head, "meta", charset="utf-8")
     SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
-    SubElement(head, "title").text = _clean(f"{root.label}: {root.text}")
+    SubElement(head, "title").text = printable(f"{root.label}: {root.text}")
     SubElement(head, "link", rel="icon", href="data:,")
     SubElement(head, "style").text = _STYLE
     SubElement(SubElement(head, "noscript"), "meta", {"http-equiv": "refresh", "content": "5"})
     body = SubElement(html, "body")
     main = SubElement(body, "main")
     title = SubElement(main, "h1")
-    title.text = _clean(f"{root.label} ")
+    title.text = printable(f"{root.label} ")
     _add_text(title, root)
     resources = status.get("resources") or {}
     _add_list(main, root, {name: it["requestedPercent"] for name, it in resources.items()})
@@ -131,7 +130,7 @@ def _add_list(parent: Element, branch: Branch, percents: dict[str, int | None]) 
     for below in branch.children:
         item = SubElement(items, "li")
         label = SubElement(item, "b" if below.children else "span")
-        label.text = _clean(below.label)
+        label.text = printable(below.label)
         if below.text:
             label.tail = ": "
             _add_text(item, below)
@@ -144,11 +143,6 @@ def _add_list(parent: Element, branch: Branch, percents: dict[str, int | None]) 
 
 def _add_text(parent: Element, branch: Branch) -> None:
     span = SubElement(parent, "span")
-    span.text = _clean(branch.text)
+    span.text = printable(branch.text)
     if branch.tone:
         span.set("class", branch.tone)
-
-
-def _clean(text: str) -> str:
-    """The text without control characters and those that change the text direction."""
-    return status_tree.printable(text)

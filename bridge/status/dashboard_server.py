@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from aiohttp import web
 
@@ -24,9 +25,8 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
 from translators.objects import name_of
 
-_HTML, _JSON = "text/html", "application/json"
 #: The paths that are forwarded, with their content types.
-_PATHS: Mapping[str, str] = {"/bridge/": _HTML, STATUS_PATH: _JSON}
+_PATHS = {"/bridge/": "text/html", STATUS_PATH: "application/json"}
 
 
 async def serve(
@@ -47,56 +47,33 @@ async def serve(
         raise PreflightError(f"home: a page shows one node: {there}")
     if isinstance(why := await status_client.fetch_bridge_status(home, found[0]), str):
         raise PreflightError(f"home: the bridge of node {found[0]} does not serve its page: {why}")
-    server = LoopbackServer(home, found[0])
-    url = await server.start()
-    try:
+    async with loopback_server(home, found[0]) as url:
         announce(f"node {found[0]}: {url} until Ctrl-C")
         if open_browser:
             import webbrowser
 
             await asyncio.to_thread(webbrowser.open, url)
         await stop.wait()
-    finally:
-        await server.stop()
 
 
-class LoopbackServer:
-    """The server. Call `start`, and `stop` at the end."""
+@asynccontextmanager
+async def loopback_server(home: KubeClient, node: str) -> AsyncIterator[str]:
+    """Serves the page while the block runs, and yields its address."""
+    proxy, expected = NODES.path(node, subresource="proxy"), secrets.token_urlsafe(16)
+    hosts: tuple[str, ...] = ()
 
-    def __init__(self, home: KubeClient, node: str) -> None:
-        self._home = home
-        self._proxy = NODES.path(node, subresource="proxy")
-        self._secret = secrets.token_urlsafe(16)
-        self._runner: web.ServerRunner | None = None
-        self._hosts: tuple[str, ...] = ()
-
-    async def start(self) -> str:
-        """Listens, and returns the page's address."""
-        runner = self._runner = web.ServerRunner(web.Server(self._serve, access_log=None))
-        await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        await site.start()
-        _, port = runner.addresses[0][:2]
-        self._hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
-        return f"http://{self._hosts[0]}/{self._secret}/bridge/"
-
-    async def stop(self) -> None:
-        """Closes the server."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-
-    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def respond(request: web.BaseRequest) -> web.StreamResponse:
         secret, slash, rest = request.path.removeprefix("/").partition("/")
         path = slash + rest
-        known = secrets.compare_digest(secret.encode(), self._secret.encode())
-        if not known or request.host not in self._hosts or path not in _PATHS:
+        known = secrets.compare_digest(secret.encode(), expected.encode())
+        if not known or request.host not in hosts or path not in _PATHS:
             return web.Response(
                 status=404, text="not found; open the address that the command printed"
             )
         if request.method != "GET":
             return web.Response(status=405, text="read-only", headers={"Allow": "GET"})
         try:
-            body = await self._home.read(self._proxy + path, timeout=status_client.TIMEOUT_SECONDS)
+            body = await home.read(proxy + path, timeout=status_client.TIMEOUT_SECONDS)
         except KubeError as error:
             code = error.code if isinstance(error, ApiError) else 502
             return web.Response(
@@ -104,3 +81,13 @@ class LoopbackServer:
             )
         # The page's own headers: an intermediary may have changed them.
         return web.Response(body=body, content_type=_PATHS[path], charset="utf-8", headers=HEADERS)
+
+    runner = web.ServerRunner(web.Server(respond, access_log=None))
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
+        yield f"http://{hosts[0]}/{expected}/bridge/"
+    finally:
+        await runner.cleanup()

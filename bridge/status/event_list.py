@@ -29,6 +29,8 @@ from translators.timestamps import parse_time
 
 #: Pods not yet known to belong to a node whose Events are buffered.
 MAX_PENDING_PODS = 1000
+#: Sorts Events without a time first.
+_NEVER = datetime.min.replace(tzinfo=UTC)
 TABLE_HEAD = ("last seen", "type", "reason", "node", "object", "from", "message")
 
 
@@ -205,8 +207,10 @@ def table_row(event: Object, now: datetime) -> list[str]:
     """The cells of a table row under `TABLE_HEAD`."""
     where = f"{event['namespace']}/" if event["namespace"] else ""
     times = f" (x{event['count']})" if event["count"] > 1 else ""
+    last = _last_seen(event)
+    age = "?" if last == _NEVER else status_tree.format_age((now - last).total_seconds())
     cells = (
-        _age(str(event["last"]), now) + times,
+        age + times,
         event["type"],
         event["reason"],
         event["node"],
@@ -219,25 +223,20 @@ def table_row(event: Object, now: datetime) -> list[str]:
 
 def one_line(event: Object) -> str:
     """A new Event on one line, with the time of day in UTC."""
-    at = _sort_key(event)[0].strftime("%H:%M:%S")
+    at = _last_seen(event).strftime("%H:%M:%S")
     return " ".join([at, *table_row(event, datetime.now(UTC))[1:]])
 
 
-def _age(moment: str, now: datetime) -> str:
+def _last_seen(event: Object) -> datetime:
+    """The time of the last occurrence; `_NEVER` if the Event has no valid one."""
     try:
-        last = parse_time(moment)
+        return parse_time(str(event["last"]))
     except ValueError:
-        return "?"
-    return status_tree.format_age((now - last).total_seconds()) if last.tzinfo else "?"
+        return _NEVER
 
 
 def _sort_key(event: Object) -> tuple[datetime, str, str]:
-    try:
-        last = parse_time(str(event["last"]))
-    except ValueError:
-        last = datetime.min.replace(tzinfo=UTC)
-    last = last if last.tzinfo else last.replace(tzinfo=UTC)
-    return last, str(event["name"]), str(event["reason"])
+    return _last_seen(event), str(event["name"]), str(event["reason"])
 
 
 def _slim_pod(pod: Object) -> Object:

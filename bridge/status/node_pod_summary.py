@@ -96,18 +96,16 @@ def _condition(condition: Object) -> Object:
 def _resources(status: Object, pods: PodCounts | None) -> Object:
     """By resource: capacity, allocatable and the requests of the pods, as quantities."""
     capacity = pod_requests.parse_resource_list(status.get("capacity"))
-    offered = pod_requests.parse_resource_list(status.get("allocatable"))
-    wanted = None if pods is None else pods.requested
-    names = sorted({*capacity, *offered, *(wanted or ())}, key=resource_sort_key)
-    return {name: _use(name, capacity, offered, wanted) for name in names}
-
-
-def _use(name: str, capacity: Amounts, offered: Amounts, wanted: Amounts | None) -> Object:
-    has, free = capacity.get(name, 0), offered.get(name, 0)
-    used = None if wanted is None else wanted.get(name, 0)
-    return {
-        "capacity": pod_requests.format_amount(name, has),
-        "allocatable": pod_requests.format_amount(name, free),
-        "requested": None if used is None else pod_requests.format_amount(name, used),
-        "requestedPercent": round(100 * used / free) if used is not None and free else None,
-    }
+    allocatable = pod_requests.parse_resource_list(status.get("allocatable"))
+    requested = {} if pods is None else pods.requested
+    found: Object = {}
+    for name in sorted({*capacity, *allocatable, *requested}, key=resource_sort_key):
+        free, used = allocatable.get(name, 0), requested.get(name, 0)
+        is_known = pods is not None
+        found[name] = {
+            "capacity": pod_requests.format_amount(name, capacity.get(name, 0)),
+            "allocatable": pod_requests.format_amount(name, free),
+            "requested": pod_requests.format_amount(name, used) if is_known else None,
+            "requestedPercent": round(100 * used / free) if is_known and free else None,
+        }
+    return found

@@ -107,52 +107,44 @@ async def _wait_any(*events: asyncio.Event, seconds: float) -> None:
 
 @contextmanager
 def _open_display(output: Output) -> Iterator[Callable[[list[Object]], None]]:
-    if output is Output.TABLE and sys.stdout.isatty():
-        with _live() as show:
-            yield show
-    else:
-        yield _Changes(output).show
-
-
-@contextmanager
-def _live() -> Iterator[Callable[[list[Object]], None]]:
+    if output is not Output.TABLE or not sys.stdout.isatty():
+        yield _change_writer(output)
+        return
     from rich.console import Console, Group
     from rich.live import Live
 
     with Live(console=Console(file=sys.stdout), auto_refresh=False) as live:
 
-        def show(statuses: list[Object]) -> None:
-            drawn = [_drawn(status_tree.build_tree(it)) for it in statuses] or [
-                _text(Branch(NO_NODES))
-            ]
-            live.update(Group(*drawn), refresh=True)
+        def draw(statuses: list[Object]) -> None:
+            roots = [_drawn(status_tree.build_tree(it)) for it in statuses]
+            live.update(Group(*(roots or [_text(Branch(NO_NODES))])), refresh=True)
 
-        yield show
+        yield draw
         # The final output is not cropped to the screen.
         live.vertical_overflow = "visible"
 
 
-class _Changes:
-    """Writes the changes since the last call, ignoring ages."""
+def _change_writer(output: Output) -> Callable[[list[Object]], None]:
+    """A function that writes what changed since its last call, ignoring ages."""
+    previous: list[str] | None = None
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._lines: list[str] | None = None
-
-    def show(self, statuses: list[Object]) -> None:
+    def write(statuses: list[Object]) -> None:
+        nonlocal previous
         lines = [status_tree.one_line(it) for it in statuses]
-        if lines == self._lines:
+        if lines == previous:
             return
-        before, self._lines = self._lines or [], lines
-        if self._output is Output.NAME:
+        before, previous = previous or [], lines
+        if output is Output.NAME:
             text = "\n".join(node_names(statuses))
-        elif not self._output.is_for_people:
-            text = format_document({"nodes": statuses}, self._output)
+        elif not output.is_for_people:
+            text = format_document({"nodes": statuses}, output)
         else:
             text = "\n".join([it for it in lines if it not in before] or [NO_NODES] * (not lines))
         if text:
             sys.stdout.write(f"{text}\n")
             sys.stdout.flush()
+
+    return write
 
 
 def _drawn(root: Branch) -> RenderableType:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import platform
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from bridge.base.version import version
 from bridge.checks.check_input import Connectivity
@@ -28,24 +27,18 @@ from translators.objects import Object, name_of
 TIMEOUT_SECONDS = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class VersionSettings:
-    """Options of `bridge version`."""
-
-    home: KubeconfigRef
-    remote: KubeconfigRef | None = None
-    """The remote's kubeconfig; None for the one that each node records."""
-
-
 def client_version() -> Object:
     """The version of this command."""
     return {"version": version(), "python": platform.python_version()}
 
 
-async def collect_versions(settings: VersionSettings) -> Object:
-    """All versions that can be read from this machine."""
+async def collect_versions(
+    home_ref: KubeconfigRef, remote_ref: KubeconfigRef | None = None
+) -> Object:
+    """All versions that can be read from this machine, with ``remote_ref`` or the kubeconfig of the
+    remote that each node records."""
     async with AsyncExitStack() as stack:
-        home = await check_connectivity(stack, settings.home, "home")
+        home = await check_connectivity(stack, home_ref, "home")
         found: Object = {"client": client_version(), "home": _cluster_version(home), "nodes": []}
         if home.client is None:
             return found
@@ -53,7 +46,7 @@ async def collect_versions(settings: VersionSettings) -> Object:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 nodes = (await home.client.list(NODES, labels=node_object.LABEL_REMOTE)).items
                 found["nodes"] = await asyncio.gather(
-                    *(_node_versions(stack, settings, home.client, it) for it in nodes)
+                    *(_node_versions(stack, home.client, it, remote_ref) for it in nodes)
                 )
         except (KubeError, TimeoutError) as problem:
             found["home"]["problem"] = str(problem) or "no answer in time"
@@ -61,12 +54,10 @@ async def collect_versions(settings: VersionSettings) -> Object:
 
 
 async def _node_versions(
-    stack: AsyncExitStack, settings: VersionSettings, home: KubeClient, known: Object
+    stack: AsyncExitStack, home: KubeClient, known: Object, remote_ref: KubeconfigRef | None
 ) -> Object:
     ignored: list[str] = []
-    found = await resolve_remote_kubeconfig(
-        stack, home, known, settings.remote, warn=ignored.append
-    )
+    found = await resolve_remote_kubeconfig(stack, home, known, remote_ref, warn=ignored.append)
     remote: Object = {"version": "", "problem": "its kubeconfig is not on this machine"}
     if found is not None:
         remote = _cluster_version(

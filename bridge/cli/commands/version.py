@@ -43,11 +43,9 @@ def version(
         ours = {"client": version_report.client_version()}
         print_result(ours, output, lambda: str(ours["client"]["version"]))
         return
-    settings = version_report.VersionSettings(
-        KubeconfigRef(home_kubeconfig, home_context),
-        KubeconfigRef(kubeconfig, context) if kubeconfig else None,
-    )
-    found = run(lambda _: version_report.collect_versions(settings), stops=False)
+    home = KubeconfigRef(home_kubeconfig, home_context)
+    remote = KubeconfigRef(kubeconfig, context) if kubeconfig else None
+    found = run(lambda _: version_report.collect_versions(home, remote), stops=False)
     print_result(
         found,
         output,

@@ -23,7 +23,6 @@ from bridge.leave.leave_summary import LeaveSettings
 from bridge.node import node_object
 from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
-from bridge.status.version_report import VersionSettings
 from sync.kube.resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
@@ -86,7 +85,7 @@ async def everything(two: Clusters) -> str:
     lines: list[str] = []
     checked = await check_runner.check_nodes(NodeCheckSettings(home, ""))
     lines += [it.found for it in checked.findings if it.severity is Severity.WARNING]
-    lines.append(str((await version_report.collect_versions(VersionSettings(home)))["nodes"]))
+    lines.append(str((await version_report.collect_versions(home))["nodes"]))
     report = await collect(BugReportSettings(home), notify=lines.append)
     lines += report.problems
     two.home.put(pod("web"))
@@ -165,7 +164,7 @@ async def test_the_namespace_that_the_node_records_counts_where_bindings_cannot_
         return bool(attributes["resource"] != CLUSTER_ROLE_BINDINGS.plural)
 
     two.home.api.authorize = authorize
-    [its] = (await version_report.collect_versions(VersionSettings(two.settings.home)))["nodes"]
+    [its] = (await version_report.collect_versions(two.settings.home))["nodes"]
     assert its["remote"] == {"version": "v1.34.4", "problem": ""}
 
 

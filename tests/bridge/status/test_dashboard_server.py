@@ -10,7 +10,7 @@ import pytest
 
 from bridge.base.command_error import PreflightError
 from bridge.status import dashboard_page, dashboard_server
-from bridge.status.dashboard_server import LoopbackServer
+from bridge.status.dashboard_server import loopback_server
 from sync.kube.client import KubeClient
 from tests.bridge.running_join import SOON, RunningJoin
 from tests.bridge.status import examples
@@ -20,18 +20,13 @@ from tests.sync.engine_harness import NODE
 
 
 async def test_page_and_data_are_forwarded(home: KubeClient, bridged: RunningJoin) -> None:
-    server = LoopbackServer(home, NODE)
-    url = await server.start()
-    try:
-        async with aiohttp.ClientSession() as session:
-            async with session.get(url) as answer:
-                assert answer.status == 200
-                assert dashboard_page.HEADERS.items() <= dict(answer.headers).items()
-                assert f"{NODE} " in await answer.text()
-            async with session.get(f"{url}v1/status") as answer:
-                assert (await answer.json())["name"] == NODE
-    finally:
-        await server.stop()
+    async with loopback_server(home, NODE) as url, aiohttp.ClientSession() as session:
+        async with session.get(url) as answer:
+            assert answer.status == 200
+            assert dashboard_page.HEADERS.items() <= dict(answer.headers).items()
+            assert f"{NODE} " in await answer.text()
+        async with session.get(f"{url}v1/status") as answer:
+            assert (await answer.json())["name"] == NODE
     async with aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(url)
@@ -40,11 +35,9 @@ async def test_page_and_data_are_forwarded(home: KubeClient, bridged: RunningJoi
 async def test_other_paths_methods_and_hosts_are_rejected(
     two: Clusters, home: KubeClient, bridged: RunningJoin
 ) -> None:
-    server = LoopbackServer(home, NODE)
-    url = await server.start()
-    root = url.removesuffix("bridge/")
-    parts = urlsplit(url)
-    try:
+    async with loopback_server(home, NODE) as url:
+        root = url.removesuffix("bridge/")
+        parts = urlsplit(url)
         two.home.clear_log()
         async with aiohttp.ClientSession() as session:
             for other in (
@@ -62,19 +55,16 @@ async def test_other_paths_methods_and_hosts_are_rejected(
             async with session.post(url) as answer:
                 assert answer.status == 405
         assert not two.home.requests("*", "*/proxy/*")
-    finally:
-        await server.stop()
 
 
 async def test_api_server_error_is_shown(two: Clusters, home: KubeClient) -> None:
     two.home.fail(Fault("GET", "*/proxy/*", code=403, message="you may not"))
-    server = LoopbackServer(home, NODE)
-    url = await server.start()
-    try:
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
-            assert (answer.status, await answer.text()) == (403, "you may not")
-    finally:
-        await server.stop()
+    async with (
+        loopback_server(home, NODE) as url,
+        aiohttp.ClientSession() as session,
+        session.get(url) as answer,
+    ):
+        assert (answer.status, await answer.text()) == (403, "you may not")
 
 
 async def test_serve_announces_its_address_until_stopped(

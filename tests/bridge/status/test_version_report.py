@@ -13,7 +13,6 @@ from bridge.install.installation import Installation
 from bridge.node import node_object
 from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
-from bridge.status.version_report import VersionSettings
 from sync.kube.resources import NODES, SECRETS
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
@@ -32,7 +31,7 @@ async def remote_api(tmp_path: Path) -> AsyncIterator[FakeApi]:
 async def test_versions_of_a_served_node(two: Clusters) -> None:
     two.remote.api.version = "v1.33.1"
     async with running_join(two):
-        found = await version_report.collect_versions(VersionSettings(two.settings.home))
+        found = await version_report.collect_versions(two.settings.home)
     assert found["client"]["version"] == version()
     assert found["home"] == {"version": "v1.34.4", "problem": ""}
     [its] = found["nodes"]
@@ -57,7 +56,7 @@ async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) ->
         two.home.api.authorize = lambda spec: (
             spec["resourceAttributes"]["resource"] != SECRETS.plural
         )
-    found = await version_report.collect_versions(VersionSettings(two.settings.home))
+    found = await version_report.collect_versions(two.settings.home)
     [its] = found["nodes"]
     assert its["remote"]["version"] == ("v1.34.4" if may_look else "")
     assert bool(its["remote"]["problem"]) is not may_look
@@ -66,7 +65,7 @@ async def test_versions_of_an_installed_bridge(two: Clusters, may_look: bool) ->
 
 async def test_unreachable_home_is_a_problem(two: Clusters) -> None:
     await two.home.stop()
-    found = await version_report.collect_versions(VersionSettings(two.settings.home))
+    found = await version_report.collect_versions(two.settings.home)
     assert found["nodes"] == []
     assert found["home"]["version"] == ""
     assert found["home"]["problem"]

@@ -17,7 +17,6 @@ from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Finding, Report, build_report, error, not_checked, ok, warning
 from bridge.status import version_report as versions_module
-from bridge.status.version_report import VersionSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 from translators.objects import Object
@@ -165,7 +164,7 @@ def test_version_shows_client_clusters_and_bridges(
         "nodes": [{**node, "remote": {"version": "", "problem": "away"}}],
     }
 
-    async def versions(_: VersionSettings) -> Object:
+    async def versions(*_: KubeconfigRef | None) -> Object:
         return found
 
     monkeypatch.setattr(versions_module, "collect_versions", versions)
