@@ -37,9 +37,8 @@ async def find_bridge_address(home: KubeClient) -> str:
         if address is not None:
             return address
     raise PreflightError(
-        f"home: cannot determine at which address the API server at {home.config.host} "
-        "reaches this "
-        "machine; name it with --address IP"
+        f"home: cannot determine at which address the API server at {home.config.host} reaches "
+        "this machine; name it with --address IP"
     )
 
 

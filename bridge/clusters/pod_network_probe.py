@@ -59,7 +59,7 @@ async def select_network(
         return SelectedNetwork("relay", reason)
     if not dialed.accepted:
         return SelectedNetwork("relay", "no pod of the remote is ready to be dialed")
-    at_home = [pod for pod in dialed.accepted if await _is_at_home(home, pod_ip(pod))]
+    at_home = [pod for pod in dialed.accepted if await find_pods_at(home, _pod_ip(pod))]
     if at_home:
         reason = f"home has pods with the addresses of {_describe(at_home)}"
         return SelectedNetwork("relay", reason)
@@ -85,20 +85,22 @@ async def dial_pods(remote: KubeClient) -> DialResults:
     )
 
 
-def pod_ip(pod: Object) -> str:
-    """The IP of the pod; "" for none."""
+def _pod_ip(pod: Object) -> str:
     return str((pod.get("status") or {}).get("podIP") or "")
 
 
-async def _is_at_home(home: KubeClient, address: str) -> bool:
+async def find_pods_at(client: KubeClient, address: str) -> list[Object]:
+    """At most one pod of the cluster with this address. Raises KubeError."""
     query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
-    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
-    return bool(found.get("items"))
+    found = await client.request(
+        "GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS
+    )
+    return found.get("items") or []
 
 
 def describe_pod(pod: Object) -> str:
     """``NAMESPACE/NAME at IP``."""
-    return f"{namespace_of(pod)}/{name_of(pod)} at {pod_ip(pod)}"
+    return f"{namespace_of(pod)}/{name_of(pod)} at {_pod_ip(pod)}"
 
 
 def _describe(pods: Iterable[Object]) -> str:
@@ -106,7 +108,7 @@ def _describe(pods: Iterable[Object]) -> str:
 
 
 def _has_address(pod: Object) -> bool:
-    return bool(is_ready(pod) and pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+    return bool(is_ready(pod) and _pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
 
 
 def _ports(pod: Object) -> Iterable[int]:
@@ -129,7 +131,7 @@ async def _dial(pod: Object) -> bool | None:
     """Whether the pod accepts a connection; None where its address does not respond."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))
+            _, writer = await asyncio.open_connection(_pod_ip(pod), next(iter(_ports(pod)), 80))
     except ConnectionRefusedError:
         return False
     except (OSError, TimeoutError):

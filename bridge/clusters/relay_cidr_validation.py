@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 from collections.abc import Iterable
 
+from bridge.clusters.pod_network_probe import find_pods_at
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from bridge.relay.forward import local_route
@@ -33,12 +34,14 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
             f"--relay-cidr {cidr} contains the bridge's own address, {address}; choose an unused "
             "range"
         )
-    if home.config.in_cluster and (pod := await _pod_at(home, address)):
-        return (
-            f"--relay-cidr needs the network of a node, but this bridge runs in pod {pod} with its "
-            "own network namespace, to which home's nodes cannot route a range; set hostNetwork: "
-            "true on the pod, or run the bridge on a machine"
-        )
+    for pod in await find_pods_at(home, address) if home.config.in_cluster else ():
+        if not (pod.get("spec") or {}).get("hostNetwork"):
+            return (
+                "--relay-cidr needs the network of a node, but this bridge runs in pod "
+                f"{namespace_of(pod)}/{name_of(pod)} with its own network namespace, to which "
+                "home's nodes cannot route a range; set hostNetwork: true on the pod, or run the "
+                "bridge on a machine"
+            )
     try:
         await asyncio.to_thread(local_route.check_available, cidr)
     except local_route.LocalRouteError as error:
@@ -47,19 +50,11 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
         "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS
     )
     pod_ranges = _pod_ranges(pods.get("items") or ())
-    for taken, owner in (*pod_ranges, *await _node_ranges(home), *await _service_ranges(home)):
+    nodes = await _list_if_granted(home, _NODES)
+    services = await _list_if_granted(home, _SERVICE_CIDRS)
+    for taken, owner in (*pod_ranges, *_node_ranges(nodes), *_service_ranges(services)):
         if taken.version == requested.version and taken.overlaps(requested):
             return f"--relay-cidr {cidr} overlaps with {taken} of {owner}; choose an unused range"
-    return ""
-
-
-async def _pod_at(home: KubeClient, address: str) -> str:
-    """The pod with this address and its own network namespace; "" for none."""
-    query = {"limit": "1", "fieldSelector": f"status.podIP={address}"}
-    found = await home.request("GET", PODS.path(), query=query, timeout=permissions.REQUEST_SECONDS)
-    for pod in found.get("items") or ():
-        if not (pod.get("spec") or {}).get("hostNetwork"):
-            return f"{namespace_of(pod)}/{name_of(pod)}"
     return ""
 
 
@@ -68,23 +63,13 @@ def _pod_ranges(pods: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
         status = pod.get("status") or {}
         for entry in status.get("podIPs") or ():
             if entry.get("ip"):
-                owner = f"pod {namespace_of(pod)}/{name_of(pod)}"
-                yield ipaddress.ip_network(str(entry["ip"])), owner
+                yield ipaddress.ip_network(entry["ip"]), f"pod {namespace_of(pod)}/{name_of(pod)}"
 
 
-async def _node_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
-    """Addresses and pod CIDRs of nodes; empty where the credential may not list nodes."""
-    return [
-        found for node in await _list_if_granted(home, _NODES) for found in _ranges_of_node(node)
-    ]
-
-
-async def _service_ranges(home: KubeClient) -> list[tuple[IpNetwork, str]]:
-    return [
-        (ipaddress.ip_network(text), "home's Services")
-        for known in await _list_if_granted(home, _SERVICE_CIDRS)
-        for text in (known.get("spec") or {}).get("cidrs") or ()
-    ]
+def _service_ranges(service_cidrs: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    for known in service_cidrs:
+        for text in (known.get("spec") or {}).get("cidrs") or ():
+            yield ipaddress.ip_network(text), "home's Services"
 
 
 async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Object]:
@@ -100,8 +85,10 @@ async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Obj
     return list(found.get("items") or ())
 
 
-def _ranges_of_node(node: Object) -> Iterable[tuple[IpNetwork, str]]:
-    addresses = (node.get("status") or {}).get("addresses") or ()
-    own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
-    for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
-        yield ipaddress.ip_network(text), f"node {name_of(node)}"
+def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:
+    """Addresses and pod CIDRs of the nodes."""
+    for node in nodes:
+        addresses = (node.get("status") or {}).get("addresses") or ()
+        own = [str(it["address"]) for it in addresses if it.get("type") == "InternalIP"]
+        for text in (*own, *((node.get("spec") or {}).get("podCIDRs") or ())):
+            yield ipaddress.ip_network(text), f"node {name_of(node)}"

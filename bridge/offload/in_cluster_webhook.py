@@ -15,18 +15,18 @@ failure is logged once and retried; the previous state stays in use.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import secrets
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from bridge.certificates import x509_builder
 from bridge.certificates.serving_certificate import utc_now
 from bridge.certificates.tls_key_pair import TlsKeyPair, load_pair, server_context
 from bridge.clusters.connection import Notify, connect
 from bridge.offload import webhook_certificate, webhook_configuration
+from bridge.offload.webhook_certificate import RotatedCertificate
 from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -44,8 +44,6 @@ RETRY_SECONDS = 5.0
 MAX_SLEEP_SECONDS = 3600.0
 #: Seconds of answering after a stop signal: a Service's endpoints are updated within one or two.
 SHUTDOWN_SECONDS = 5.0
-
-Now = Callable[[], datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +68,19 @@ async def serve(settings: InClusterWebhookSettings, *, notify: Notify, stop: asy
     async with connect(settings.home, side="home", notify=notify) as home:
         certificate = CertificateKeeper(home, settings)
         server = AdmissionServer(home, not_ready=certificate.untrusted_reason)
+
+        async def start() -> None:
+            context = await certificate.context()
+            port = await server.start(settings.address, settings.port, context)
+            service = f"{settings.namespace}/{settings.name}"
+            notify(f"home: the webhook of Service {service} listens on {port}")
+
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(server.namespaces.run(), name="namespaces"),
                     group.create_task(certificate.run(), name="certificate"),
-                    group.create_task(
-                        _start_server(server, certificate, settings, notify), name="server"
-                    ),
+                    group.create_task(start(), name="server"),
                 ]
                 await stop.wait()
                 server.begin_shutdown()
@@ -88,21 +91,15 @@ async def serve(settings: InClusterWebhookSettings, *, notify: Notify, stop: asy
             await server.stop()
 
 
-async def _start_server(
-    server: AdmissionServer,
-    certificate: CertificateKeeper,
-    settings: InClusterWebhookSettings,
-    notify: Notify,
-) -> None:
-    port = await server.start(settings.address, settings.port, await certificate.context())
-    notify(f"home: the webhook of Service {settings.namespace}/{settings.name} listens on {port}")
-
-
 class CertificateKeeper:
     """Maintains the replicas' certificate and the CA bundle in home."""
 
     def __init__(
-        self, home: KubeClient, settings: InClusterWebhookSettings, *, now: Now = utc_now
+        self,
+        home: KubeClient,
+        settings: InClusterWebhookSettings,
+        *,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._home = home
         self._settings = settings
@@ -110,8 +107,9 @@ class CertificateKeeper:
         own = f"metadata.name={settings.name}"
         self._secrets = Informer(home, SECRETS, namespace=settings.namespace, fields=own)
         self._configurations = Informer(home, MUTATING_WEBHOOKS, fields=own)
+        self._informers = (self._secrets, self._configurations)
         self._changed = asyncio.Event()
-        for informer in (self._secrets, self._configurations):
+        for informer in self._informers:
             informer.on_change(lambda *_: self._changed.set())
         self._served: TlsKeyPair | None = None
         self._context: asyncio.Future[ssl.SSLContext] = asyncio.get_running_loop().create_future()
@@ -135,31 +133,29 @@ class CertificateKeeper:
     async def run(self) -> None:
         """Maintains both until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for informer in (self._secrets, self._configurations):
+            for informer in self._informers:
                 group.create_task(informer.run(), name=f"watch {informer.resource}")
             group.create_task(self._maintain(), name="maintain")
 
     async def _maintain(self) -> None:
-        for informer in (self._secrets, self._configurations):
+        for informer in self._informers:
             await informer.synced.wait()
         while True:
             self._changed.clear()
             try:
                 self._problem = ""
                 seconds = await self._update()
-            except Conflict:
-                seconds = (
-                    RETRY_SECONDS  # Another replica was first; the watch delivers its certificate.
-                )
+            except Conflict:  # Another replica was first; the watch delivers its certificate.
+                seconds = RETRY_SECONDS
             except KubeError as error:
                 self._problem = f"cannot maintain the webhook's certificate: {error}"
                 seconds = RETRY_SECONDS
-            self._log_problem()
-            try:
+            if self._problem and self._problem != self._logged_problem:
+                log.warning("%s", self._problem)
+            self._logged_problem = self._problem
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(seconds, MAX_SLEEP_SECONDS)):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
 
     async def _update(self) -> float:
         """Makes all changes that are due, and returns the seconds until the next may be."""
@@ -178,12 +174,10 @@ class CertificateKeeper:
         return webhook_certificate.seconds_until_change(known, now)
 
     async def _renew(
-        self, secret: Object, known: list[webhook_certificate.RotatedCertificate], now: datetime
-    ) -> list[webhook_certificate.RotatedCertificate]:
+        self, secret: Object, known: list[RotatedCertificate], now: datetime
+    ) -> list[RotatedCertificate]:
         """Creates the successor. Raises Conflict if another replica was first."""
-        # Unique: of two CAs with the same name, some clients only try the first.
-        common_name = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
-        fresh = x509_builder.self_signed(common_name, [self._settings.host], now=now)
+        fresh = webhook_certificate.create_certificate(self._settings.host, now)
         version = metadata(secret).get("resourceVersion")
         changed = await self._home.patch(
             SECRETS,
@@ -220,9 +214,3 @@ class CertificateKeeper:
         else:
             self._context.set_result(server_context(pair, client_ca=""))
         self._served = pair
-
-    def _log_problem(self) -> None:
-        """Logs a new problem once."""
-        if self._problem and self._problem != self._logged_problem:
-            log.warning("%s", self._problem)
-        self._logged_problem = self._problem

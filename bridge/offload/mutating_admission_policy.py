@@ -28,16 +28,15 @@ LABEL_PART = f"{DOMAIN}/part-of"
 VERSIONS = ("v1", "v1beta1", "v1alpha1")
 
 
-def policy_resource(version: str) -> Resource:
-    """The resource of the policy in a version of the API."""
-    plural = "mutatingadmissionpolicies"
-    return Resource(GROUP, version, plural, "MutatingAdmissionPolicy", namespaced=False)
-
-
-def binding_resource(version: str) -> Resource:
-    """The resource of the policy's binding in a version of the API."""
-    plural = "mutatingadmissionpolicybindings"
-    return Resource(GROUP, version, plural, "MutatingAdmissionPolicyBinding", namespaced=False)
+def policy_resources(version: str) -> tuple[Resource, Resource]:
+    """The resources of the policy and of its binding in a version of the API."""
+    kind = "MutatingAdmissionPolicy"
+    return (
+        Resource(GROUP, version, "mutatingadmissionpolicies", kind, namespaced=False),
+        Resource(
+            GROUP, version, "mutatingadmissionpolicybindings", f"{kind}Binding", namespaced=False
+        ),
+    )
 
 
 NAMESPACE_SELECTOR: Object = {
@@ -149,7 +148,6 @@ _MUTATION = (
 
 
 def mutating_policy(version: str) -> Object:
-    """The MutatingAdmissionPolicy."""
     return {
         "apiVersion": f"{GROUP}/{version}",
         "kind": "MutatingAdmissionPolicy",

@@ -97,10 +97,8 @@ async def unoffload_namespace(settings: OffloadSettings, *, notify: Notify) -> O
                 notify(f"home: there is no namespace {settings.namespace}")
             else:
                 await writer.patch_namespace(namespace, None, {})
-            offloaded = (
-                await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)
-            ).items
-            others = sorted({*map(name_of, offloaded)} - {settings.namespace})
+            page = await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)
+            others = sorted({*map(name_of, page.items)} - {settings.namespace})
             if not others:
                 await pod_mutator_setup.remove_all(writer)
     return {
@@ -181,6 +179,4 @@ def _repels_pods(taint: Object) -> bool:
     toleration = {"key": LABEL_VIRTUAL, "operator": "Exists"}
     is_transient = str(taint.get("key")).startswith("node.kubernetes.io/")
     is_soft = taint.get("effect") == "PreferNoSchedule"
-    if is_transient or is_soft:
-        return False
-    return not scheduling_predicates.tolerates(toleration, taint)
+    return not (is_transient or is_soft or scheduling_predicates.tolerates(toleration, taint))

@@ -7,6 +7,7 @@ Whether pods are mutated is tested by creating a pod with ``dryRun=All``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from bridge.base.command_error import PreflightError
@@ -96,21 +97,16 @@ class EnforcementWriter:
 
 async def install_policy(writer: EnforcementWriter, version: str) -> None:
     """Installs the policy and its binding in this version of the API."""
-    await writer.ensure(
-        mutating_admission_policy.policy_resource(version),
-        mutating_admission_policy.mutating_policy(version),
-    )
-    await writer.ensure(
-        mutating_admission_policy.binding_resource(version),
-        mutating_admission_policy.policy_binding(version),
-    )
+    policy, binding = mutating_admission_policy.policy_resources(version)
+    await writer.ensure(policy, mutating_admission_policy.mutating_policy(version))
+    await writer.ensure(binding, mutating_admission_policy.policy_binding(version))
 
 
 async def remove_policy(writer: EnforcementWriter) -> None:
     """Removes the policy and its binding, the binding first."""
     if version := await find_policy_version(writer.home):
-        await writer.remove(mutating_admission_policy.binding_resource(version))
-        await writer.remove(mutating_admission_policy.policy_resource(version))
+        for resource in reversed(mutating_admission_policy.policy_resources(version)):
+            await writer.remove(resource)
 
 
 async def remove_all(writer: EnforcementWriter) -> None:
@@ -126,8 +122,8 @@ async def find_policy_version(home: KubeClient) -> str:
             found = await home.request("GET", f"/apis/{mutating_admission_policy.GROUP}/{version}")
         except NotFound:
             continue
-        names = {it.get("name") for it in found.get("resources") or ()}
-        if mutating_admission_policy.policy_resource(version).plural in names:
+        policy, _ = mutating_admission_policy.policy_resources(version)
+        if policy.plural in {it.get("name") for it in found.get("resources") or ()}:
             return version
     return ""
 
@@ -135,13 +131,9 @@ async def find_policy_version(home: KubeClient) -> str:
 async def find_mechanism(home: KubeClient) -> str:
     """The installed mechanism: "policy", "webhook", or "" for neither."""
     if version := await find_policy_version(home):
-        try:
-            await home.get(
-                mutating_admission_policy.binding_resource(version), mutating_admission_policy.NAME
-            )
-        except NotFound:
-            pass
-        else:
+        _, binding = mutating_admission_policy.policy_resources(version)
+        with contextlib.suppress(NotFound):
+            await home.get(binding, mutating_admission_policy.NAME)
             return "policy"
     return "webhook" if await _list_webhook_configurations(home) else ""
 
@@ -190,16 +182,13 @@ async def wait_until_enforced(
                 await asyncio.sleep(PROBE_SECONDS)  # The server has no event for this.
     except TimeoutError:
         if not rejection:
-            cause = await _webhook_failure(home) if by_webhook else _POLICY_FAILS
-            raise PreflightError(cause) from None
+            if not by_webhook:
+                raise PreflightError(_POLICY_FAILS) from None
+            names = ", ".join(map(name_of, await _list_webhook_configurations(home)))
+            raise PreflightError(_WEBHOOK_FAILS.format(names) if names else _NO_WEBHOOK) from None
         notify(f"home: cannot determine whether new pods are mutated: {rejection}")
         return
     notify(f"home: new pods of namespace {namespace} are mutated on creation")
-
-
-async def _webhook_failure(home: KubeClient) -> str:
-    names = ", ".join(map(name_of, await _list_webhook_configurations(home)))
-    return _WEBHOOK_FAILS.format(names) if names else _NO_WEBHOOK
 
 
 async def _probe(

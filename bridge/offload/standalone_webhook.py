@@ -22,12 +22,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
-from bridge.certificates.tls_key_pair import LIFETIME, TlsKeyPair, load_pair, server_context
-from bridge.certificates.x509_builder import self_signed
+from bridge.certificates.tls_key_pair import LIFETIME, load_pair, server_context
 from bridge.clusters.bridge_address import find_bridge_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.offload import mutating_admission_policy, webhook_configuration
 from bridge.offload.pod_mutator_setup import EnforcementWriter
+from bridge.offload.webhook_certificate import create_certificate
 from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError
@@ -100,14 +100,13 @@ class StandaloneWebhook:
         self._address = address
         self._notify = notify
         self._changed = asyncio.Event()
-        self._certificate = _create_certificate(address)
+        self._certificate = create_certificate(address)
         self._trusted = self._certificate.certificate
         self._context = server_context(self._certificate, client_ca="")
         self.port = 0
 
     @property
     def url(self) -> str:
-        """The URL of the server, for home's API server."""
         host = f"[{self._address}]" if ":" in self._address else self._address
         return f"https://{host}:{self.port}"
 
@@ -159,9 +158,7 @@ class StandaloneWebhook:
             log.warning("another `bridge webhook` process has registered; this process waits")
         self._yielded = yields
         desired = webhook_configuration.url_configuration(self.url, self._trusted, self._process)
-        if yields or (
-            current is not None and webhook_configuration.is_up_to_date(current, desired)
-        ):
+        if yields or webhook_configuration.is_up_to_date(current, desired):
             return
         await self._writer().ensure(MUTATING_WEBHOOKS, desired)
         self._has_registered = True
@@ -193,14 +190,9 @@ class StandaloneWebhook:
 
     async def renew(self) -> None:
         """Creates a new certificate, registers both, waits, and serves the new one."""
-        fresh = _create_certificate(self._address)
+        fresh = create_certificate(self._address)
         self._trusted = self._certificate.certificate + fresh.certificate
         await self._register()
         await asyncio.sleep(RETRY_SECONDS)
         load_pair(self._context, fresh)
         self._certificate = fresh
-
-
-def _create_certificate(address: str) -> TlsKeyPair:
-    # Unique: of two CAs with the same name, some clients only try the first.
-    return self_signed(f"cluster-bridge-webhook-{secrets.token_hex(4)}", [address])

@@ -1,4 +1,4 @@
-"""Decides which certificate an in-cluster webhook's replicas serve, and when to renew it. Pure.
+"""Decides which certificate an in-cluster webhook's replicas serve, and when to renew it.
 
 A Secret holds the newest certificate with its key, and the previous one. Every replica decides by
 the same rules from the Secret and the clock, so that none has to lead: a successor is created after
@@ -9,6 +9,7 @@ invalid pairs are ignored.
 
 from __future__ import annotations
 
+import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from contextlib import suppress
@@ -41,7 +42,6 @@ class RotatedCertificate:
     expires: datetime
 
     def renewal_time(self) -> datetime:
-        """When a successor is created."""
         return self.created + (self.expires - self.created) * RENEW
 
 
@@ -59,6 +59,13 @@ def read_secret(secret: Object, host: str) -> list[RotatedCertificate]:
                 begin, end = x509_builder.validity(pair)
                 found.append(RotatedCertificate(pair, begin + CLOCK_SKEW, end))
     return found
+
+
+def create_certificate(host: str, now: datetime | None = None) -> TlsKeyPair:
+    """A self-signed certificate for an address or host name, valid from ``now`` on."""
+    # Unique: of two CAs with the same name, some clients only try the first.
+    common_name = f"cluster-bridge-webhook-{secrets.token_hex(4)}"
+    return x509_builder.self_signed(common_name, [host], now=now)
 
 
 def needs_renewal(known: Sequence[RotatedCertificate], now: datetime) -> bool:

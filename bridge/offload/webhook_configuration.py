@@ -32,13 +32,11 @@ SERVICE_PORT = 443
 ANNOTATION_PROCESS = f"{DOMAIN}/webhook-process"
 
 
-def url_configuration(url: str, ca: bytes, process: str = "") -> Object:
+def url_configuration(url: str, ca: bytes, process: str) -> Object:
     """The MutatingWebhookConfiguration of a webhook at ``url`` with this CA bundle (PEM).
     ``process`` identifies the process that registers it."""
     client = {"url": url + MUTATE_PATH, "caBundle": b64encode(ca).decode()}
-    meta = object_metadata()
-    if process:
-        meta["annotations"] = {ANNOTATION_PROCESS: process}
+    meta = {**object_metadata(), "annotations": {ANNOTATION_PROCESS: process}}
     return _configuration(meta, client)
 
 
@@ -56,22 +54,18 @@ def has_url(configuration: Object, url: str) -> bool:
     )
 
 
-def is_up_to_date(current: Object, desired: Object) -> bool:
+def is_up_to_date(current: Any, desired: Any) -> bool:
     """Whether ``current`` has all fields of ``desired``. The API server adds defaults, also within
     the list of webhooks."""
-    return _contains(current, desired)
-
-
-def _contains(current: Any, desired: Any) -> bool:
     if isinstance(desired, dict):
         return isinstance(current, dict) and all(
-            _contains(current.get(k), v) for k, v in desired.items()
+            is_up_to_date(current.get(k), v) for k, v in desired.items()
         )
     if isinstance(desired, list):
         return (
             isinstance(current, list)
             and len(current) == len(desired)
-            and all(map(_contains, current, desired))
+            and all(map(is_up_to_date, current, desired))
         )
     return bool(current == desired)
 
@@ -81,8 +75,7 @@ def service_configuration(meta: Object, namespace: str, service: str) -> Object:
     itself (`ca_bundle_patch`)."""
     client = {"namespace": namespace, "name": service, "path": MUTATE_PATH, "port": SERVICE_PORT}
     labels = {**meta["labels"], LABEL_PART: "offload"}
-    cluster_scoped = {"name": meta["name"], "labels": labels}
-    return _configuration(cluster_scoped, {"service": client})
+    return _configuration({"name": meta["name"], "labels": labels}, {"service": client})
 
 
 def ca_bundle_patch(ca: bytes) -> Object:

@@ -29,18 +29,15 @@ from translators.objects import Object, metadata, name_of
 
 #: Size limit of a review in bytes: etcd's limit for an object is 1.5 MB.
 MAX_REVIEW_BYTES = 4 * 2**20
-
 #: Seconds for reading the rest of a request body that the handler did not read.
 LINGER_SECONDS = 1.0
 
-#: Returns why the server is not ready; "" if it is.
-NotReadyReason = Callable[[], str]
-
 
 class AdmissionServer:
-    """The server. Its informer of the offloaded namespaces, `namespaces`, is run by the caller."""
+    """The server. Its informer of the offloaded namespaces, `namespaces`, is run by the caller.
+    ``not_ready`` returns why the server is not ready; "" if it is."""
 
-    def __init__(self, home: KubeClient, *, not_ready: NotReadyReason = lambda: "") -> None:
+    def __init__(self, home: KubeClient, *, not_ready: Callable[[], str] = lambda: "") -> None:
         self.namespaces = Informer(
             home, NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD, slim=_slim
         )
@@ -62,12 +59,11 @@ class AdmissionServer:
         handler = runner.server
         assert handler is not None  # noqa: S101  # set by setup()
 
-        def accept() -> TlsConnection:
-            return TlsConnection(context, handler, self._connections)
-
-        loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(accept, sock=listening_socket(address, port))
+            self._listener = await asyncio.get_running_loop().create_server(
+                lambda: TlsConnection(context, handler, self._connections),
+                sock=listening_socket(address, port),
+            )
         except OSError as error:
             await runner.cleanup()
             raise PreflightError(
@@ -84,7 +80,6 @@ class AdmissionServer:
         self._is_shutting_down = True
 
     async def stop(self) -> None:
-        """Closes the server."""
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:

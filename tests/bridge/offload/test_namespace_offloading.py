@@ -41,10 +41,7 @@ from translators import offload_admission_patch
 
 pytestmark = pytest.mark.usefixtures("soon")
 
-BETA = (
-    mutating_admission_policy.policy_resource("v1beta1"),
-    mutating_admission_policy.binding_resource("v1beta1"),
-)
+BETA = mutating_admission_policy.policy_resources("v1beta1")
 #: Timeout of all steps, for a busy machine.
 SOON = 15.0
 
@@ -286,7 +283,9 @@ def test_policy_and_webhook_cannot_block_a_cluster() -> None:
             }
         ]
     }
-    hook = webhook_configuration.url_configuration("https://192.0.2.1:1", b"pem")["webhooks"][0]
+    hook = webhook_configuration.url_configuration("https://192.0.2.1:1", b"pem", "p")["webhooks"][
+        0
+    ]
     spec = mutating_admission_policy.mutating_policy("v1")["spec"]
     for it, where in ((hook, hook), (spec, spec["matchConstraints"])):
         rules = where.get("rules") or where["resourceRules"]
