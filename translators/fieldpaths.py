@@ -16,6 +16,9 @@ from translators.objects import Object
 #: The lists of containers: regular, init (including sidecars) and ephemeral.
 CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 
+#: The field that identifies the items of a list, if it is not ``name``.
+LIST_KEYS = {"volumeMounts": "mountPath"}
+
 _NOTHING: Final = object()
 
 
@@ -31,8 +34,7 @@ class FieldMessage:
 
 
 def replace_containers(spec: Object, change: Callable[[Object], Object]) -> None:
-    """Replaces each container of the spec (also init and ephemeral containers) with
-    ``change(container)``."""
+    """Replaces each container of the spec, also init and ephemeral ones."""
     for field_name in CONTAINERS:
         if spec.get(field_name):
             spec[field_name] = [change(container) for container in spec[field_name]]
@@ -44,6 +46,12 @@ def set_or_remove(target: Object, key: str, value: Any) -> None:
         target[key] = value
     else:
         target.pop(key, None)
+
+
+def items_by_key(items: list[Any], key: str) -> dict[str, Object] | None:
+    """The items by key; None unless every item has a distinct key."""
+    found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
+    return found if len(found) == len(items) else None
 
 
 class FoundField(NamedTuple):
@@ -112,8 +120,7 @@ def _found(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[Foun
 
 
 def remove_fields(value: Any, paths: FieldPaths) -> Any:
-    """The value without the fields that match the paths; list items that become empty are
-    removed."""
+    """The value without the fields that match; list items that become empty are removed."""
     return _without(value, paths.steps)
 
 

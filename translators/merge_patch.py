@@ -75,8 +75,8 @@ def delete_condition(condition: str) -> Object:
 
 
 def _changed_conditions(current: Iterable[Object], desired: Iterable[Object]) -> list[Object]:
-    """Complete conditions, so that a condition which was removed meanwhile is restored completely.
-    A field that the condition no longer has is null, or the API server would keep it."""
+    """Complete conditions, so that one that was removed meanwhile is restored completely. A field
+    that the condition no longer has is null, or the API server would keep it."""
     known = {item.get("type"): item for item in current}
     changed = []
     for item in desired:

@@ -44,18 +44,16 @@ def truncated_name(name: str, *, max_length: int = OBJECT_NAME_MAX, unique: str 
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label value, truncated with a hash of ``text`` where it is too long.
-
-    A text that looks like a truncated one is hashed too; otherwise it could be chosen to equal the
-    label value of a longer text.
-    """
+    """``text`` as a label value, truncated with a hash of ``text`` where it is too long. A text
+    that looks like a truncated one is hashed too: it could be chosen to equal a truncated label
+    value."""
     if _TRUNCATED.fullmatch(text):
         return hashed_name(text, text, max_length=DNS_LABEL_MAX)
     return truncated_name(text, max_length=DNS_LABEL_MAX)
 
 
 def dns_label(text: str) -> str:
-    """``text`` converted to a DNS label: ``admin@Prod_1`` → ``admin-prod-1``; ``cluster`` if no
-    character is left."""
+    """``text`` as a DNS label: ``admin@Prod_1`` → ``admin-prod-1``; ``cluster`` if nothing is
+    left."""
     plain = re.sub(r"[^-a-z0-9]+", "-", text.lower()).strip("-")
     return label_value(plain or "cluster")

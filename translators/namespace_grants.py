@@ -11,10 +11,8 @@ from translators.virtual_node_identity import Identity
 
 
 def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the bridge may use the remote namespace according to its labels and annotations: it
-    is managed, or the remote grants it to this home and home accepts it. Only the record at home
-    proves that this home created a namespace with its labels
-    (`sync.namespaces.namespace_ownership`)."""
+    """Whether the labels and annotations allow the bridge to use the remote namespace. Only the
+    record at home proves that this home created it (`sync.namespaces.namespace_ownership`)."""
     if is_owned(remote_namespace, identity):
         return True
     return is_granted_by_remote(remote_namespace, identity) and is_accepted_by_home(
@@ -23,13 +21,11 @@ def is_usable_namespace(remote_namespace: Object, identity: Identity) -> bool:
 
 
 def is_granted_by_remote(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the namespace's annotation grants it to this home."""
     annotations = metadata(remote_namespace).get("annotations") or {}
     return annotations.get(ANNOTATION_ACCEPTS) in ("*", identity.home_name, identity.home_id)
 
 
 def is_accepted_by_home(remote_namespace: Object, identity: Identity) -> bool:
-    """Whether the join accepts a namespace of this name."""
     name = name_of(remote_namespace)
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted_namespaces)
 

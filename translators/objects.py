@@ -21,7 +21,6 @@ def metadata(obj: Object) -> Object:
 
 
 def name_of(obj: Object) -> str:
-    """``metadata.name``."""
     return str(metadata(obj).get("name", ""))
 
 
@@ -37,12 +36,10 @@ def namespaced_name(obj: Object) -> str:
 
 
 def uid_of(obj: Object) -> str:
-    """``metadata.uid``."""
     return str(metadata(obj).get("uid", ""))
 
 
 def is_deleting(obj: Object) -> bool:
-    """Whether the object has a deletion timestamp."""
     return bool(metadata(obj).get("deletionTimestamp"))
 
 
@@ -53,7 +50,6 @@ def controller_of(obj: Object) -> Object | None:
 
 
 def is_daemonset_pod(pod: Object) -> bool:
-    """Whether a DaemonSet controls the pod."""
     return (controller_of(pod) or {}).get("kind") == "DaemonSet"
 
 

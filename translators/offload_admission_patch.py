@@ -54,7 +54,6 @@ def policy_of(namespace: Object) -> OffloadPolicy | None:
 
 
 def selector_of(namespace: Object) -> dict[str, str]:
-    """The labels by which the namespace selects virtual nodes."""
     text = str((metadata(namespace).get("annotations") or {}).get(ANNOTATION_NODE_SELECTOR) or "")
     pairs = (part.split("=") for part in text.split(",") if part)
     return {pair[0]: pair[1] for pair in pairs if len(pair) > 1}
@@ -67,18 +66,11 @@ def admission_patch(
     if is_exempt(pod):
         return []
     spec = pod.get("spec") or {}
-    found = _remove_node_selector(spec) if policy == "local-only" else []
-    return [*found, *_tolerations(spec, policy), *_affinity(spec, policy, selector)]
-
-
-def _remove_node_selector(spec: Object) -> list[Object]:
-    if LABEL_VIRTUAL not in (spec.get("nodeSelector") or {}):
-        return []
-    return [{"op": "remove", "path": f"/spec/nodeSelector/{_escaped(LABEL_VIRTUAL)}"}]
-
-
-def _escaped(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+    patch: list[Object] = []
+    if policy == "local-only" and LABEL_VIRTUAL in (spec.get("nodeSelector") or {}):
+        path = f"/spec/nodeSelector/{LABEL_VIRTUAL.replace('/', '~1')}"
+        patch.append({"op": "remove", "path": path})
+    return [*patch, *_tolerations(spec, policy), *_affinity(spec, policy, selector)]
 
 
 def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
@@ -87,13 +79,9 @@ def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
     if policy == "local-only":
         kept = [it for it in existing if it not in for_virtual_nodes]
         return [_set("/spec/tolerations", kept)] if for_virtual_nodes else []
-    if any(_tolerates_all_effects(it) for it in for_virtual_nodes):
+    if any(it.get("operator") == "Exists" and not it.get("effect") for it in for_virtual_nodes):
         return []
     return [_set("/spec/tolerations", [*existing, _TOLERATION])]
-
-
-def _tolerates_all_effects(toleration: Object) -> bool:
-    return toleration.get("operator") == "Exists" and not toleration.get("effect")
 
 
 def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) -> list[Object]:
@@ -103,9 +91,8 @@ def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) 
     if policy == "burst":
         preference = {"weight": PREFERENCE_WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
         if preference not in preferred:
-            found.append(
-                _set(f"/spec/affinity/nodeAffinity/{_PREFERRED}", [*preferred, preference])
-            )
+            path = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
+            found.append(_set(path, [*preferred, preference]))
     if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):
         value = {"nodeSelectorTerms": required}
         found.append(_set(f"/spec/affinity/nodeAffinity/{_REQUIRED}", value))
@@ -128,16 +115,12 @@ def _required(
         return [_narrowed(term, [_REMOTE, *chosen], override=True) for term in terms]
     if policy == "local-only":
         return [_narrowed(term, [_LOCAL], override=True) for term in terms]
-    if not chosen or _has_alternatives(terms, chosen):
+    demands = [term.get("matchExpressions") or [] for term in terms]
+    has_alternatives = all(_LOCAL in it or all(one in it for one in chosen) for it in demands)
+    if not chosen or has_alternatives:
         return None
     # Terms are alternatives: nodes of home, or the selected virtual nodes.
     return [_narrowed(term, extra) for extra in ([_LOCAL], chosen) for term in terms]
-
-
-def _has_alternatives(terms: list[Object], chosen: list[Object]) -> bool:
-    """Whether each term already requires a node of home, or a selected virtual node."""
-    demands = [term.get("matchExpressions") or [] for term in terms]
-    return all(_LOCAL in it or all(one in it for one in chosen) for it in demands)
 
 
 def _narrowed(term: Object, more: list[Object], *, override: bool = False) -> Object:

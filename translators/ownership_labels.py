@@ -52,7 +52,6 @@ USED_BY_DOMAIN = f"used-by.{DOMAIN}"
 
 
 def owner_labels(identity: Identity) -> dict[str, str]:
-    """The labels of managed objects."""
     return {LABEL_HOME: identity.home_id, LABEL_NODE: identity.node_label}
 
 
@@ -93,11 +92,7 @@ def namespace_users(remote_namespace: Object) -> frozenset[str]:
 
 def is_in_mapped_namespace(remote: Object, identity: Identity) -> bool:
     """Whether the object is in the mapped namespace of the home namespace that its annotations
-    name.
-
-    A user of the remote can copy the bridge's labels and annotations to an object elsewhere; the
-    bridge ignores such objects.
-    """
+    name. A user of the remote can copy the bridge's metadata to an object elsewhere."""
     namespace = home_namespace_of(remote)
     return namespace is not None and (
         metadata(remote).get("namespace") == identity.remote_namespace(namespace)
@@ -133,36 +128,28 @@ def home_namespace_of(remote: Object) -> HomeNamespace | None:
 
 
 def matches_home_namespace(remote: Object, namespace: str) -> bool:
-    """Whether a managed object belongs to home's ``namespace``, since two home namespaces can be
-    mapped to one remote namespace. Without the annotation, which a user can remove, the labels
-    decide."""
+    """Whether a managed object belongs to home's ``namespace``: two home namespaces can be mapped
+    to one remote namespace. Without the annotation, which a user can remove, the labels decide."""
     return (home_namespace_of(remote) or namespace) == namespace
 
 
 def has_home_uid(remote: Object, home_uid: str) -> bool:
-    """Whether the object's annotations name the home object with this UID, and not a previous one
-    of the same name."""
+    """Whether the annotations name the home object with this UID."""
     known = origin_of(remote)
     return known is not None and known.uid == home_uid
 
 
 def may_be_set_by_remote(key: str) -> bool:
     """Whether the remote's own components (CNI, scheduler, policy engine) may have set a label or
-    annotation that the home object lacks.
-
-    Components use keys with a domain, and would restore a key that the bridge removes. Keys without
-    a domain are set by users, at home.
-    """
+    annotation that the home object lacks: they use keys with a domain, and would restore a key that
+    the bridge removes. Keys without a domain are set by users, at home."""
     return "/" in key
 
 
 def remote_metadata(home: Object, identity: Identity) -> Object:
-    """The metadata of the remote object for ``home``.
-
-    Labels and annotations are copied, except those of the bridge's own domain (home can itself be
-    the remote of another home) and kubectl's last-applied configuration. Owner references,
-    finalizers and server-side fields (UID, versions, managed fields) are dropped.
-    """
+    """The metadata of the remote object for ``home``: labels and annotations without those of the
+    bridge's own domain (home can be the remote of another home) and kubectl's last-applied
+    configuration; no owner references, finalizers and server-side fields."""
     meta = metadata(home)
     namespace = HomeNamespace(meta.get("namespace", ""))
     return {
@@ -179,13 +166,11 @@ def remote_metadata(home: Object, identity: Identity) -> Object:
 
 
 def copied_labels(home: Object) -> dict[str, str]:
-    """The labels of a home object that its remote copy has."""
     labels = metadata(home).get("labels") or {}
     return {key: value for key, value in labels.items() if not is_bridge_key(key)}
 
 
 def copied_annotations(home: Object) -> dict[str, str]:
-    """The annotations of a home object that its remote copy has."""
     annotations = metadata(home).get("annotations") or {}
     return {
         key: value

@@ -22,9 +22,6 @@ def format_micro_time(moment: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Parses either format, with any offset; a timestamp without an offset counts as UTC.
-
-    Raises ValueError for anything else.
-    """
+    """Parses either format, with any offset (default UTC). Raises ValueError for anything else."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

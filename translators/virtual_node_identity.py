@@ -23,9 +23,8 @@ class NamespaceTemplateError(ValueError):
 class Identity:
     """The identity of a virtual node in the remote, and how it maps namespaces.
 
-    ``home_id`` is the `home_id_from_uid` of home's kube-system namespace, ``home_name`` the
-    readable name that replaces ``{home}`` in ``namespace_template``, ``node`` the name of the
-    virtual node.
+    ``home_id`` is the `home_id_from_uid` of home's kube-system namespace, ``home_name`` the name
+    that replaces ``{home}`` in ``namespace_template``.
     """
 
     home_id: str
@@ -44,10 +43,9 @@ class Identity:
     def remote_namespace(self, namespace: HomeNamespace) -> RemoteNamespace:
         """The mapped namespace of ``namespace``.
 
-        A name of more than 63 characters is truncated and ends with a hash of the whole name
-        (`translators.names.label_value`). Home namespaces of joins with different templates can be
-        mapped to the same remote namespace; the annotations of a remote object name its home
-        namespace, and callers compare it (`matches_home_namespace`).
+        Home namespaces of joins with different templates can be mapped to the same remote
+        namespace; the annotations of a remote object name its home namespace, and callers compare
+        it (`matches_home_namespace`).
         """
         return _remote_namespace(self.namespace_template, namespace, self.home_name)
 
@@ -58,8 +56,7 @@ def _remote_namespace(template: str, namespace: HomeNamespace, home_name: str) -
 
 
 def home_id_from_uid(kube_system_uid: str) -> str:
-    """Home's identity, from the UID of its kube-system namespace, which is unique and lasts as long
-    as the cluster."""
+    """Home's identity, from the UID of its kube-system namespace."""
     return short_hash(kube_system_uid)
 
 

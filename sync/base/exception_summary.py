@@ -1,8 +1,7 @@
 """Summaries of unexpected exceptions for the log, and the exceptions inside of groups.
 
-Summaries contain the type of an exception and where it was raised, never its message: messages can
-quote an API object (``invalid literal for int() with base 10: ...``), and so can tracebacks that
-show values.
+Summaries contain the type of an exception and where it was raised, never its message, which can
+quote an API object.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def _short(filename: str) -> str:
 @contextlib.contextmanager
 def log_defects(subject: object) -> Iterator[None]:
     """Logs an exception of the block as a defect met while handling ``subject``, and suppresses
-    it, so that a loop over many subjects continues with the next one."""
+    it."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # one subject must not stop the others
@@ -54,8 +53,7 @@ def log_defects(subject: object) -> Iterator[None]:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of ``error`` that are no groups, depth first; ``error`` itself if it
-    is no group."""
+    """The exceptions inside of ``error`` that are no groups, depth first."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -64,5 +62,5 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def first_leaf(error: BaseException) -> BaseException:
-    """The first of `leaves`: mostly the one failure that ended a task group."""
+    """The first of `leaves`."""
     return next(leaves(error))

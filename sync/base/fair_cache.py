@@ -38,12 +38,10 @@ class FairCache(Generic[K, V]):
             self.pop(next(iter(largest)))
 
     def get(self, key: K) -> V | None:
-        """The value of the entry, or None."""
         namespace = self._namespaces.get(key)
         return None if namespace is None else self._entries[namespace][key]
 
     def pop(self, key: K) -> V | None:
-        """Removes the entry; returns its value, or None if there was none."""
         namespace = self._namespaces.pop(key, None)
         if namespace is None:
             return None

@@ -24,10 +24,8 @@ SHARE = 3
 
 
 class FairQueue(Generic[T]):
-    """Waiting items, and how many slots each group holds.
-
-    The number of slots (``slots``) may change, so callers pass it with each call.
-    """
+    """Waiting items, and how many slots each group holds. Callers pass the number of slots, which
+    may change, with each call."""
 
     __slots__ = ("_held", "_turns", "_waiting", "held", "waiting")
 
@@ -42,7 +40,6 @@ class FairQueue(Generic[T]):
         """How many slots are held."""
 
     def add(self, group: Hashable, item: T) -> None:
-        """Adds an item, which waits for its group's turn."""
         waiting = self._waiting.get(group)
         if waiting is None:
             self._waiting[group] = deque((item,))
@@ -102,7 +99,6 @@ class FairQueue(Generic[T]):
         return group in self._waiting and self._held.get(group, 0) < room
 
     def release(self, group: Hashable) -> None:
-        """Gives back a slot of the group."""
         held_by_group = self._held[group] - 1
         if held_by_group:
             self._held[group] = held_by_group

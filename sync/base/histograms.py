@@ -1,8 +1,7 @@
 """Histograms of durations.
 
-A histogram is a list of ints in one event loop: counting takes a fraction of a microsecond, and a
-reader (`bridge.observability.metric_families`) does the rest at a scrape. Labels never contain
-names of objects, so that the number of series does not grow with the cluster.
+Counting takes a fraction of a microsecond; a reader (`bridge.observability.metric_families`) does
+the rest at a scrape. Labels never contain names of objects.
 """
 
 from __future__ import annotations

@@ -11,11 +11,8 @@ def version_of(obj: Object) -> str:
 
 
 def is_newer(one: str, other: str) -> bool:
-    """Whether version ``one`` is later than ``other``.
-
-    In conformant servers versions are growing decimal numbers (KEP-5504); for others, every
-    different version counts as later.
-    """
+    """Whether version ``one`` is later than ``other``. In conformant servers versions are growing
+    decimal numbers (KEP-5504); for others, every different version counts as later."""
     if one.isdecimal() and other.isdecimal():
         return int(one) > int(other)
     return one != other

@@ -1,12 +1,7 @@
 """Callbacks whose exceptions do not reach the caller, and early expiry of timeouts.
 
-`Callbacks` calls handlers in the order in which they were added. A handler that raises is logged
-with the place of the error, at ERROR level the first time and at DEBUG level after that; the other
-handlers still run. So the caller (a watch, a request, a lease renewal) does not depend on its
-listeners.
-
-`expire_now` ends an `asyncio.Timeout` early; unlike `Timeout.reschedule` it may be called at any
-time and any number of times.
+A handler that raises is logged with the place of the error, at ERROR level the first time and at
+DEBUG level after that; the other handlers still run.
 """
 
 from __future__ import annotations
@@ -30,8 +25,9 @@ def _ignore() -> None:
 
 
 class Callbacks(Generic[P]):
-    """The handlers of one notification. ``what`` names it in the log; ``on_defect`` is called for
-    each exception of a handler and must not raise."""
+    """The handlers of one notification, called in the order in which they were added. ``what``
+    names it in the log; ``on_defect`` is called for each exception of a handler and must not
+    raise."""
 
     def __init__(self, what: str, *, on_defect: Callable[[], None] = _ignore) -> None:
         self._what = what
@@ -45,7 +41,6 @@ class Callbacks(Generic[P]):
         return functools.partial(self._remove, handler)
 
     def clear(self) -> None:
-        """Removes every handler."""
         self._handlers.clear()
         self._logged.clear()
 
@@ -77,8 +72,7 @@ class Callbacks(Generic[P]):
 
 
 def expire_now(limit: asyncio.Timeout | None) -> None:
-    """Expires ``limit`` now; does nothing if it is None, is expiring already, or its block has
-    ended."""
+    """Expires ``limit`` now; does nothing if it is None, is expiring already, or has ended."""
     if limit is not None:
         # `reschedule` raises RuntimeError in exactly these states.
         with contextlib.suppress(RuntimeError):

@@ -32,19 +32,17 @@ class _Process:
 
 
 def set_tracer(tracer: Tracer | None) -> None:
-    """Sets the tracer of this process; None turns tracing off."""
     _Process.tracer = tracer
 
 
 def get_tracer() -> Tracer | None:
-    """The tracer of this process, if tracing is on."""
     return _Process.tracer
 
 
 def trace_reconcile(
     reconcile: Callable[[K], Awaitable[None]], controller: str, kind: str
 ) -> Callable[[K], Awaitable[None]]:
-    """Wraps each call of ``reconcile`` in a span; returns it unchanged if tracing is off."""
+    """Wraps each call of ``reconcile`` in a span, if tracing is on."""
     spans = get_tracer()
     if spans is None:
         return reconcile

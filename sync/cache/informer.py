@@ -160,9 +160,7 @@ class Informer:
 
     async def refresh(self) -> None:
         """Lists again, and returns when the store is a state that the server had after this call.
-
-        Needs `run`. While the server cannot be reached this waits.
-        """
+        While the server cannot be reached this waits."""
         waiter = asyncio.get_running_loop().create_future()
         self._refreshing.append(waiter)
         self._watcher.interrupt()
@@ -170,11 +168,8 @@ class Informer:
 
     def observe_write(self, obj: Object) -> None:
         """Stores the response to a write, so that the next read sees it at once. The informer owns
-        the object from now on.
-
-        Events cannot conflict with this: the older of two states never replaces the newer, and an
-        object whose deletion was observed does not return.
-        """
+        the object from now on. The older of two states never replaces the newer, and an object
+        whose deletion was observed does not return."""
         key = key_of(obj)
         if not self.resource_version:
             self._written.add(key)
@@ -184,7 +179,7 @@ class Informer:
 
     def compact(self, obj: Object, less: Object) -> None:
         """Replaces ``obj`` by ``less``, the same state without parts that are no longer needed,
-        unless the store has another state by now. No handler is called."""
+        unless the store has another state by now. Calls no handler."""
         if self.store.get(key_of(obj)) is obj:
             self.store.put(less)
 
@@ -216,7 +211,6 @@ class Informer:
                 await self._wait(self._health.failed_to_parse(error))
 
     async def _wait(self, seconds: float) -> None:
-        """Waits, or until `retry_now`."""
         try:
             async with asyncio.timeout(seconds) as self._waiting:
                 await asyncio.get_running_loop().create_future()
@@ -225,11 +219,9 @@ class Informer:
         finally:
             self._waiting = None
 
-    # -- list ------------------------------------------------------------------------------
-
     async def _list(self) -> str:
-        """Lists in pages, and stores each as it arrives, so that a long list is never in memory as
-        a whole. Returns the version of the first page, whose state all pages have."""
+        """Lists in pages, and stores each as it arrives. Returns the version of the first page,
+        whose state all pages have."""
         self._written.clear()
         self._watched = False
         self.client.metrics.lists[str(self.resource)] += 1

@@ -1,9 +1,8 @@
 """Whether an informer works, since when it fails, and how long it waits before the next attempt.
 
-- Failures back off from 0.8 to 30 s with jitter (client-go's numbers), and to `UNREACHABLE_CAP`
-  without a response: a server that is down cannot be overloaded, and should be found soon after it
-  is back. A success resets the backoff.
-- The first failure of a kind is logged as a warning, repetitions are not.
+Failures back off from 0.8 to 30 s with jitter (client-go's numbers), and to `UNREACHABLE_CAP`
+without a response: a server that is down cannot be overloaded. The first failure of a kind is
+logged as a warning, repetitions are not.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ UNREACHABLE_CAP = 5.0
 
 
 class InformerHealth:
-    """The state of one informer's list and watch. ``warns_forbidden`` is False if the owner of the
-    informer reports a 403: then it is logged at debug level here."""
+    """The state of one informer's list and watch. Without ``warns_forbidden`` a 403 is logged at
+    debug level: the owner of the informer reports it."""
 
     def __init__(
         self,
@@ -61,7 +60,6 @@ class InformerHealth:
         self._handlers.add(handler)
 
     def succeeded(self) -> None:
-        """Notes that a list or a watch worked."""
         self._backoff.reset()
         self._unreachable.reset()
         if self.error is None:

@@ -1,10 +1,8 @@
 """Stores equal parts of API objects once, which saves memory and makes changes cheap to detect.
 
-For the objects in an informer's store, which are immutable:
-
 - A part of a new state that equals the part at the same place of the previous state *is* that part:
-  ``new["spec"] is old["spec"]`` means that the spec did not change. The same holds for
-  ``metadata.labels``, for a condition (by its index), and for any other value.
+  ``new["spec"] is old["spec"]`` means that the spec did not change. The same holds for a condition
+  (by its index), and for any other value.
 - With an `InternPool`, equal parts of different objects are mostly the same object, so that pods of
   one template share containers, tolerations and strings. Nothing may rely on that.
 """
@@ -32,15 +30,11 @@ class Intern(Protocol):
 
 
 def no_interning(part: Any) -> Any:
-    """Returns the part unchanged: for resources whose objects have little in common."""
     return part
 
 
 def share_unchanged(new: Object, old: Object, intern: Intern = no_interning) -> None:
-    """Replaces parts of ``new`` by equal parts of ``old``, recursively.
-
-    Parts that are equal as a whole are not searched further.
-    """
+    """Replaces parts of ``new`` by equal parts of ``old``, recursively."""
     for name, value in new.items():
         was = old.get(name)
         new[name] = was if value == was else _changed(value, was, intern)
@@ -114,7 +108,6 @@ class InternPool:
 
 
 def intern_pod(pod: Object, pool: InternPool) -> None:
-    """Interns the parts of a pod that is seen for the first time."""
     for name, part in pod.items():
         # These are unique per pod.
         unique = name in ("metadata", "status") and type(part) is dict

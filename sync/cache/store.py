@@ -1,10 +1,8 @@
 """The last known objects of one resource in one cluster, by key and by index.
 
-Objects in the store are shared by all readers and must not be changed. A read sees every earlier
-write. The informer decides which state of an object is stored.
-
-The index entries of each object are remembered: indexers run when an object is added, and when a
-part that they read has changed, never to remove an object. `has` and `count` take constant time.
+Objects in the store are shared by all readers and must not be changed. Indexers run when an object
+is added, and when a part that they read has changed, never to remove an object. `has` and `count`
+take constant time.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ Indexer = Callable[[Object], Iterable[Hashable]]
 
 
 def key_of(obj: Object) -> Key:
-    """The key of the object in the store."""
     return Key(namespace_of(obj), name_of(obj))
 
 
@@ -75,11 +72,9 @@ class Store:
         return iter(tuple(self._objects.values()))
 
     def keys(self) -> set[Key]:
-        """A new set of the keys of all objects."""
         return set(self._objects)
 
     def get(self, key: Key) -> Object | None:
-        """The object, or None."""
         return self._objects.get(key)
 
     def by_index(self, index: str, value: Hashable) -> list[Object]:
@@ -112,8 +107,6 @@ class Store:
         if old is not None:
             self._remove_from_indices(key)
         return old
-
-    # -- indices ---------------------------------------------------------------------------
 
     def _has_equal_index(self, old: Object, new: Object) -> bool:
         return self._reads is not None and all(

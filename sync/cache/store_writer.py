@@ -1,12 +1,6 @@
-"""Writes the states of one resource's objects into a store, and notifies handlers of changes.
-
-- The newer of two states of an object wins, in whatever order they arrive.
-- A stored object shares unchanged parts with its previous state (`sync.cache.interning`).
-- Handlers are called in the order in which they were added, once per change, after the store has
-  it.
-- An object for which ``slim``, an indexer or a handler raises is logged by name and counted; what
-  these would have done is lost until the object changes, and everything else goes on.
-"""
+"""Writes the states of one resource's objects into a store, and notifies handlers of changes, in
+the order in which they were added, after the store has the object. The newer of two states of an
+object wins, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -50,7 +44,6 @@ class StoreWriter:
         self._handlers: list[Handler] = []
 
     def on_change(self, handler: Handler) -> None:
-        """Calls ``handler(old, new)`` for each change from now on."""
         self._handlers.append(handler)
 
     def put(self, obj: Object, *, allow_older: bool = False) -> None:
@@ -91,7 +84,6 @@ class StoreWriter:
         self._notify(last, None)
 
     def _reduce(self, obj: Object, old: Object | None) -> Object:
-        """The part of a new object to store; changes ``obj``."""
         obj = self._slim(obj)
         if old is not None:
             share_unchanged(obj, old, self._pool or no_interning)

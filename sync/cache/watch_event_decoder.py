@@ -2,7 +2,7 @@
 
 Parsing is most of the cost of an event, and about a third of the events of a pod repeat the
 response to a write of the bridge's own. So the identity comes from the first bytes of the line, and
-orthe full parse (orjson) runs only for events that the store does not have.
+the full parse (orjson) runs only for events that the store does not have.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ class EventHeader(NamedTuple):
 
 
 def event_header(line: bytes) -> EventHeader | None:
-    """The header of an ADDED or MODIFIED event; None for other events, and for lines whose fields
-    are in another order than an API server's."""
+    """The header of an ADDED or MODIFIED event; None for others, and for an unusual field order."""
     found = _HEAD.match(line)
     if found is None:
         return None

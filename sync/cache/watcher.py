@@ -62,11 +62,8 @@ class BrokenWatchError(Unreachable):
 
 
 class Watcher:
-    """The watches of one informer, one after the other.
-
-    Writes events through ``writer`` into ``store``. ``query`` has the selectors. ``on_alive`` is
-    called when a watch works: at its first event, and after `SHORT_WATCH`.
-    """
+    """The watches of one informer, one after the other. ``on_alive`` is called when a watch works:
+    at its first event, and after `SHORT_WATCH`."""
 
     def __init__(
         self,
@@ -107,15 +104,12 @@ class Watcher:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Ends the watch that is open."""
         expire_now(self._timeout)
 
     async def watch(self) -> None:
-        """Requests a watch and stores its events until it ends, or until `interrupt`.
-
-        Raises the errors of `KubeClient.stream`, Gone where the server has compacted the version,
-        and BrokenWatchError.
-        """
+        """Requests a watch and stores its events until it ends, or until `interrupt`. Raises the
+        errors of `KubeClient.stream`, Gone where the server has compacted the version, and
+        BrokenWatchError."""
         self._started = asyncio.get_running_loop().time()
         timeout = self._timeout = asyncio.timeout(None)
         try:
@@ -133,7 +127,6 @@ class Watcher:
         return f"<Watcher {self._resource} from {self.resource_version}>"
 
     def contact(self) -> None:
-        """Notes that the server sent something."""
         now = self.last_contact = asyncio.get_running_loop().time()
         timeout = self._timeout
         if not self._sends_bookmarks or timeout is None or timeout.expired():
@@ -189,8 +182,8 @@ class Watcher:
             raise self._broken("the watch ended at once")
 
     def handle(self, line: bytes) -> None:
-        """Stores the event of one line. Raises the error of an ERROR event, and BrokenWatchError
-        for a line that is no event."""
+        """Stores the event of one line. Raises the error of an ERROR event, and
+        BrokenWatchError."""
         if self._is_stored(line):
             return
         try:

@@ -71,8 +71,6 @@ class EmptyNamespaceController:
             ],
         )
 
-    # -- from changes to keys ----------------------------------------------------------------------
-
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues the namespace of a deleted home pod, which may have been the last."""
         if old is not None and new is None:
@@ -105,8 +103,6 @@ class EmptyNamespaceController:
 
     def _has_pods(self, namespace: HomeNamespace) -> bool:
         return self._home_pods.store.has("namespace", namespace)
-
-    # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, namespace: HomeNamespace) -> None:
         since = self._since.get(namespace)

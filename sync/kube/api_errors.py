@@ -1,8 +1,8 @@
 """Errors of requests to an API server.
 
 Every error names its side (``home`` or ``remote``), the request, and the server's message, cut to
-`MESSAGE_LIMIT`. Bodies of requests and responses are never part of an error: they can contain
-Secret data. Whether repeating the same request can help is a property of the class, `retryable`.
+`MESSAGE_LIMIT`. Bodies are never part of an error: they can contain Secret data. Whether repeating
+the same request can help is a property of the class, `retryable`.
 """
 
 from __future__ import annotations
@@ -98,17 +98,13 @@ class NotFound(ApiError):
 class Conflict(ApiError):
     """409: the object is not in the state that the request requires (version, UID).
 
-    Admission returns it too for other causes: a quota whose usage is written concurrently, or a
-    webhook. It does not tell who owns the object.
+    Admission returns it too, for a quota that is written concurrently, or a webhook.
     """
 
 
 class UidMismatch(Conflict):
-    """422 for a patch whose ``metadata.uid`` is not the object's: another object has the name now.
-
-    The server reports an attempt to change the UID; the bridge sends the UID to bind a patch to
-    one object.
-    """
+    """422 for a patch with another ``metadata.uid`` than the object's: the server reports an
+    attempt to change the UID, which the bridge sends to bind a patch to one object."""
 
 
 class AlreadyExists(Conflict):
@@ -116,10 +112,8 @@ class AlreadyExists(Conflict):
 
 
 class Gone(ApiError):
-    """410: the resource version has expired; list again.
-
-    Also 504 for a version in the future: the server was restored from a backup.
-    """
+    """410: the resource version has expired; list again. Also 504 for a version in the future,
+    after a server was restored from a backup."""
 
 
 class Invalid(ApiError):

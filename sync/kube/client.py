@@ -1,7 +1,6 @@
 """Gets, lists, creates, patches and deletes objects of one API server, as plain dicts.
 
-Objects are returned as received: no field is dropped, no timestamp rewritten. Requests, retries and
-errors are those of `sync.kube.transport`.
+Objects are returned as received. Requests, retries and errors are those of `sync.kube.transport`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class KubeClient(StreamTransport):
     ) -> tuple[Page, str]:
         """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
-        API servers omit apiVersion and kind of list items; they are filled in.
+        Fills in the apiVersion and kind of items, which API servers omit.
         """
         body = await self.request("GET", resource.path(namespace=namespace), query=query or {})
         meta = body.get("metadata") or {}
@@ -143,8 +142,8 @@ class KubeClient(StreamTransport):
     ) -> None:
         """Deletes the object with this UID; with ``resource_version`` only if it is unchanged.
 
-        Does nothing if the object no longer exists, if another has its name, or if it has changed;
-        a watch shows which. Any other conflict, such as an admission webhook's, is raised.
+        Does nothing if the object no longer exists or a precondition fails; a watch shows which.
+        Any other conflict, such as an admission webhook's, is raised.
         """
         preconditions = {"uid": uid}
         if resource_version is not None:
@@ -158,10 +157,8 @@ class KubeClient(StreamTransport):
                 raise
 
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
-        """Deletes the object if its UID and resource version are still those of ``obj``.
-
-        Raises Conflict if it has changed. Does nothing if it no longer exists.
-        """
+        """Deletes the object unless it has changed since ``obj``. Raises Conflict if it has. Does
+        nothing if it no longer exists."""
         meta = obj["metadata"]
         await self._delete(
             resource.path(meta["name"], namespace=meta.get("namespace")),
@@ -171,7 +168,6 @@ class KubeClient(StreamTransport):
     async def _delete(
         self, path: str, preconditions: Object, *, grace_seconds: int | None = None
     ) -> None:
-        """Sends a DELETE with preconditions. Ignores NotFound. Raises Conflict."""
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",

@@ -58,10 +58,8 @@ class ConnectionErrors:
 
 def connect_message(error: OSError, server: str) -> str:
     """Why no connection to ``server`` (a URL) came about: ``connection refused by 127.0.0.1:6443``.
-
-    asyncio puts its own text with the address into ``strerror``, so the reason comes from
-    ``errno``; failed name lookups have a negative one, and their text is the resolver's.
-    """
+    By ``errno``, because asyncio puts its own text into ``strerror``; failed name lookups have a
+    negative one, and the resolver's text."""
     address = urlsplit(server).netloc.rpartition("@")[2] or server
     if error.errno == errno.ECONNREFUSED:
         return f"connection refused by {address}"

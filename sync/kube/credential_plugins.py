@@ -137,9 +137,6 @@ def _credential(answer: bytes, api_version: str) -> Credential:
     return Credential(token.strip(), certificate, key)
 
 
-# -- processes -----------------------------------------------------------------------------------
-
-
 @contextlib.asynccontextmanager
 async def kill_on_exit() -> AsyncIterator[None]:
     """Kills the plugins of this task that still run when the block ends or raises."""

@@ -1,17 +1,14 @@
 """How to reach one API server and as whom: address, TLS trust and credential.
 
 `load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
-plugins, OIDC, tokens, client certificates) and returns a `ClientConfig`. In a pod without a
-kubeconfig it uses the pod's service account (`sync.kube.in_cluster`), whose token
-`ClientConfig.reload_token` follows.
+plugins, OIDC, tokens, client certificates), or in a pod without a kubeconfig the pod's service
+account (`sync.kube.in_cluster`), whose token `ClientConfig.reload_token` follows.
 
 - `ClientConfig.renew` reads the credential again, for rotated files and expired plugin tokens;
   concurrent callers share one read.
 - `ClientConfig.recheck_files` reads everything again after a failed connection if the files have
-  changed, so that a rotated CA and a moved server are followed. The context stays the first one. If
-  address or CA changed, the first request checks that the cluster is the same one.
-- A credential plugin that times out or whose caller is cancelled is killed
-  (`sync.kube.credential_plugins`).
+  changed. The context stays the first one. If address or CA changed, the first request checks that
+  the cluster is the same one.
 
 Failures raise `ClientConfigError` with one sentence that names the file and what to do. Neither
 errors nor reprs contain credentials.
@@ -54,9 +51,8 @@ _OIDC = oidc.RenewedTokens()
 
 
 class ClientConfig:
-    """Address, TLS trust and credential of one API server, as client-go's rest.Config.
-
-    `renew` reendpoints the values, so callers read them again for each request."""
+    """Address, TLS trust and credential of one API server, as client-go's rest.Config. `renew`
+    replaces the values, so callers read them again for each request."""
 
     def __init__(self, ref: KubeconfigRef, *, side: Side) -> None:
         self.ref = ref
@@ -110,12 +106,10 @@ class ClientConfig:
 
     @property
     def host(self) -> str:
-        """The API server's host name or address."""
         return urlsplit(self.server).hostname or ""
 
     @property
     def port(self) -> int:
-        """The API server's port."""
         parts = urlsplit(self.server)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -124,13 +118,11 @@ class ClientConfig:
         return {"Authorization": self._authorization} if self._authorization else {}
 
     def headers(self) -> list[tuple[str, str]]:
-        """The headers of every request: credential and impersonation. A request without the latter
-        would have all permissions of the credential."""
+        """The headers of every request: credential and impersonation."""
         return [*self.authorization().items(), *self.impersonation]
 
     def reload_token(self) -> None:
-        """Reads the token of the pod's service account again every `in_cluster.RELOAD_SECONDS`;
-        does nothing for other credentials."""
+        """Reads the token of the pod's service account again every `in_cluster.RELOAD_SECONDS`."""
         if not self.in_cluster or time.monotonic() - self._reloaded_at < in_cluster.RELOAD_SECONDS:
             return
         self._reloaded_at = time.monotonic()
@@ -150,20 +142,18 @@ class ClientConfig:
         """Reads the credential again, unless that happened within `RENEW_INTERVAL`.
 
         ``seen`` is the `generation` that the server rejected. Returns whether the credential was
-        read again since then, so that a retry may succeed. Raises ClientConfigError.
-
-        A read that has begun continues when its caller is cancelled: a plugin may take longer than
-        a request, and would otherwise be started over and over.
+        read again since then. Raises ClientConfigError. A read continues when its caller is
+        cancelled: a plugin may take longer than a request, and would otherwise be started over and
+        over.
         """
         if not self.generation:
             return await self._renew(seen)
         return await asyncio.shield(self._start_read(self._renew(seen)))
 
     def recheck_files(self) -> None:
-        """Checks the files after a failed connection, at most every `RECHECK_INTERVAL`.
-
-        If one has changed since it was read (a rotated CA, a moved server), everything is read
-        again in the background, and `renewed` is called. Without a change no plugin runs."""
+        """Checks the files after a failed connection, at most every `RECHECK_INTERVAL`. If one has
+        changed, everything is read again in the background, and `renewed` is called. Without a
+        change no plugin runs."""
         now = time.monotonic()
         if not self._sources or now - self._rechecked < RECHECK_INTERVAL:
             return
@@ -172,10 +162,8 @@ class ClientConfig:
             self._start_read(self._reload())
 
     def confirm_cluster(self, cluster_uid: str) -> None:
-        """Compares the cluster behind a new address or CA with the one that was joined.
-
-        ``cluster_uid`` is the UID of its kube-system namespace. Raises ClientConfigError for
-        another cluster, whose objects would be mistaken for those of the joined one."""
+        """Compares the cluster behind a new address or CA, by the UID of its kube-system namespace,
+        with the one that was joined. Raises ClientConfigError for another one."""
         if self.cluster_uid is not None and cluster_uid != self.cluster_uid:
             self.recheck_files()
             raise self._error(
@@ -233,12 +221,10 @@ class ClientConfig:
             self.renewed()
 
     def _endpoint(self) -> tuple[object, ...]:
-        """The server, the proxy, and the verification of the server."""
         trust = (self._authorities, self.server_hostname, self.is_verified)
         return self.server, *trust, self.proxy
 
     def _credential(self) -> tuple[object, ...]:
-        """As whom requests are made."""
         return self._authorization, self.client_certificate, self.impersonation
 
     async def _load(self) -> None:
@@ -263,9 +249,7 @@ class ClientConfig:
         self._apply(settings)
 
     def _is_in_cluster(self) -> bool:
-        """Whether to use the pod's service account: as kubectl, if no kubeconfig is named or found.
-
-        The first decision stays: a kubeconfig that is missing for a moment changes nothing."""
+        """As kubectl, if no kubeconfig is named or found. The first decision stays."""
         if self.generation:
             return self.in_cluster
         named = self.ref.path is not None or self.ref.context is not None
@@ -294,7 +278,6 @@ class ClientConfig:
         return [p for p in files if p.exists()]
 
     def _present_files(self) -> list[Path]:
-        """The files that exist, of which there must be one, as for kubectl."""
         present = self._found_files()
         if not present:
             option = "--kubeconfig" if self.side == "remote" else "--home-kubeconfig"

@@ -1,8 +1,7 @@
 """Lists the resources that an API server serves (`/apis`, `/apis/GROUP/VERSION`).
 
-Every served version of every group is read, not only the preferred one: a CustomResourceDefinition
-can serve a resource in another version than its group prefers. A resource in several versions
-counts once, and any of its versions lists all objects.
+Every served version of every group is read: a CustomResourceDefinition can serve a resource in
+another version than its group prefers. A resource in several versions counts once.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ async def list_namespaced_resources(
     """Returns the namespaced resources that can be listed, except those of the groups ``without``.
 
     A group version whose discovery fails makes the result incomplete, also with 404: an aggregated
-    API whose server is down still has objects. Raises KubeError if `/apis` fails or the server is
-    unreachable.
+    API whose server is down still has objects. Raises KubeError if `/apis` fails.
     """
     gate = asyncio.Semaphore(MAX_CONCURRENT)
     known = (await client.request("GET", "/apis")).get("groups") or ()
@@ -62,7 +60,6 @@ async def list_namespaced_resources(
 
 
 def _versions(group: Object) -> list[str]:
-    """The served versions of a group, the preferred one first."""
     preferred = str((group.get("preferredVersion") or {}).get("groupVersion") or "")
     versions = [str(it.get("groupVersion") or "") for it in group.get("versions") or ()]
     return [it for it in dict.fromkeys([preferred, *versions]) if it]

@@ -1,9 +1,8 @@
 """HTTP/1.1 heads and error bodies for upgrades: formatted, and parsed strictly.
 
-Pure: bytes in, values out. Everything that is not plainly HTTP/1.1 is a ValueError, because a head
-that two programs parse differently allows request smuggling. h11 does not replace this module: its
-0.16 accepts folded headers, bare line feeds, a status of 600, and Content-Length beside
-Transfer-Encoding, all of which are rejected here.
+Pure. Everything that is not plainly HTTP/1.1 is a ValueError, because a head that two programs
+parse differently allows request smuggling. h11 0.16 does not replace this module: it accepts folded
+headers, bare line feeds, and Content-Length beside Transfer-Encoding.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ class Head:
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> list[str]:
-        """The values of all headers of that name, in any case."""
         return [value for key, value in self.headers if key.lower() == name.lower()]
 
 
@@ -80,8 +78,8 @@ def parse(raw: bytes) -> Head:
 def body(head: Head, raw: bytes, *, ended: bool) -> bytes | None:
     """Parses the body of a response from the bytes received so far; None if it is incomplete.
 
-    ``ended``: the connection has ended. Raises ValueError if the framing is malformed, if the body
-    is longer than `BODY_LIMIT`, or if it is cut short.
+    ``ended``: the connection has ended. Raises ValueError for a malformed framing, a body longer
+    than `BODY_LIMIT`, and one that is cut short.
     """
     codings = ",".join(head.values("Transfer-Encoding")).lower()
     lengths = set(head.values("Content-Length"))

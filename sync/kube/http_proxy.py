@@ -58,7 +58,6 @@ def _uses_proxy(host: str, port: int, no_proxy: str) -> bool:
 
 
 def _matches(host: str, address: _Address | None, port: int, entry: str) -> bool:
-    """Whether an entry of NO_PROXY matches the host."""
     entry = entry.strip()
     if entry == "*":
         return True

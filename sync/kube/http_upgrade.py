@@ -51,11 +51,9 @@ class UpgradeResponse:
         return f"<UpgradeResponse {self.status}>"
 
     def take(self, protocol: asyncio.Protocol) -> None:
-        """Hands the connection over to this protocol, from the first byte after the head on.
-
-        Calls its `connection_made`, and then whatever the connection received so far, the end
-        included. Raises RuntimeError if there is no connection, or if it was taken before.
-        """
+        """Hands the connection over to this protocol, from the first byte after the head on: calls
+        its `connection_made`, and passes it whatever the connection received so far, the end
+        included. Raises RuntimeError if there is no connection, or if it was taken before."""
         connection, self._connection = self._connection, None
         if connection is None:
             raise RuntimeError("no connection to take: the response is not 101, or it was taken")
@@ -78,8 +76,8 @@ async def open_upgrade(
     """Requests an upgrade and returns the response, with the guarantees of the module docstring.
 
     ``path`` is quoted, ``query`` is not (bytes that are not UTF-8 are surrogate escapes).
-    ``headers`` are those of the upgrade: ``Upgrade``, ``X-Stream-Protocol-Version``,
-    ``Sec-WebSocket-*``. ``Host``, ``Connection`` and the credential are added here.
+    ``headers`` are those of the upgrade; ``Host``, ``Connection`` and the credential are added
+    here.
     """
     seen = config.generation
     upgraded = await _open_once(config, method, path, query, headers)
@@ -160,7 +158,6 @@ async def _answered(connection: _Connection, head: http1.Head) -> UpgradeRespons
 
 
 async def _connect_or_raise(config: ClientConfig, what: str) -> _Connection:
-    """As `_connect`; raises Unreachable for errors of the operating system."""
     try:
         return await _connect(config)
     except (ssl.SSLError, TimeoutError):
@@ -246,7 +243,6 @@ async def _start(
 
 
 async def _start_tls(connection: _Connection, context: ssl.SSLContext, name: str) -> _Connection:
-    """Starts TLS inside of a proxy's tunnel."""
     inner = _Connection()
     layer = TlsLayer(context, lambda: inner, server_hostname=name)
     connection.hand_over(layer)

@@ -18,12 +18,10 @@ CONTEXT = "in-cluster"
 
 
 def token_file() -> Path:
-    """The path of the token."""
     return FOLDER / "token"
 
 
 def ca_file() -> Path:
-    """The path of the CA bundle that verifies the API server."""
     return FOLDER / "ca.crt"
 
 

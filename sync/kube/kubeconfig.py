@@ -73,7 +73,6 @@ class ResolvedContext:
 
 
 def digest(content: bytes) -> str:
-    """A fingerprint that detects changes of a file."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -108,9 +107,7 @@ async def read(
     files: Iterable[Path], context: str | None, memory: oidc.RenewedTokens
 ) -> ResolvedContext:
     """Reads the context, by default the current one, and obtains the credential from the exec
-    plugin or the OIDC issuer if the user has one.
-
-    Raises KubeconfigError, OidcError and OSError."""
+    plugin or the OIDC issuer if the user has one. Raises KubeconfigError, OidcError and OSError."""
     settings = ResolvedContext()
     configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
     name = context_name(configs, context)
@@ -126,7 +123,6 @@ async def read(
 
 
 def _parsed(settings: ResolvedContext, path: Path) -> Object | None:
-    """The parsed file; None for an empty file."""
     try:
         content = settings.content(path)
     except OSError as error:
@@ -222,7 +218,6 @@ def _file(settings: ResolvedContext, entry: Entry, name: str) -> bytes:
 
 
 def _apply_user(settings: ResolvedContext, user: Entry) -> None:
-    """Reads certificate, impersonation and static credentials of the user."""
     fields = user.fields
     settings.cert = _file_or_data(settings, user, "client-certificate")
     settings.key = _file_or_data(settings, user, "client-key")
@@ -276,7 +271,6 @@ def _escaped(key: str) -> str:
 async def _obtain_credential(
     settings: ResolvedContext, user: Entry, cluster: Entry, memory: oidc.RenewedTokens
 ) -> None:
-    """Obtains the credential from an exec plugin or an OIDC issuer."""
     command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
     if command and provider:
         raise KubeconfigError("its user has both exec and auth-provider; keep one")

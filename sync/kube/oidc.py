@@ -47,8 +47,8 @@ class OidcError(Exception):
 
 
 class RenewedTokens:
-    """The newest tokens for each refresh token that was read from a kubeconfig. Shared by all
-    kubeconfigs of a process: two with the same user must not use a refresh token twice."""
+    """The newest tokens for each refresh token of a kubeconfig. Shared by all kubeconfigs of a
+    process: two with the same user must not use a refresh token twice."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -89,7 +89,7 @@ async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
 
 
 def _has_expired(token: str) -> bool:
-    """Whether the token has expired or is about to; also true if it is no JWT, as in client-go."""
+    """Whether the token has expired or is about to; also true if it is no JWT."""
     parts = token.split(".")
     try:
         payload = parts[1] + "=" * (-len(parts[1]) % 4)
@@ -99,11 +99,7 @@ def _has_expired(token: str) -> bool:
     return expiry - EXPIRY_DELTA <= time.time()
 
 
-# -- the issuer ----------------------------------------------------------------------------------
-
-
 async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:
-    """Sends the refresh token; returns the issuer's response."""
     issuer = str(config["idp-issuer-url"]).rstrip("/")
     context = _trust(file, config)
     try:
@@ -124,7 +120,7 @@ async def _exchange_token(
     session: aiohttp.ClientSession, endpoint: str, config: Object, refresh_token: str
 ) -> Object:
     """Sends the client secret in a header; if the issuer rejects that, in the form, as
-    golang.org/x/oauth2 does. An issuer that uses up the refresh token has accepted the header."""
+    golang.org/x/oauth2 does."""
     client, secret = str(config["client-id"]), str(config.get("client-secret") or "")
     form = {"grant_type": "refresh_token", "refresh_token": refresh_token}
     pair = f"{quote_plus(client)}:{quote_plus(secret)}".encode()
@@ -177,7 +173,6 @@ async def _json(
 
 
 def _trust(file: Path, config: Object) -> ssl.SSLContext:
-    """The TLS context that verifies the issuer."""
     data, path = (config.get(f"idp-certificate-authority{end}") for end in ("-data", ""))
     try:
         if data:
@@ -190,12 +185,8 @@ def _trust(file: Path, config: Object) -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-# -- the file ------------------------------------------------------------------------------------
-
-
 def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
-    """Replaces the refresh token ``named`` in the kubeconfig. If that fails, the tokens stay in
-    memory, and a warning is logged."""
+    """Replaces the refresh token ``named`` in the kubeconfig; if that fails, logs a warning."""
     path = Path(os.path.realpath(file))
     try:
         with _locked(path):

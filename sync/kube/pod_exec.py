@@ -40,11 +40,8 @@ class Output:
 async def run_command(
     client: KubeClient, *, namespace: str, pod: str, container: str, argv: Sequence[str], limit: int
 ) -> Output:
-    """Runs ``argv`` in the container and returns when the command has ended.
-
-    Raises OutputLimitExceeded beyond ``limit`` bytes of both streams together, and the errors of
-    `KubeClient.websocket`.
-    """
+    """Runs ``argv`` in the container and returns when the command has ended. Raises
+    OutputLimitExceeded beyond ``limit`` bytes in all, and the errors of `KubeClient.websocket`."""
     path = PODS.path(pod, namespace=namespace, subresource="exec")
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", argument) for argument in argv]

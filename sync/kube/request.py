@@ -1,5 +1,5 @@
-"""Values and sessions that requests are built from: `ApiRequest`, `RequestDefaults`, aiohttp
-sessions. Nothing here sends a request; `sync.kube.transport` does."""
+"""`ApiRequest`, `RequestDefaults` and aiohttp sessions, which `sync.kube.transport` sends requests
+with."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ FLOW: ContextVar[Hashable] = ContextVar("FLOW", default=None)
 
 @contextmanager
 def urgent() -> Iterator[None]:
-    """Requests of the block, and of tasks that it starts, bypass the limit: for the few that keep
-    the node alive, and for those that a person waits for, which have a limit of their own."""
+    """Requests of the block, and of tasks that it starts, bypass the limit."""
     token = FLOW.set(URGENT)
     try:
         yield
@@ -87,7 +86,6 @@ class RequestLimiter:
 
     @property
     def limit(self) -> int:
-        """The current limit."""
         return int(self._limit)
 
     @property
@@ -97,7 +95,6 @@ class RequestLimiter:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait."""
         return self._queue.waiting
 
     async def enter(self) -> Hashable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +12,7 @@ from translators.objects import Object as Object  # noqa: PLC0414  # re-exported
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A resource of the API, with what its paths consist of."""
+    """A resource of the API."""
 
     group: str
     version: str
@@ -40,8 +41,8 @@ class Resource:
         namespace: str | None = None,
         subresource: str | None = None,
     ) -> str:
-        """The URL path, each part quoted: the collection without ``name``; without ``namespace``,
-        the collection of a namespaced resource over all namespaces."""
+        """The URL path, each part quoted: the collection without ``name``, over all namespaces
+        without ``namespace``."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         parts = [root]
         if namespace is not None and self.namespaced:
@@ -57,8 +58,10 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
-NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+_cluster_scoped = functools.partial(Resource, namespaced=False)
+
+NAMESPACES = _cluster_scoped("", "v1", "namespaces", "Namespace")
+NODES = _cluster_scoped("", "v1", "nodes", "Node")
 PODS = Resource("", "v1", "pods", "Pod")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource("", "v1", "secrets", "Secret")
@@ -68,43 +71,28 @@ EVENTS = Resource("", "v1", "events", "Event")
 ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-CERTIFICATE_SIGNING_REQUESTS = Resource(
-    "certificates.k8s.io",
-    "v1",
-    "certificatesigningrequests",
-    "CertificateSigningRequest",
-    namespaced=False,
+CERTIFICATE_SIGNING_REQUESTS = _cluster_scoped(
+    "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest"
 )
-PRIORITY_CLASSES = Resource(
-    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
-)
-RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+PRIORITY_CLASSES = _cluster_scoped("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
+RUNTIME_CLASSES = _cluster_scoped("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
 PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
-STORAGE_CLASSES = Resource(
-    "storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False
-)
-SERVICE_CIDRS = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
+PERSISTENT_VOLUMES = _cluster_scoped("", "v1", "persistentvolumes", "PersistentVolume")
+STORAGE_CLASSES = _cluster_scoped("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+SERVICE_CIDRS = _cluster_scoped("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics")
-TOKEN_REVIEWS = Resource(
-    "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False
+TOKEN_REVIEWS = _cluster_scoped("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")
+SUBJECT_ACCESS_REVIEWS = _cluster_scoped(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview"
 )
-SUBJECT_ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+SELF_SUBJECT_ACCESS_REVIEWS = _cluster_scoped(
+    "authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview"
 )
-SELF_SUBJECT_ACCESS_REVIEWS = Resource(
-    "authorization.k8s.io",
-    "v1",
-    "selfsubjectaccessreviews",
-    "SelfSubjectAccessReview",
-    namespaced=False,
-)
-MUTATING_WEBHOOKS = Resource(
+MUTATING_WEBHOOKS = _cluster_scoped(
     "admissionregistration.k8s.io",
     "v1",
     "mutatingwebhookconfigurations",
     "MutatingWebhookConfiguration",
-    namespaced=False,
 )
 DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment")
@@ -112,9 +100,7 @@ POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDi
 NETWORK_POLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 ROLES = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
-CLUSTER_ROLES = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
-)
-CLUSTER_ROLE_BINDINGS = Resource(
-    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+CLUSTER_ROLES = _cluster_scoped("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole")
+CLUSTER_ROLE_BINDINGS = _cluster_scoped(
+    "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"
 )

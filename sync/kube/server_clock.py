@@ -1,8 +1,7 @@
 """The clock of an API server, from the ``Date`` header of its responses.
 
-Times that a server decides by (when a token expires) are compared with the server's own clock,
-since the bridge's may be wrong by hours. Between two responses the time advances by the monotonic
-clock, which corrections of the wall clock do not change.
+Times that a server decides by (when a token expires) are compared with its own clock, since the
+bridge's may be wrong by hours. Between two responses the time advances by the monotonic clock.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ UPDATE_INTERVAL = 10.0
 
 
 class ServerClock:
-    """The clock of one API server."""
-
     def __init__(self) -> None:
         self._date: float | None = None
         self._read_at = 0.0

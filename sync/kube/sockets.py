@@ -39,9 +39,7 @@ class PeerState(Enum):
 
 def request_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket for requests, watches and logs, which detects a dead peer also while sending.
-
-    ``address`` is an entry of getaddrinfo.
-    """
+    ``address`` is an entry of getaddrinfo."""
     sock = tunnel_socket(address)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
@@ -51,9 +49,9 @@ def request_socket(address: tuple[Any, ...]) -> socket.socket:
 def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
     """A socket for tunnels: as `request_socket`, but a live peer may stop reading for any time.
 
-    Linux counts a closed window as unacknowledged, so TCP_USER_TIMEOUT would cut
-    ``kubectl exec -i POD -- sh -c 'sleep 60; cat' < BIG_FILE``. Keepalive sends nothing while bytes
-    are in flight, and retransmission goes on for 15 minutes, so senders check `peer_state`.
+    Linux counts a closed window as unacknowledged, so TCP_USER_TIMEOUT would cut ``kubectl exec
+    -i`` to a program that does not read. Keepalive sends nothing while bytes are in flight, so
+    senders check `peer_state`.
     """
     family, kind, proto = address[0], address[1], address[2]
     sock = socket.socket(family=family, type=kind, proto=proto)
@@ -69,7 +67,7 @@ def enable_keepalive(sock: socket.socket) -> None:
 
 def use_fast_keepalive(sock: socket.socket) -> None:
     """Makes a mostly silent connection, such as a watch, detect a dead peer in
-    `FAST_KEEPALIVE_SECONDS`, at the price that a slow network may break it earlier."""
+    `FAST_KEEPALIVE_SECONDS`; a slow network may break it earlier."""
     _set_tcp_options(sock, _FAST_KEEPALIVE)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         milliseconds = int(FAST_KEEPALIVE_SECONDS * 1000)
@@ -91,10 +89,8 @@ def peer_state(sock: socket.socket) -> PeerState:
 
 def read_tcp_info(info: bytes) -> PeerState:
     """Reads a ``struct tcp_info``; it is empty for other sockets than TCP, which are ACKNOWLEDGED.
-
-    A peer with a closed window acknowledges each probe, so that the count of probes stays at one at
-    most; probes are up to two minutes apart, so the time since the last segment is not enough.
-    """
+    A peer with a closed window acknowledges each probe, so its count stays at one at most; probes
+    are up to two minutes apart, so the time since the last segment is not enough."""
     if len(info) < _LAST_RECEIVED.size:
         return PeerState.ACKNOWLEDGED
     retries = max(_RETRIES.unpack_from(info))

@@ -39,8 +39,7 @@ class StreamTransport(Transport):
         """Opens a GET whose body the caller reads as it arrives.
 
         ``answer_timeout`` is how many seconds the response may take to begin, ``idle_timeout`` how
-        many seconds of silence count as a dead peer, ``read_ahead`` how many bytes are buffered
-        (aiohttp buffers up to twice as many). Raises as `request` does if the response is a
+        many seconds of silence count as a dead peer. Raises as `request` does if the response is a
         failure; reads belong into `map_read_errors`.
         """
         what = f"GET {path}"
@@ -77,8 +76,8 @@ class StreamTransport(Transport):
     async def websocket(
         self, path: str, *, query: Query, protocol: str
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
-        """Opens a WebSocket of this subprotocol, closed with the context. Raises as `stream` does;
-        an error for a response that is no WebSocket has the status code only."""
+        """Opens a WebSocket of this subprotocol, closed with the context. Raises as `stream`
+        does."""
         seen = self.config.generation
         try:
             socket = await self._open_websocket(path, query, protocol)

@@ -2,8 +2,7 @@
 
 The server rejected such a request before it did anything, so every method may be retried. Each
 retry waits for the time in ``Retry-After``, at least `MIN_DELAY` and at most `MAX_DELAY`; without
-the header the wait doubles from one second. Other failures are the caller's to retry: only the
-caller knows whether it still wants the same change.
+the header the wait doubles from one second. Other failures are the caller's to retry.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ MIN_DELAY, MAX_DELAY = 0.5, 30.0
 
 
 async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled) -> T:
-    """Repeats a request whose first attempt failed with ``first``.
-
-    Returns what ``attempt`` returns. Raises Throttled after `MAX_ATTEMPTS`, and at once whatever
-    else ``attempt`` raises.
-    """
+    """Repeats a request whose first attempt failed with ``first``. Raises Throttled after
+    `MAX_ATTEMPTS`, and at once whatever else ``attempt`` raises."""
     import tenacity  # Only a process that is throttled pays for it.
 
     async def send() -> T:  # tenacity awaits coroutine functions alone
@@ -70,7 +66,6 @@ def is_throttled(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds in ``Retry-After``; None without the header, and where it is a date, which API
-    servers do not send."""
+    """Seconds in ``Retry-After``; None without the header, and for a date."""
     value = headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else None

@@ -11,7 +11,6 @@ from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
 
 
 def client_context(settings: ResolvedContext) -> ssl.SSLContext:
-    """The TLS context for connections to the API server. Raises KubeconfigError."""
     context = _verifying(settings.ca)
     # The system's OpenSSL configuration may allow older versions.
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -64,8 +64,8 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         handshake_timeout: float = HANDSHAKE_TIMEOUT,
     ) -> None:
         """``above`` makes the protocol after the handshake. ``session`` is one of an earlier
-        connection to the same peer with the same context; if the peer still knows it, the handshake
-        is abbreviated and no certificate is sent."""
+        connection to the same peer with the same context; if the peer knows it, the handshake is
+        abbreviated."""
         super().__init__()
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -246,7 +246,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._lower.resume_reading()
 
     def is_reading(self) -> bool:
-        """Whether data may be delivered."""
         return not self._paused and not self._closing
 
     # -- writing -----------------------------------------------------------------------------
@@ -265,11 +264,9 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._flush()
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Joins the buffers into one write, and one TLS record."""
         self.write(b"".join(list_of_data))
 
     def can_write_eof(self) -> bool:
-        """True: TLS can end one direction."""
         return True
 
     def write_eof(self) -> None:
@@ -297,15 +294,12 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._below.write(self._outgoing.read())
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Sets the limits of the connection below, which buffers all unsent data."""
         self._lower.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Encrypted bytes that are not yet passed to the operating system."""
         return self._lower.get_write_buffer_size()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
-        """Low and high water mark of the connection below."""
         return self._lower.get_write_buffer_limits()
 
     # -- the end -----------------------------------------------------------------------------
@@ -320,12 +314,10 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._lower.close()
 
     def abort(self) -> None:
-        """Closes the connection at once."""
         self._closing = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether this side is closing, or the connection is closed."""
         return self._closing
 
     # -- neighbours --------------------------------------------------------------------------
@@ -347,7 +339,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._above = cast("asyncio.Protocol", protocol)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
-        """The protocol above."""
         return self._upper
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:

@@ -1,10 +1,9 @@
 """Caches the TLS session that the next connections to an API server resume.
 
 With thousands of connections resumption saves memory: no certificate chain is sent, verified and
-entry per connection. Only the server that has the secrets of the first connection can resume it.
-Its verification (trust, host name, client certificate) is reused for `SECONDS`, by connections with
-the same context and name only; then a full handshake follows. A server that does not know the
-session makes a full handshake, too, without an error.
+kept per connection. The verification of the first connection is reused for `SECONDS`, by
+connections with the same context and name only; then a full handshake follows, as with a server
+that does not know the session.
 """
 
 from __future__ import annotations

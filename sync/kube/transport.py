@@ -1,22 +1,17 @@
 """Sends requests to one API server and maps failures to `sync.kube.api_errors`.
 
-Guarantees:
-
-- Response bodies are returned as received, gzip decoded.
 - Concurrency is bounded by `sync.kube.request_limiter`, and by `MAX_CONNECTIONS`; there is no
   client-side rate limit. Throttled requests are retried (`sync.kube.throttle_retry`).
-- After 401 the credential is read again, and the request is sent once more, to the address that was
-  read with it.
-- After a failed connection the kubeconfig is read again if its files have changed
-  (`ClientConfig.recheck_files`). If it then names another address or CA, the transport first checks
-  that the server belongs to the same cluster.
+- After 401 the credential is read again, and the request is sent once more.
+- After a failed connection the kubeconfig is read again if its files have changed. If it then names
+  another address or CA, the transport first checks that the server belongs to the same cluster.
 - Every request has a timeout, which includes the wait for the limiter. Watches and streams have no
   total timeout; TCP keepalive detects a dead peer (`sync.kube.sockets`).
 - A transport behind a fence (`fenced`) raises `NotLeaderError` for writes while the fence is closed
   (`sync.kube.write_fence`).
-- No other request that may have changed something is sent twice. Idle connections that the server
-  closed are not used. If the server closes a connection just as a request is sent, aiohttp repeats
-  a GET or DELETE once; a POST or PATCH raises `Unreachable`.
+- No other request that may have changed something is sent twice. If the server closes a connection
+  just as a request is sent, aiohttp repeats a GET or DELETE once; a POST or PATCH raises
+  `Unreachable`.
 
 The common case is fast, since a burst makes thousands of requests: `RequestDefaults` are built once
 per credential, and retries and error texts only after a failure.
@@ -82,7 +77,6 @@ class Transport:
 
     @property
     def side(self) -> Side:
-        """The side of the API server, for messages."""
         return self.config.side
 
     async def __aenter__(self) -> Self:
@@ -103,8 +97,6 @@ class Transport:
         other._fence = fence
         return other
 
-    # -- requests --------------------------------------------------------------------------
-
     async def request(
         self,
         method: str,
@@ -121,9 +113,8 @@ class Transport:
         """Sends a request with the retries of the module docstring; returns the decoded response.
 
         ``timeout`` is per attempt, in seconds. ``subject`` appears in errors beside the path.
-        Without ``decode`` the body is not parsed, and the result is {}. Without
-        ``retry_on_throttle`` the first `Throttled` is raised, for a caller with a queue of its own.
-        Raises the errors of `sync.kube.api_errors`.
+        Without ``decode`` the result is {}. Without ``retry_on_throttle`` the first `Throttled` is
+        raised.
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type
@@ -180,8 +171,8 @@ class Transport:
             raise
 
     async def _confirm_cluster(self) -> None:
-        """Checks, after the address or CA changed, that the server belongs to the same cluster.
-        Raises ClientConfigError if it does not, and the errors of `request`."""
+        """Checks, after the address or CA changed, that the cluster is the same. Raises
+        ClientConfigError if it is not, and the errors of `request`."""
         async with self.config.confirming:
             if self.config.unconfirmed:
                 path = NAMESPACES.path("kube-system")
@@ -240,8 +231,6 @@ class Transport:
             return request.data
         fence.check(self.side, request.what)
         return FencedBody(request.data or b"", fence)
-
-    # -- shared with streams ---------------------------------------------------------------
 
     def _request_defaults(self) -> RequestDefaults:
         self.config.reload_token()

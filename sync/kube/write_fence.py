@@ -1,8 +1,5 @@
 """A fence in front of the requests that change something: who may write, and until when.
 
-A client behind a fence (`Transport.fenced`) raises `NotLeaderError` for writes while the fence is
-closed. Reads, watches and streams do not pass it.
-
 - `extend(until)` opens the fence until that time: the holder of a Lease extends it for as long as
   the Lease is certainly its own. `close` closes it for good.
 - The fence is checked before a write waits for a connection, and again when its body is handed to
@@ -11,9 +8,7 @@ closed. Reads, watches and streams do not pass it.
 - When the fence closes, writes in flight are aborted. Bytes that were sent may still arrive:
   preconditions (UID, resource version) and the time between the end of the fence and the end of the
   Lease cover that.
-- `on_change` handlers are called when the fence opens and when it expires, not on `close`.
-- A fence with an ``outer`` fence is open while both are: a second condition for the writes to one
-  side.
+- A fence with an ``outer`` fence is open while both are.
 """
 
 from __future__ import annotations
@@ -65,7 +60,6 @@ class Fence:
 
     @property
     def is_open(self) -> bool:
-        """Whether writes pass now."""
         own = not self._closed and self._clock() < self._until
         return own and (self._behind is None or self._behind.is_open)
 

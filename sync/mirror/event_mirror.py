@@ -97,8 +97,6 @@ class EventMirror:
             start=self._requeue_all,
         )
 
-    # -- from changes to keys ----------------------------------------------------------------------
-
     async def follow(self, namespace: HomeNamespace) -> None:
         """Watches the Events in the remote namespace of ``namespace``, until cancelled."""
         events = Informer(
@@ -162,8 +160,6 @@ class EventMirror:
     def _origin(self, packed: Object) -> Origin | None:
         uid = packed["pod"]
         return self._pods.get(uid) or self._deleted_pods.get(uid)
-
-    # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
         namespace = HomeNamespace(key.namespace)
@@ -233,9 +229,6 @@ class EventMirror:
         except NotFound:
             # The Event has expired or was deleted at home.
             await self._create(wanted)
-
-
-# -- the stored form of an Event ------------------------------------
 
 
 def _packed(remote: Object) -> Object:

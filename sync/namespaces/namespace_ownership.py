@@ -105,8 +105,6 @@ class NamespaceOwnership:
             return False
         return not self._entries_of(remote).isdisjoint(self._own | self._others)
 
-    # -- at start --------------------------------------------------------------------------
-
     async def load(self) -> None:
         """Reads the record, with retries until it succeeds. The informer must be synced."""
         while True:
@@ -155,8 +153,6 @@ class NamespaceOwnership:
             if self._written < self._changes:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    # -- create -----------------------------------------------------------------
-
     async def record_intent(self, name: str) -> str:
         """Records the intent to create the namespace, and returns the nonce to put on it. Raises
         KubeError."""
@@ -201,8 +197,6 @@ class NamespaceOwnership:
                 self.on_recognized(remote)
             await self._save()
         return True
-
-    # -- the record ------------------------------------------------------------------------
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and (new is None or uid_of(new) != uid_of(old)):

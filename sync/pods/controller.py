@@ -126,8 +126,6 @@ class PodController:
             self._burst_ends = now + BURST_SECONDS
         return now < self._burst_ends
 
-    # -- from changes to keys --------------------------------------------------------------
-
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues a home pod, and watches its namespace while that has pods that may run."""
         obj = new or old or {}
@@ -190,8 +188,6 @@ class PodController:
         for home in self._home_pods.store.by_index("reference", reference):
             if synthetic_status.is_creation_blocked(home):
                 self.controller.queue.add(Key(namespace_of(home), name_of(home)))
-
-    # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
         since = self.latency.take_change(key)

@@ -111,10 +111,9 @@ def offered_capacity(
 def largest_pod(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) -> str:
     """The size of the largest pod that could run: ``cpu=1500m,memory=3Gi``.
 
-    This is the free CPU and memory of the node with the most free CPU (then memory) that can take
-    another pod, limited by ``offer``, the allocatable resources of the virtual node. ``nodes`` are
-    the free resources of each node after all pods. The sizes are rounded down coarsely, so that
-    they change rarely. Without such a node: ``cpu=0,memory=0``.
+    The free CPU and memory of the node with the most free CPU (then memory) that can take another
+    pod, limited by ``offer``, the allocatable resources of the virtual node. Rounded down coarsely,
+    so that it changes rarely. Without such a node: ``cpu=0,memory=0``.
     """
     able = (node for node in nodes if node.get(PODS, 0) > 0)
     best = max(able, key=lambda it: (it.get(CPU, 0), it.get(MEMORY, 0)), default={})

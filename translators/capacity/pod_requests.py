@@ -64,9 +64,9 @@ def requests_of(pod: Object) -> Amounts:
             _add(meanwhile, sidecars)
             at_start = _maximum([at_start, meanwhile])
     total = _maximum([total, at_start])
-    total |= {
-        resource: millis for resource, millis in _requests(spec).items() if _is_pod_level(resource)
-    }
+    for resource, millis in _requests(spec).items():
+        if resource in (CPU, MEMORY) or resource.startswith(HUGE_PAGES):
+            total[resource] = millis
     _add(total, _millis_of(spec.get("overhead")))
     found = {resource: _whole(resource, millis) for resource, millis in total.items() if millis}
     return found | {PODS: 1}
@@ -83,7 +83,6 @@ def same_allocated_resources(before: Object, after: Object) -> bool:
 
 
 def parse_resource_list(resources: Mapping[str, str] | None) -> Amounts:
-    """A ResourceList, such as a node's ``status.allocatable``."""
     return {
         resource: _whole(resource, millis) for resource, millis in _millis_of(resources).items()
     }
@@ -95,7 +94,6 @@ def parse_amount(resource: str, quantity: str) -> int:
 
 
 def is_in_bytes(resource: str) -> bool:
-    """Whether the resource is measured in bytes."""
     return resource in _IN_BYTES or resource.startswith(HUGE_PAGES)
 
 
@@ -104,9 +102,6 @@ def format_amount(resource: str, amount: int) -> str:
     if resource == CPU:
         return format_quantity(Fraction(amount, 1000))
     return format_quantity(Fraction(amount), binary=is_in_bytes(resource))
-
-
-# -- milli-units: an API server rounds up to them (SetDefaults_ResourceList) -----------------
 
 
 @lru_cache(maxsize=_TEXTS)
@@ -150,10 +145,6 @@ def _is_infeasible(status: Object) -> bool:
         condition.get("type") == "PodResizePending" and condition.get("reason") == "Infeasible"
         for condition in status.get("conditions") or ()
     )
-
-
-def _is_pod_level(resource: str) -> bool:
-    return resource in (CPU, MEMORY) or resource.startswith(HUGE_PAGES)
 
 
 def _add(total: Amounts, more: Mapping[str, int]) -> None:

@@ -1,18 +1,14 @@
 """How much the remote's ResourceQuotas allow the virtual node's pods to request.
 
 A Node has a single amount per resource, while a quota limits one namespace. A quota therefore
-limits the Node only if every remote namespace with pods of this node has a quota for the resource.
-The limit is the sum of what the quotas of this home's namespaces leave, including namespaces
-without pods. If one namespace with pods has no quota, the resource is unlimited: pods in the other
-namespaces are then rejected by the quota in the remote, which reports it.
+limits the Node only if every remote namespace with pods of this node has a quota for the resource;
+the limit is then the sum of what the quotas of this home's namespaces leave.
 
-- Quotas of requests count: ``cpu`` and ``requests.cpu``, ``requests.example.com/gpu``,
-  ``hugepages-2Mi``, ``pods``, ``count/pods`` and so on. Quotas of limits (``limits.cpu``) do not
-  affect scheduling, and are only reported when exhausted.
-- A quota with scopes does not apply to every pod, and is ignored.
+- Quotas of requests count. Quotas of limits (``limits.cpu``) do not affect scheduling, and are only
+  reported when exhausted. A quota with scopes is ignored.
 - Of several quotas in a namespace the strictest applies.
 - Requests of unmanaged pods in the namespace are subtracted. Requests of managed pods are not:
-  home's scheduler does that (as in `translators.capacity.node_capacity`).
+  home's scheduler does that.
 """
 
 from __future__ import annotations
@@ -68,10 +64,8 @@ def remaining(
 
 
 def exhausted_keys(quota: Object, resources: Collection[str]) -> str:
-    """The exhausted limits of a quota for these resources, as text; "" if there are none.
-
-    As at admission, the API server's own count (``status.used``) decides.
-    """
+    """The exhausted limits of a quota for these resources, as text; "" if there are none. The API
+    server's own count (``status.used``) decides."""
     used = (quota.get("status") or {}).get("used") or {}
     keys = [
         key

@@ -1,13 +1,10 @@
 """The differences between a home pod and its remote pod, each with the rule that causes it.
 
-`find_differences` compares the two objects and then looks for a rule, first in `RULES`, which
-covers single fields that are added, renamed or removed, then in the table of
-`translators.pods.field_rules`. A difference without a rule is reported with ``rule`` "". Tests
-verify that rules explain all differences of recorded and random pods.
+A rule is looked up first in `RULES`, which covers single fields that are added, renamed or removed,
+then in the table of `translators.pods.field_rules`. A difference without a rule has ``rule`` "".
 
-Paths and locations are those of `translators.fieldpaths`: ``spec.containers[].env[]`` and
-``spec.containers[web].env[A]``. List items with names are compared by name, others by position with
-a sequence alignment.
+Paths and locations are those of `translators.fieldpaths`. List items with names are compared by
+name, others by position with a sequence alignment.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from translators.fieldpaths import FieldMessage
+from translators.fieldpaths import LIST_KEYS, FieldMessage, items_by_key
 from translators.objects import Object
 from translators.ownership_labels import is_bridge_key
 from translators.pods import field_rules
@@ -29,8 +26,6 @@ Change = Literal["added", "removed", "changed"]
 _MAPS = frozenset({"metadata.labels", "metadata.annotations", "spec.nodeSelector", "spec.overhead"})
 #: Maps for which only `RULES` has reasons.
 _ONLY_IN_RULES = frozenset({"metadata.labels", "metadata.annotations"})
-#: The key that identifies the items of a list, if it is not ``name``.
-_KEYS = {"volumeMounts": "mountPath"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +50,11 @@ class DifferenceRule:
     """Why a field differs that the table of fields keeps or translates."""
 
     path: str
-    changes: frozenset[Change]
+    changes: str
+    """The changes that the rule explains, separated by spaces."""
     why: str
     when: Callable[[str, Any], bool] = lambda _key, _value: True
     """Called with the key (or item name) and the value that was added or removed."""
-
-
-def _difference_rule(
-    path: str, changes: str, why: str, when: Callable[[str, Any], bool] = lambda *_: True
-) -> DifferenceRule:
-    known: dict[str, Change] = {"added": "added", "removed": "removed", "changed": "changed"}
-    return DifferenceRule(path, frozenset(known[change] for change in changes.split()), why, when)
 
 
 def _is_bridge_key(key: str, _: Any) -> bool:
@@ -83,52 +72,50 @@ _PREFERRED = f"{_TERM}preferredDuringSchedulingIgnoredDuringExecution[]"
 _SOURCES = "spec.volumes[].projected.sources[]"
 
 RULES: tuple[DifferenceRule, ...] = (
-    _difference_rule(
-        "metadata.namespace", "changed", "the mapped namespace (--namespace-template)"
-    ),
-    _difference_rule(
+    DifferenceRule("metadata.namespace", "changed", "the mapped namespace (--namespace-template)"),
+    DifferenceRule(
         "metadata.labels", "added", "identify the home and the virtual node", _is_bridge_key
     ),
-    _difference_rule(
+    DifferenceRule(
         "metadata.labels",
         "removed changed",
         "labels of the bridge belong to the home object",
         _is_bridge_key,
     ),
-    _difference_rule(
+    DifferenceRule(
         "metadata.annotations",
         "added",
         "identify the home pod, and record what was last applied",
         _is_bridge_key,
     ),
-    _difference_rule(
+    DifferenceRule(
         "metadata.annotations",
         "removed changed",
         "annotations of the bridge are not copied",
         _is_bridge_key,
     ),
-    _difference_rule(
+    DifferenceRule(
         "metadata.annotations",
         "removed",
         "kubectl's last-applied configuration is not copied",
         lambda key, _: key == "kubectl.kubernetes.io/last-applied-configuration",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.schedulingGates[]",
         "added",
         "blocks scheduling until home records that the pod may run; it must never run twice",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.ephemeralContainers",
         "removed",
         "added after the creation: a new pod cannot have any",
     ),
-    _difference_rule("spec.nodeSelector", "added", _RESTRICTED),
-    _difference_rule("spec.nodeSelector", "removed changed", _APPLIED),
-    _difference_rule("spec.affinity.nodeAffinity.**", "added", _RESTRICTED),
-    _difference_rule("spec.affinity.nodeAffinity.**", "removed changed", _APPLIED),
+    DifferenceRule("spec.nodeSelector", "added", _RESTRICTED),
+    DifferenceRule("spec.nodeSelector", "removed changed", _APPLIED),
+    DifferenceRule("spec.affinity.nodeAffinity.**", "added", _RESTRICTED),
+    DifferenceRule("spec.affinity.nodeAffinity.**", "removed changed", _APPLIED),
     *(
-        _difference_rule(f"{term}.{key}", "removed changed", _MERGED)
+        DifferenceRule(f"{term}.{key}", "removed changed", _MERGED)
         for term in ("spec.topologySpreadConstraints[]", _REQUIRED, f"{_PREFERRED}.podAffinityTerm")
         for key in ("matchLabelKeys", "mismatchLabelKeys")
     ),
@@ -136,51 +123,51 @@ RULES: tuple[DifferenceRule, ...] = (
         reason
         for term in (_REQUIRED, f"{_PREFERRED}.podAffinityTerm")
         for reason in (
-            _difference_rule(f"{term}.namespaces.**", "added removed changed", _MAPPED),
-            _difference_rule(f"{term}.namespaceSelector.**", "added changed", _MAPPED),
-            _difference_rule(f"{term}.namespaceSelector.**", "removed", _UNKNOWN),
+            DifferenceRule(f"{term}.namespaces.**", "added removed changed", _MAPPED),
+            DifferenceRule(f"{term}.namespaceSelector.**", "added changed", _MAPPED),
+            DifferenceRule(f"{term}.namespaceSelector.**", "removed", _UNKNOWN),
         )
     ),
-    _difference_rule(_REQUIRED, "removed", _UNKNOWN),
-    _difference_rule(_PREFERRED, "removed", _UNKNOWN),
-    _difference_rule(
+    DifferenceRule(_REQUIRED, "removed", _UNKNOWN),
+    DifferenceRule(_PREFERRED, "removed", _UNKNOWN),
+    DifferenceRule(
         "spec.tolerations[]",
         "removed",
         "tolerates the taint of virtual nodes, which do not exist in the remote",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.automountServiceAccountToken",
         "added changed",
         "controls whether the remote adds its own token (--service-accounts)",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.serviceAccountName",
         "added changed",
         "the service account of that name in the remote (--service-accounts remote)",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.priorityClassName",
         "removed",
         "the remote has no such PriorityClass; the default priority applies",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.containers[].env[]",
         "added",
         "the address of home's API server, which issued the pod's token",
         lambda key, _: key.startswith("KUBERNETES_"),
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.containers[].env[].value",
         "added",
         "the value at home, because the identity is home's",
     ),
-    _difference_rule(
+    DifferenceRule(
         "spec.volumes[]", "removed", "home's tokens are not copied (--service-accounts)"
     ),
-    _difference_rule(
+    DifferenceRule(
         f"{_SOURCES}.secret", "added", "home's tokens and CA certificate, in one Secret"
     ),
-    _difference_rule(
+    DifferenceRule(
         f"{_SOURCES}.configMap",
         "removed",
         "home's CA certificate is in the Secret with the token",
@@ -199,17 +186,19 @@ def find_differences(
     """
     messages = {item.field: item.message for item in dropped}
     for found in _compare(home, remote, "", ""):
+        location = found.location
         message = next(
-            (text for field, text in messages.items() if _touches(field, found.location)), None
+            (
+                text
+                for field, text in messages.items()
+                if _within(field, location) or _within(location, field)
+            ),
+            None,
         )
         if message and found.change != "added":
             yield replace(found, reason=message, unsupported=True)
         else:
             yield found
-
-
-def _touches(field: str, location: str) -> bool:
-    return _within(field, location) or _within(location, field)
 
 
 def _within(inner: str, outer: str) -> bool:
@@ -246,8 +235,8 @@ def _step(path: str, location: str, key: str) -> tuple[str, str]:
 
 
 def _lists(before: list[Any], after: list[Any], path: str, location: str) -> Iterator[Difference]:
-    key = _KEYS.get(path.rpartition(".")[2], "name")
-    old, new = _by_key(before, key), _by_key(after, key)
+    key = LIST_KEYS.get(path.rpartition(".")[2], "name")
+    old, new = items_by_key(before, key), items_by_key(after, key)
     if old is not None and new is not None:
         for name in [*old, *(name for name in new if name not in old)]:
             inner_location = f"{location}[{name}]"
@@ -258,7 +247,8 @@ def _lists(before: list[Any], after: list[Any], path: str, location: str) -> Ite
             else:
                 yield from _compare(old[name], new[name], f"{path}[]", inner_location)
         return
-    matcher = SequenceMatcher(None, _texts(before), _texts(after), autojunk=False)
+    texts = [[json.dumps(item, sort_keys=True) for item in items] for items in (before, after)]
+    matcher = SequenceMatcher(None, texts[0], texts[1], autojunk=False)
     for _, begin, end, start, stop in matcher.get_opcodes():
         both = min(end - begin, stop - start)
         for number in range(both):
@@ -270,16 +260,6 @@ def _lists(before: list[Any], after: list[Any], path: str, location: str) -> Ite
             yield from _whole("removed", before[number], f"{path}[]", f"{location}[{number}]", "")
         for number in range(start + both, stop):
             yield from _whole("added", after[number], f"{path}[]", f"{location}[{number}]", "")
-
-
-def _by_key(items: list[Any], key: str) -> dict[str, Any] | None:
-    """The items by key; None unless every item has a distinct key."""
-    found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
-    return found if len(found) == len(items) else None
-
-
-def _texts(items: list[Any]) -> list[str]:
-    return [json.dumps(item, sort_keys=True) for item in items]
 
 
 def _whole(change: Change, value: Any, path: str, location: str, key: str) -> Iterator[Difference]:
@@ -309,7 +289,11 @@ def _rule(path: str, change: Change, key: str, value: Any) -> tuple[str, str]:
     """The path and reason of the rule; ("", "") without one."""
     usual = field_rules.table_path(path)
     for reason in RULES:
-        if change in reason.changes and _covers(reason.path, usual) and reason.when(key, value):
+        if (
+            change in reason.changes.split()
+            and _covers(reason.path, usual)
+            and reason.when(key, value)
+        ):
             return reason.path, reason.why
     rule = field_rules.rule_for(path)
     # The table covers existing fields; `RULES` covers added ones.

@@ -1,9 +1,8 @@
 """Why home's scheduler would not bind a pod to a node because of its PersistentVolumeClaims.
 
-As the VolumeBinding filter (pkg/scheduler/framework/plugins/volumebinding) for one node: missing,
-deleted and lost PVCs, and those bound to a volume of other nodes, prevent the binding; so do
-unbound ones, unless their StorageClass waits for the first consumer. Whether the provisioner then
-creates a volume for the node is unknown in advance: `unbound_claims` lists such PVCs. Pure.
+As the VolumeBinding filter (pkg/scheduler/framework/plugins/volumebinding) for one node. Whether a
+provisioner then creates a volume for the node is unknown in advance: `unbound_claims` lists such
+PVCs. Pure.
 """
 
 from __future__ import annotations

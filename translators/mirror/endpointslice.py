@@ -1,12 +1,9 @@
 """Translates EndpointSlices of mirrored Services: home's endpoints in the remote.
 
-The remote's own controller creates slices for pods in the remote, by the selector of the mirrored
-Service. The bridge's slices contain the other endpoints, and exclude pods of the virtual node. The
-remote's controller ignores them, because it only manages slices with its own name in
-`LABEL_MANAGED_BY` (k8s.io/api/discovery/v1, well_known_labels.go).
-
-Virtual nodes that share a remote namespace exclude different pods, so the slices of each node have
-their own names (`remote_name`).
+The remote's own controller creates slices for pods in the remote, and ignores the bridge's: it only
+manages slices with its own name in `LABEL_MANAGED_BY` (k8s.io/api/discovery/v1,
+well_known_labels.go). Virtual nodes that share a remote namespace exclude different pods, so the
+slices of each node have their own names (`remote_name`).
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ def service_name(slice_: Object) -> str:
 
 
 def remote_name(name: str, identity: Identity) -> str:
-    """The name of the remote slice: its name at home with a hash that depends on the virtual
-    node."""
+    """The name at home with a hash that depends on the virtual node."""
     return hashed_name(name, f"{identity.node}/{name}")
 
 

@@ -29,7 +29,7 @@ _NAMED = re.compile(r"(?<![\w./-])[a-z0-9-]+/[a-z0-9.-]*[a-z0-9](?![\w/-]|\.\w)"
 
 
 def event_name(about: str, content: str) -> str:
-    """The name of the Event about the object named ``about``. It is derived from ``content``, so a
+    """The name of the Event about the object named ``about``, with a hash of ``content``, so that a
     repeated Event has the same name."""
     return hashed_name(about, content, max_length=_NAME_MAX, separator=".")
 

@@ -78,11 +78,11 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
         if home_labels is None:
             continue
         name = name.strip()
-        family = current if _belongs_to(name, current) else name
-        found = families.get(family)
-        if found is None:
-            found = families[family] = Family(headers.get(family, []))
-        found.samples.append(f"{name}{{{home_labels}}}{value}")
+        is_current = name.startswith(current) and name[len(current) :] in ("", *_SUFFIXES)
+        family = current if is_current else name
+        if family not in families:
+            families[family] = Family(headers.get(family, []))
+        families[family].samples.append(f"{name}{{{home_labels}}}{value}")
     return families
 
 
@@ -128,7 +128,12 @@ def parse_samples(family: Family) -> Iterator[Sample]:
             at = int(fields[1]) if len(fields) > 1 else None
         except (ValueError, IndexError):
             continue
-        yield Sample(_read_labels(labels) or {}, value, at)
+        spans = _spans(labels) or {}
+        unescaped = {
+            key: _ESCAPE.sub(lambda it: "\n" if it[1] == "n" else it[1], span[2])
+            for key, span in spans.items()
+        }
+        yield Sample(unescaped, value, at)
 
 
 def _translate_labels(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
@@ -161,19 +166,5 @@ def _spans(labels: str) -> dict[str, re.Match[str]] | None:
     return found
 
 
-def _read_labels(labels: str) -> dict[str, str] | None:
-    found = _spans(labels)
-    return None if found is None else {name: _unescaped(it[2]) for name, it in found.items()}
-
-
-def _belongs_to(name: str, family: str) -> bool:
-    """Whether a sample of this name belongs to the family of the last header."""
-    return name == family or (name.startswith(family) and name[len(family) :] in _SUFFIXES)
-
-
 def _escaped(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], text)

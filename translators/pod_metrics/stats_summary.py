@@ -20,21 +20,16 @@ def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list
     for stats in summary.get("pods") or ():
         ref = stats.get("podRef") or {}
         home = pods.get(RemotePodName(str(ref.get("namespace")), str(ref.get("name"))))
-        if home is not None:
-            found.append(_relabel_pod(stats, home))
+        if home is None:
+            continue
+        home_ref = {"name": home.name, "namespace": home.namespace, "uid": home.uid}
+        relabelled = {**stats, "podRef": {**ref, **home_ref}}
+        if "volume" in stats:
+            relabelled["volume"] = [
+                {**it, "pvcRef": {**it["pvcRef"], "namespace": home.namespace}}
+                if it.get("pvcRef")
+                else it
+                for it in stats["volume"] or ()
+            ]
+        found.append(relabelled)
     return found
-
-
-def _relabel_pod(stats: Object, home: Origin) -> Object:
-    ref = {"name": home.name, "namespace": home.namespace, "uid": home.uid}
-    relabelled = {**stats, "podRef": {**stats["podRef"], **ref}}
-    if "volume" in stats:
-        relabelled["volume"] = [_relabel_volume(volume, home) for volume in stats["volume"] or ()]
-    return relabelled
-
-
-def _relabel_volume(volume: Object, home: Origin) -> Object:
-    claim = volume.get("pvcRef")
-    if not claim:
-        return volume
-    return {**volume, "pvcRef": {**claim, "namespace": home.namespace}}

@@ -21,19 +21,11 @@ def deadline_remaining(home: Object, *, now: str) -> float | None:
     """Seconds until the deadline of the home pod: all of it unless the status reports that the pod
     waits, 0 after the deadline, None without one. ``now`` is the time in RFC 3339."""
     deadline: int | None = (home.get("spec") or {}).get("activeDeadlineSeconds")
-    since = min(filter(None, map(_waiting_since, _conditions(home))), default=None)
+    # A condition that is False since then. Both times are from the bridge's clock and sort as text.
+    conditions = (condition_of(home, it) for it in (CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED))
+    times = (it.get("lastTransitionTime") for it in conditions if it.get("status") == "False")
+    since = min(filter(None, times), default=None)
     if deadline is None or since is None:
         return deadline
     waited = (parse_time(now) - parse_time(since)).total_seconds()
     return max(0.0, deadline - max(0.0, waited))
-
-
-def _conditions(home: Object) -> list[Object]:
-    return [condition_of(home, kind) for kind in (CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED)]
-
-
-def _waiting_since(condition: Object) -> str | None:
-    """The transition time of a False condition. Both times are from the bridge's clock and sort as
-    text."""
-    is_waiting = condition.get("status") == "False"
-    return condition.get("lastTransitionTime") if is_waiting else None

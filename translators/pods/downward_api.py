@@ -1,11 +1,10 @@
 """The downward API of remote pods, so that a pod reads home's identity.
 
-Fields that differ in the remote are read from annotations of the remote pod instead, or replaced
-with their value if it is constant. Files with all labels or all annotations contain those of the
-home pod only, in the kubelet's format; an annotation holds their text and follows the home pod
-(`translators.pods.update`). If annotations and text exceed the limit of 256 KiB, the remote's
-kubelet writes the file of a new pod, with labels and annotations that the bridge and the remote
-added; the file of a running pod is not updated.
+Fields that differ in the remote are read from annotations of the remote pod, or replaced with their
+value if it is constant. Files with all labels or annotations contain those of the home pod only: an
+annotation holds their text and follows the home pod (`translators.pods.update`). If annotations and
+text exceed the limit of 256 KiB, the remote's kubelet writes the file of a new pod, with labels and
+annotations that the bridge and the remote added; the file of a running pod is not updated.
 """
 
 from __future__ import annotations
@@ -70,9 +69,6 @@ def _variable(variable: Object, known: dict[str, str]) -> Object:
     return variable
 
 
-# -- files ---------------------------------------------------------------------------------
-
-
 def map_files(home: Object) -> dict[str, str]:
     """The text of each file with all labels or annotations that the pod's volumes contain, by
     annotation."""
@@ -108,15 +104,13 @@ def oversized_map_files(home: Object) -> list[FieldMessage]:
 
 
 def _file_paths(home: Object) -> Iterator[tuple[str, str]]:
-    if not (home.get("spec") or {}).get("volumes"):
-        return
     for _, location, path in find_fields(home, _FILE_PATHS):
         yield location, path
 
 
 def format_map(values: Mapping[str, str]) -> str:
     """A map in the format of a kubelet's file (FormatMap in pkg/fieldpath)."""
-    return "\n".join(f"{key}={_quoted(values[key])}" for key in sorted(values))
+    return "\n".join(f'{key}="{"".join(map(_escaped, values[key]))}"' for key in sorted(values))
 
 
 #: The letter escapes of Go's strconv.Quote.
@@ -131,10 +125,6 @@ _LETTERS = {
     '"': r"\"",
     "\\": r"\\",
 }
-
-
-def _quoted(text: str) -> str:
-    return '"' + "".join(map(_escaped, text)) + '"'
 
 
 def _escaped(char: str) -> str:
@@ -174,8 +164,9 @@ def _identity_in_files(downward: Object, rewritten: Mapping[str, str]) -> Object
     items = []
     for item in downward.get("items") or ():
         path = str((item.get("fieldRef") or {}).get("fieldPath"))
-        changed = {**item, "fieldRef": _field_ref(rewritten[path])} if path in rewritten else item
-        items.append(changed)
+        items.append(
+            {**item, **({"fieldRef": _field_ref(rewritten[path])} if path in rewritten else {})}
+        )
     return {**downward, "items": items} if items else downward
 
 

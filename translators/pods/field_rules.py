@@ -15,7 +15,7 @@ fields of the API.
 
 To drop a new field, add its path to the section that it belongs to (here `_SPEC`):
 
-    **_rules("newField.**", Rule("dropped", "names an object of home"), under="spec."),
+    "newField.**": Rule("dropped", "names an object of home"),
 
 `drop_fields` and `rejected_fields` apply the table; no other code is needed. Add a pair of pods to
 ``tests/translators/golden``, and update the documentation with ``make docs-write``.
@@ -24,7 +24,7 @@ To drop a new field, add its path to the section that it belongs to (here `_SPEC
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -48,234 +48,148 @@ class Rule:
     """Values that home's admission sets by default; they cause no Event either."""
 
 
-def _rules(paths: str, rule: Rule, *, under: str = "") -> dict[str, Rule]:
-    return {under + path: rule for path in paths.split()}
+def _rules(under: str, rules: Mapping[str, Rule]) -> dict[str, Rule]:
+    return {under + path: rule for paths, rule in rules.items() for path in paths.split()}
 
 
 _KEPT = Rule("kept", "has the same meaning in the remote")
 _NODE_LEVEL = Rule("kept", "refers to the node, which is a node of the remote")
-_HOME_METADATA = Rule("dropped", "belongs to the home object", silent=True)
 _APPLIED = Rule("dropped", "home's admission and scheduler have already applied it", silent=True)
 _PLACEMENT = Rule("translated", "restricted to what exists in the remote", module="placement")
 _REFERENCE = Rule("translated", "the referenced object is copied first", module="references")
-_SERVICE_ACCOUNT = Rule("dropped", "the bridge provides the service account identity", silent=True)
-_HOST_NAMESPACE = (
-    "the nodes of the remote are not nodes of home: remove it, or keep the pod off this node"
+_DEVICES = Rule(
+    "rejected",
+    "home allocates its devices on nodes of home: request them as extended resources in "
+    "limits (example.com/gpu), or keep the pod off this node",
+)
+_HOST_NAMESPACE = Rule(
+    "rejected",
+    "the nodes of the remote are not nodes of home: remove it, or keep the pod off this node",
 )
 
-_METADATA: dict[str, Rule] = {
-    **_rules("name", _KEPT, under="metadata."),
-    **_rules(
-        "namespace labels annotations",
-        Rule("translated", "mapped namespace and ownership", module="remote_pod"),
-        under="metadata.",
+_METADATA = {
+    "name": _KEPT,
+    "namespace labels annotations": Rule(
+        "translated", "mapped namespace and ownership", module="remote_pod"
     ),
-    **_rules(
-        "creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName "
-        "generation managedFields[].** ownerReferences[].** resourceVersion selfLink uid",
-        _HOME_METADATA,
-        under="metadata.",
+    "creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName "
+    "generation managedFields[].** ownerReferences[].** resourceVersion selfLink uid": Rule(
+        "dropped", "belongs to the home object", silent=True
     ),
 }
-
-_SPEC: dict[str, Rule] = {
-    **_rules(
-        "activeDeadlineSeconds dnsConfig.** dnsPolicy enableServiceLinks hostAliases[].** "
-        "hostUsers hostname hostnameOverride os.** resources.limits resources.requests "
-        "restartPolicy securityContext.** setHostnameAsFQDN shareProcessNamespace subdomain "
-        "terminationGracePeriodSeconds",
-        _KEPT,
-        under="spec.",
+_SPEC = {
+    "activeDeadlineSeconds dnsConfig.** dnsPolicy enableServiceLinks hostAliases[].** "
+    "hostUsers hostname hostnameOverride os.** resources.limits resources.requests "
+    "restartPolicy securityContext.** setHostnameAsFQDN shareProcessNamespace subdomain "
+    "terminationGracePeriodSeconds": _KEPT,
+    "runtimeClassName": Rule(
+        "kept", "names a RuntimeClass of the remote, which rejects the pod without one"
     ),
-    **_rules(
-        "runtimeClassName",
-        Rule("kept", "names a RuntimeClass of the remote, which rejects the pod without one"),
-        under="spec.",
+    "overhead": Rule("dropped", "the remote's RuntimeClass sets its own", silent=True),
+    "imagePullSecrets[].name": _REFERENCE,
+    "automountServiceAccountToken": Rule(
+        "translated", "true only for service accounts of the remote", module="service_accounts"
     ),
-    **_rules(
-        "overhead",
-        Rule("dropped", "the remote's RuntimeClass sets its own", silent=True),
-        under="spec.",
+    "serviceAccount serviceAccountName": Rule(
+        "dropped", "the bridge provides the service account identity", silent=True
     ),
-    **_rules("imagePullSecrets[].name", _REFERENCE, under="spec."),
-    **_rules(
-        "automountServiceAccountToken",
-        Rule(
-            "translated",
-            "true only for service accounts of the remote",
-            module="service_accounts",
-        ),
-        under="spec.",
+    "nodeName preemptionPolicy priority schedulingGates[].**": _APPLIED,
+    "readinessGates[].**": Rule(
+        "dropped", "home's status evaluates the readiness gates", silent=True
     ),
-    **_rules("serviceAccount serviceAccountName", _SERVICE_ACCOUNT, under="spec."),
-    **_rules("nodeName preemptionPolicy priority schedulingGates[].**", _APPLIED, under="spec."),
-    **_rules(
-        "readinessGates[].**",
-        Rule("dropped", "home's status evaluates the readiness gates", silent=True),
-        under="spec.",
+    "schedulerName": Rule(
+        "dropped",
+        "names a scheduler of home; the remote's default scheduler places the pod there",
+        admission_defaults=("default-scheduler",),
     ),
-    **_rules(
-        "schedulerName",
-        Rule(
-            "dropped",
-            "names a scheduler of home; the remote's default scheduler places the pod there",
-            admission_defaults=("default-scheduler",),
-        ),
-        under="spec.",
+    "priorityClassName": Rule(
+        "translated", "kept if the remote has a PriorityClass of this name", module="placement"
     ),
-    **_rules(
-        "priorityClassName",
-        Rule(
-            "translated",
-            "kept if the remote has a PriorityClass of this name",
-            module="placement",
-        ),
-        under="spec.",
+    "schedulingGroup.** workloadRef.**": Rule(
+        "dropped", "names a pod group of home, which does not exist in the remote"
     ),
-    **_rules(
-        "schedulingGroup.** workloadRef.**",
-        Rule("dropped", "names a pod group of home, which does not exist in the remote"),
-        under="spec.",
+    "evictionResponders[].**": Rule(
+        "dropped", "names eviction responders of home, which do not run in the remote"
     ),
-    **_rules(
-        "evictionResponders[].**",
-        Rule("dropped", "names eviction responders of home, which do not run in the remote"),
-        under="spec.",
-    ),
-    **_rules("nodeSelector tolerations[].**", _PLACEMENT, under="spec."),
-    **_rules(
-        "resourceClaims[].** resources.claims[].**",
-        Rule(
-            "rejected",
-            "home allocates its devices on nodes of home: request them as extended resources in "
-            "limits (example.com/gpu), or keep the pod off this node",
-        ),
-        under="spec.",
-    ),
-    **_rules("hostNetwork hostPID hostIPC", Rule("rejected", _HOST_NAMESPACE), under="spec."),
+    "nodeSelector tolerations[].**": _PLACEMENT,
+    "resourceClaims[].** resources.claims[].**": _DEVICES,
+    "hostNetwork hostPID hostIPC": _HOST_NAMESPACE,
 }
-
-_SPREAD: dict[str, Rule] = {
-    **_rules(
-        "labelSelector.** maxSkew minDomains nodeAffinityPolicy nodeTaintsPolicy topologyKey "
-        "whenUnsatisfiable",
-        Rule("kept", "applies to the remote's nodes"),
-        under="spec.topologySpreadConstraints[].",
-    ),
-    **_rules("matchLabelKeys", _PLACEMENT, under="spec.topologySpreadConstraints[]."),
+_SPREAD = {
+    "labelSelector.** maxSkew minDomains nodeAffinityPolicy nodeTaintsPolicy topologyKey "
+    "whenUnsatisfiable": Rule("kept", "applies to the remote's nodes"),
+    "matchLabelKeys": _PLACEMENT,
 }
-
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_AFFINITY: dict[str, Rule] = {
-    **_rules("nodeAffinity.**", _PLACEMENT, under="spec.affinity."),
-    **_rules(f"{_PREFERRED}[].weight", _KEPT, under="spec.affinity.podAffinity."),
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution[]"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution[]"
+_AFFINITY = {
+    "nodeAffinity.**": _PLACEMENT,
+    f"podAffinity.{_PREFERRED}.weight": _KEPT,
 }
-for _term in (f"{_REQUIRED}[].", f"{_PREFERRED}[].podAffinityTerm."):
-    _under = f"spec.affinity.podAffinity.{_term}"
-    _AFFINITY |= _rules("labelSelector.** topologyKey", _KEPT, under=_under)
+for _term in (_REQUIRED, f"{_PREFERRED}.podAffinityTerm"):
     _AFFINITY |= _rules(
-        "namespaces namespaceSelector.** matchLabelKeys mismatchLabelKeys", _PLACEMENT, under=_under
+        f"podAffinity.{_term}.",
+        {
+            "labelSelector.** topologyKey": _KEPT,
+            "namespaces namespaceSelector.** matchLabelKeys mismatchLabelKeys": _PLACEMENT,
+        },
     )
-
-_CONTAINERS: dict[str, Rule] = {
-    **_rules(
-        "args command image imagePullPolicy lifecycle.** livenessProbe.** name ports[].** "
-        "readinessProbe.** resizePolicy[].** resources.limits resources.requests restartPolicy "
-        "restartPolicyRules[].** securityContext.** startupProbe.** stdin stdinOnce "
-        "targetContainerName terminationMessagePath terminationMessagePolicy tty "
-        "volumeDevices[].** workingDir",
-        _KEPT,
-        under="spec.containers[].",
+_CONTAINERS = {
+    "args command image imagePullPolicy lifecycle.** livenessProbe.** name ports[].** "
+    "readinessProbe.** resizePolicy[].** resources.limits resources.requests restartPolicy "
+    "restartPolicyRules[].** securityContext.** startupProbe.** stdin stdinOnce "
+    "targetContainerName terminationMessagePath terminationMessagePolicy tty "
+    "volumeDevices[].** workingDir": _KEPT,
+    "volumeMounts[].**": Rule(
+        "translated", "without mounts of tokens that stay at home", module="service_accounts"
     ),
-    **_rules(
-        "volumeMounts[].**",
-        Rule("translated", "without mounts of tokens that stay at home", module="service_accounts"),
-        under="spec.containers[].",
+    "resources.claims[].**": _DEVICES,
+    "env[].name env[].value env[].valueFrom.resourceFieldRef.** "
+    "env[].valueFrom.fileKeyRef.** envFrom[].prefix": _KEPT,
+    "env[].valueFrom.fieldRef.**": Rule(
+        "translated", "keeps home's identity", module="downward_api"
     ),
-    **_rules(
-        "resources.claims[].**", _SPEC["spec.resourceClaims[].**"], under="spec.containers[]."
-    ),
-    **_rules(
-        "env[].name env[].value env[].valueFrom.resourceFieldRef.** "
-        "env[].valueFrom.fileKeyRef.** envFrom[].prefix",
-        _KEPT,
-        under="spec.containers[].",
-    ),
-    **_rules(
-        "env[].valueFrom.fieldRef.**",
-        Rule("translated", "keeps home's identity", module="downward_api"),
-        under="spec.containers[].",
-    ),
-    **_rules(
-        "env[].valueFrom.configMapKeyRef.** env[].valueFrom.secretKeyRef.** "
-        "envFrom[].configMapRef.** envFrom[].secretRef.**",
-        _REFERENCE,
-        under="spec.containers[].",
-    ),
+    "env[].valueFrom.configMapKeyRef.** env[].valueFrom.secretKeyRef.** "
+    "envFrom[].configMapRef.** envFrom[].secretRef.**": _REFERENCE,
 }
-
-_VOLUMES: dict[str, Rule] = {
-    **_rules("name emptyDir.** image.**", _KEPT, under="spec.volumes[]."),
-    **_rules("hostPath.**", _NODE_LEVEL, under="spec.volumes[]."),
-    **_rules("configMap.** secret.**", _REFERENCE, under="spec.volumes[]."),
-    **_rules(
-        "downwardAPI.** projected.sources[].downwardAPI.**",
-        Rule("translated", "keeps home's identity, labels and annotations", module="downward_api"),
-        under="spec.volumes[].",
+_VOLUMES = {
+    "name emptyDir.** image.**": _KEPT,
+    "hostPath.**": _NODE_LEVEL,
+    "configMap.** secret.**": _REFERENCE,
+    "downwardAPI.** projected.sources[].downwardAPI.**": Rule(
+        "translated", "keeps home's identity, labels and annotations", module="downward_api"
     ),
-    **_rules(
-        "projected.sources[].configMap.** projected.sources[].secret.**",
-        _REFERENCE,
-        under="spec.volumes[].",
+    "projected.sources[].configMap.** projected.sources[].secret.**": _REFERENCE,
+    "projected.defaultMode projected.defaultUser": _KEPT,
+    "projected.sources[].serviceAccountToken.**": Rule(
+        "translated",
+        "read from a Secret, kept or dropped, depending on --service-accounts",
+        module="service_accounts",
     ),
-    **_rules("projected.defaultMode projected.defaultUser", _KEPT, under="spec.volumes[]."),
-    **_rules(
-        "projected.sources[].serviceAccountToken.**",
-        Rule(
-            "translated",
-            "read from a Secret, kept or dropped, depending on --service-accounts",
-            module="service_accounts",
-        ),
-        under="spec.volumes[].",
+    "projected.sources[].clusterTrustBundle.** projected.sources[].podCertificate.**": Rule(
+        "dropped", "home's signers do not run in the remote, and the remote's are not trusted"
     ),
-    **_rules(
-        "projected.sources[].clusterTrustBundle.** projected.sources[].podCertificate.**",
-        Rule(
-            "dropped", "home's signers do not run in the remote, and the remote's are not trusted"
-        ),
-        under="spec.volumes[].",
-    ),
-    **_rules(
-        "persistentVolumeClaim.** ephemeral.**",
-        Rule("kept", "refers to PersistentVolumeClaims and StorageClasses of the remote"),
-        under="spec.volumes[].",
+    "persistentVolumeClaim.** ephemeral.**": Rule(
+        "kept", "refers to PersistentVolumeClaims and StorageClasses of the remote"
     ),
     # Volumes of drivers on the remote's nodes, or of external servers.
-    **_rules(
-        "awsElasticBlockStore.** azureDisk.** fc.** flocker.** gcePersistentDisk.** gitRepo.** "
-        "glusterfs.** nfs.** photonPersistentDisk.** portworxVolume.** quobyte.** vsphereVolume.**",
-        _NODE_LEVEL,
-        under="spec.volumes[].",
-    ),
+    "awsElasticBlockStore.** azureDisk.** fc.** flocker.** gcePersistentDisk.** gitRepo.** "
+    "glusterfs.** nfs.** photonPersistentDisk.** portworxVolume.** quobyte.** "
+    "vsphereVolume.**": _NODE_LEVEL,
     # The same, with a reference to a Secret.
-    **_rules(
-        "azureFile.** cephfs.** cinder.** csi.** flexVolume.** iscsi.** rbd.** scaleIO.** "
-        "storageos.**",
-        _REFERENCE,
-        under="spec.volumes[].",
-    ),
+    "azureFile.** cephfs.** cinder.** csi.** flexVolume.** iscsi.** rbd.** scaleIO.** "
+    "storageos.**": _REFERENCE,
 }
 
 TABLE: dict[str, Rule] = {
-    **_rules("apiVersion kind", _KEPT),
-    **_METADATA,
-    **_SPEC,
-    **_SPREAD,
-    **_AFFINITY,
-    **_CONTAINERS,
-    **_VOLUMES,
-    **_rules("status.**", Rule("dropped", "the status comes from the remote", silent=True)),
+    **_rules("", {"apiVersion kind": _KEPT}),
+    **_rules("metadata.", _METADATA),
+    **_rules("spec.", _SPEC),
+    **_rules("spec.topologySpreadConstraints[].", _SPREAD),
+    **_rules("spec.affinity.", _AFFINITY),
+    **_rules("spec.containers[].", _CONTAINERS),
+    **_rules("spec.volumes[].", _VOLUMES),
+    "status.**": Rule("dropped", "the status comes from the remote", silent=True),
 }
 
 _CONTAINER_KINDS = ("containers", "initContainers", "ephemeralContainers")

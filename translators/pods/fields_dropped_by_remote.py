@@ -1,9 +1,8 @@
 """Detects fields of a pod that the remote's API server did not keep at creation.
 
-An API server drops fields that its version does not know or whose feature gate is off, and creates
-the pod without them; admission may remove fields too. `pruned_fields` compares the response of the
-creation with the request. Added fields and changed values are defaults and decisions of admission,
-not pruned fields.
+An API server drops fields that its version does not know or whose feature gate is off; admission
+may remove fields too. `pruned_fields` compares the response of the creation with the request. Added
+fields and changed values are defaults and decisions of admission, not pruned fields.
 
 Without some fields a pod would run with less isolation than requested, or run again when it must
 not (`PrunedField.restricts`); such a pod must not run. If a restricting field is recent or guarded
@@ -13,11 +12,11 @@ by a feature gate, a dry run before the creation is worth a request (`needs_dry_
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from translators.fieldpaths import CONTAINERS, FieldMessage
+from translators.fieldpaths import CONTAINERS, LIST_KEYS, FieldMessage, items_by_key
 from translators.objects import Object
 
 #: Why a field is missing, for the owner of the pod.
@@ -45,8 +44,6 @@ _DEFAULTS = (
 )
 #: Fields of a security context that not all supported servers (from 1.27, BRG106) keep.
 _LATE = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
-#: The key that identifies the items of a list, if it is not ``name``.
-_KEYS = {"volumeMounts": "mountPath"}
 #: Not compared: a list that admission replaces, and the bridge's own gate
 #: (`translators.pods.restart_policy_never`), which is not essential.
 _NOT_COMPARED = frozenset({"spec.tolerations", "spec.schedulingGates"})
@@ -126,9 +123,8 @@ def _compare(sent: Object, made: Object, path: str, location: str) -> Iterator[P
         elif isinstance(value, dict) and isinstance(answered, dict):
             yield from _compare(value, answered, below, inner_location)
         elif isinstance(value, list) and isinstance(answered, list):
-            yield from _compare_items(
-                value, answered, _KEYS.get(key, "name"), below, inner_location
-            )
+            list_key = LIST_KEYS.get(key, "name")
+            yield from _compare_items(value, answered, list_key, below, inner_location)
 
 
 def _compare_items(
@@ -136,13 +132,12 @@ def _compare_items(
 ) -> Iterator[PrunedField]:
     """Items with a key: missing items, and missing fields of each. Other items: missing fields,
     unless the number of items changed."""
-    theirs, named = _by_key(made, key), _by_key(sent, key)
+    theirs, named = items_by_key(made, key), items_by_key(sent, key)
+    pairs: Iterable[tuple[object, Any, Any]]
     if named is not None and theirs is not None:
         pairs = [(name, item, theirs.get(name)) for name, item in named.items()]
     elif len(sent) == len(made):
-        pairs = [
-            (str(location), *pair) for location, pair in enumerate(zip(sent, made, strict=True))
-        ]
+        pairs = zip(range(len(sent)), sent, made, strict=True)
     else:
         return
     for name, item, answered in pairs:
@@ -151,9 +146,3 @@ def _compare_items(
             yield PrunedField(f"{path}[]", inner_location)
         elif isinstance(item, dict) and isinstance(answered, dict):
             yield from _compare(item, answered, f"{path}[]", inner_location)
-
-
-def _by_key(items: list[Any], key: str) -> dict[str, Object] | None:
-    """The items by key; None unless every item has a distinct key."""
-    found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
-    return found if len(found) == len(items) else None

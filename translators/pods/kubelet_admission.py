@@ -2,14 +2,10 @@
 nodes.
 
 Home's scheduler never binds such a pod to the virtual node, but a user can set ``nodeName``.
-Without the rejection the pod would stay Pending in the remote, or run where it must not. The
-virtual node rejects only requests that exceed the sum of the remote's nodes, Ready or not: other
-pods may fit later.
-
-Other parts of a kubelet's admission are not repeated here. The remote's kubelet checks the
-operating system. Host ports conflict on a single node of the remote, and its scheduler chooses
-another. Home's taint-eviction-controller deletes pods that do not tolerate a NoExecute taint of the
-virtual node.
+Without the rejection the pod would stay Pending in the remote, or run where it must not. Only
+requests that exceed the sum of the remote's nodes, Ready or not, are rejected: other pods may fit
+later. The rest of a kubelet's admission is the remote's (operating system, host ports) or that of
+home's taint-eviction-controller.
 """
 
 from __future__ import annotations
@@ -39,18 +35,11 @@ def admission_rejection(
     home: Object, allocatable: Mapping[str, int], node: Object | None = None
 ) -> tuple[str, str] | None:
     """The kubelet's (reason, message) if the pod requests more than ``allocatable``, or does not
-    select ``node``, the virtual node; else None.
-
-    The messages are those of pkg/kubelet/lifecycle/predicate.go, which counts CPU in millicores
-    too. Without information about the nodes, nothing is rejected.
-    """
-    return _insufficient_resource(home, allocatable) or (
-        _node_affinity_rejection(home, node) if node is not None else None
-    )
-
-
-def _node_affinity_rejection(home: Object, node: Object) -> tuple[str, str] | None:
-    if scheduling_predicates.selects_node(home, node):
+    select ``node``, the virtual node; else None. Messages as in pkg/kubelet/lifecycle/predicate.go.
+    Without information about the nodes, nothing is rejected."""
+    if insufficient := _insufficient_resource(home, allocatable):
+        return insufficient
+    if node is None or scheduling_predicates.selects_node(home, node):
         return None
     return "NodeAffinity", (
         "Pod was rejected: Predicate NodeAffinity failed: "

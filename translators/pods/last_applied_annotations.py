@@ -82,8 +82,8 @@ def _resizable_containers(home: Object) -> Iterator[Object]:
 
 
 def mutable_field_digests(home: Object) -> Object:
-    """Digests of the other pod fields that may change while the pod runs and that the remote's
-    admission may change, by field name."""
+    """Digests, by field name, of the other fields that may change while the pod runs and that the
+    remote's admission may change."""
     deadline = (home.get("spec") or {}).get("activeDeadlineSeconds")
     values = {"activeDeadlineSeconds": deadline, "tolerations": translate_tolerations(home)}
     return {

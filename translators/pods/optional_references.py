@@ -1,8 +1,8 @@
 """References of a pod to ConfigMaps and Secrets that must not be resolved in the remote.
 
-The remote resolves references by name. If home has no object of the name, an unmanaged object in
-the remote would be mounted or read in its place. The bridge does not create a pod while a
-*required* reference is unresolved; it removes *optional* references from the pod.
+The remote resolves references by name: if home has no object of the name, an unmanaged one would be
+read in its place. The bridge does not create a pod while a *required* reference is unresolved; it
+removes *optional* references from the pod.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ _MESSAGE = "home has no such object, and an unmanaged one of the remote must not
 
 
 def required_references(pod: Object) -> frozenset[Reference]:
-    """The ConfigMaps and Secrets without which a kubelet does not start the pod: the references
-    that remain when all optional ones are removed."""
+    """The references that remain when all optional ones are removed."""
     spec, _ = remove_optional_references(pod.get("spec") or {}, references(pod))
     return references({"spec": spec})
 
@@ -27,10 +26,8 @@ def remove_optional_references(
     spec: Object, missing: Collection[Reference]
 ) -> tuple[Object, list[FieldMessage]]:
     """A pod's spec without its optional references to ``missing`` objects, and what was dropped.
-
-    The result equals what a kubelet makes of an optional reference to a missing object: no
-    environment variable, an empty volume, no pull secret.
-    """
+    The result is what a kubelet makes of an optional reference to a missing object: no environment
+    variable, an empty volume, no pull secret."""
     if not missing:
         return spec, []
     dropped: list[FieldMessage] = []

@@ -148,9 +148,9 @@ def translate_status(
 ) -> Object:
     """The status of the home pod while ``remote`` exists.
 
-    ``observed``: the remote's kubelet acts on the complete spec of the home pod, so home's
-    generation counts as observed. ``now`` is the time in RFC 3339. ``resize_pending``: the
-    condition of a resize that the remote has not accepted (`translators.pods.resize_condition`).
+    ``observed``: the remote's kubelet acts on the complete spec of the home pod. ``now`` is the
+    time in RFC 3339. ``resize_pending``: the condition of a resize that the remote has not
+    accepted.
     """
     theirs: Object = remote.get("status") or {}
     ours: Object = home.get("status") or {}
@@ -184,9 +184,8 @@ def translate_status(
 
 
 def not_running_status(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The changed parts of the status of a pod whose remote pod no longer exists and will be
-    re-created: no running container, not Ready, no address. {} if the pod never ran. ``now`` is the
-    time in RFC 3339."""
+    """The changed parts of the status of a pod whose remote pod is to be re-created: no running
+    container, not Ready, no address. {} if the pod never ran."""
     ours: Object = home.get("status") or {}
     status: Object = {key: None for key in _ADDRESSES if ours.get(key)}
     for field_name in _STATUSES:
@@ -234,7 +233,6 @@ def _exit_code(status: Object) -> int | None:
 
 
 def _may_run_again(status: Object, container: Object, policy: str, is_init: bool) -> bool:
-    """Whether the API server allows a terminated container to have another state."""
     own = container.get("restartPolicy")
     if is_init:
         if "Always" in (own, policy):
@@ -328,7 +326,7 @@ def _not_ready_while_deleted(ready: Object, home: Object, remote: Object) -> Obj
 
 
 def _deleted_at(pod: Object) -> str:
-    """When the deletion was requested. The deletion timestamp includes the grace period."""
+    """When the deletion was requested: the deletion timestamp includes the grace period."""
     meta = metadata(pod)
     deadline = parse_time(meta["deletionTimestamp"])
     requested = deadline - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
@@ -340,10 +338,11 @@ def _gates(home: Object) -> list[str]:
 
 
 def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Object:
-    """Ready as a kubelet computes it: the readiness of the containers and home's readiness gates.
+    """Ready as a kubelet computes it, from the containers (the remote's condition) and home's
+    gates.
 
-    The remote pod has no gates, so its Ready covers only its containers. The transition time is
-    that of the last condition that became True; while the pod is not ready, the time is kept.
+    The transition time is that of the last condition that became True; while the pod is not ready,
+    the time is kept.
     """
     gates = _gates(home)
     if condition.get("status") != "True" or not gates:

@@ -1,11 +1,10 @@
 """The ConfigMaps and Secrets that a pod references, and that must exist in the remote for it to
 run.
 
-References are in the environment (``env``, ``envFrom``), in volumes, in projected volumes and in
-image pull secrets; each object is listed once. ``kube-root-ca.crt`` is never copied, because each
-cluster publishes its own in every namespace. A Secret with the name prefix of the bridge's token
-Secrets is not copied either, since it could replace one of them; a pod that references such a
-Secret could read the tokens of another pod, and is rejected.
+``kube-root-ca.crt`` is never copied, because each cluster publishes its own in every namespace. A
+Secret with the name prefix of the bridge's token Secrets is not copied either, since it could
+replace one of them; a pod that references such a Secret could read the tokens of another pod, and
+is rejected.
 """
 
 from __future__ import annotations
@@ -32,11 +31,8 @@ ROOT_CA = "kube-root-ca.crt"
 #: Name prefix of the bridge's Secrets with tokens of pods (`translators.pods.service_accounts`).
 TOKEN_PREFIX = "cluster-bridge-token-"  # noqa: S105  # a name
 
-#: Volume sources that name a Secret of the pod's namespace, and the key of the name.
-_VOLUME_SECRETS = {
-    "azureFile": "secretName",
-    "secret": "secretName",
-}
+#: Volume sources with a ``secretName``.
+_VOLUME_SECRETS = ("azureFile", "secret")
 #: Volume sources with a ``secretRef: {name}``; CSI has its own name for it.
 _VOLUME_SECRET_REFS = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
 _VOLUMES = frozenset({"configMap", "projected", "csi", *_VOLUME_SECRETS, *_VOLUME_SECRET_REFS})
@@ -52,7 +48,8 @@ class Reference:
 
 def references(pod: Object) -> frozenset[Reference]:
     """All ConfigMaps and Secrets that a pod (of either cluster) references and that are copied."""
-    return frozenset(filter(_is_copied, _all(pod.get("spec") or {})))
+    found = _all(pod.get("spec") or {}) - {Reference("ConfigMap", ROOT_CA)}
+    return frozenset(ref for ref in found if not _is_reserved(ref))
 
 
 def reserved_secrets(spec: Object) -> list[str]:
@@ -61,16 +58,13 @@ def reserved_secrets(spec: Object) -> list[str]:
 
 
 def _all(spec: Object) -> set[Reference]:
-    found = set(_from_containers(spec)) | set(_from_volumes(spec))
+    found = set(_from_containers(spec))
+    for volume in spec.get("volumes") or ():
+        for kind in volume.keys() & _VOLUMES:
+            found.update(_from_volume(kind, volume[kind] or {}))
     for item in spec.get("imagePullSecrets") or ():
-        found |= set(_named("Secret", item))
+        found.update(_named("Secret", item))
     return found
-
-
-def _is_copied(ref: Reference) -> bool:
-    if ref.kind == "ConfigMap":
-        return ref.name != ROOT_CA
-    return not _is_reserved(ref)
 
 
 def _is_reserved(ref: Reference) -> bool:
@@ -94,12 +88,6 @@ def _from_containers(spec: Object) -> Iterator[Reference]:
             yield from _named("Secret", source.get("secretKeyRef"))
 
 
-def _from_volumes(spec: Object) -> Iterator[Reference]:
-    for volume in spec.get("volumes") or ():
-        for kind in volume.keys() & _VOLUMES:
-            yield from _from_volume(kind, volume[kind] or {})
-
-
 def _from_volume(kind: str, volume: Object) -> Iterator[Reference]:
     if kind == "configMap":
         yield from _named("ConfigMap", volume)
@@ -108,7 +96,7 @@ def _from_volume(kind: str, volume: Object) -> Iterator[Reference]:
             yield from _named("ConfigMap", source.get("configMap"))
             yield from _named("Secret", source.get("secret"))
     elif kind in _VOLUME_SECRETS:
-        yield from _named("Secret", volume, _VOLUME_SECRETS[kind])
+        yield from _named("Secret", volume, "secretName")
     elif kind == "csi":
         yield from _named("Secret", volume.get("nodePublishSecretRef"))
     else:

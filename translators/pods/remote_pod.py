@@ -2,16 +2,7 @@
 
 Every field is kept, including fields that this version does not know, unless it would mean
 something else in the remote. `translators.pods.field_rules` decides each field; the result lists
-the dropped fields.
-
-- The downward API and the environment keep home's identity (namespace, UID, node, service account).
-- Fields that home's admission and scheduler have already applied are dropped.
-- Node selectors, affinity and priority are restricted to what exists in the remote
-  (`translators.pods.scheduling_fields`).
-- A pod that must not run twice is created with a scheduling gate
-  (`translators.pods.restart_policy_never`).
-
-`translators.pods.update` handles later changes of the home pod.
+the dropped ones. `translators.pods.update` handles later changes of the home pod.
 """
 
 from __future__ import annotations
@@ -74,7 +65,7 @@ def translate_pod(
     """The remote pod for a home pod that is bound to the virtual node.
 
     ``priority_classes`` are the names of the remote's PriorityClasses. Ephemeral containers are
-    removed; a new pod cannot have them, and `translators.pods.update` adds them later.
+    removed: a new pod cannot have them.
     """
     translated = _translated(home, policy, priority_classes)
     spec = translated.pod["spec"]
@@ -92,7 +83,6 @@ def without_optional_references(
 
 
 def translate_ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
-    """The pod's ephemeral containers, translated for the remote."""
     found: list[Object] = (
         _translated(home, policy, frozenset()).pod["spec"].get("ephemeralContainers", [])
     )
@@ -143,7 +133,7 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
 
 def remote_pod_metadata(home: Object, identity: Identity) -> Object:
     """The `remote_metadata` of a pod, with the node name for the downward API and the record of
-    applied values (`translators.pods.last_applied_annotations`)."""
+    applied values."""
     meta = remote_metadata(home, identity)
     meta["annotations"][ANNOTATION_NODE_NAME] = identity.node
     meta["annotations"] |= last_applied_annotations.record_annotations(home)

@@ -29,8 +29,7 @@ class ResizeRejection:
 def classify_resize_rejection(
     patch: Object, message: str, *, server_message: str
 ) -> ResizeRejection:
-    """``server_message`` is the API server's message (of quotas:
-    plugin/pkg/admission/resourcequota)."""
+    """``server_message`` is the API server's (of quotas: plugin/pkg/admission/resourcequota)."""
     return ResizeRejection(
         patch, message, "Deferred" if "exceeded quota" in server_message else "Infeasible"
     )

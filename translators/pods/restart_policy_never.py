@@ -36,8 +36,7 @@ def restart_policy(spec: Object) -> str:
     """The restart policy of the pod as a whole: ``Never`` if any container has it.
 
     A kubelet starts such a container once in the life of the pod (ShouldContainerBeRestarted in
-    pkg/kubelet/container), and the bridge re-creates only whole pods. Init containers do not count,
-    because a kubelet may repeat them.
+    pkg/kubelet/container). Init containers do not count, because a kubelet may repeat them.
     """
     containers = spec.get("containers") or ()
     if any(container.get("restartPolicy") == "Never" for container in containers):
@@ -73,12 +72,9 @@ def _gates(pod: Object) -> list[Object]:
 
 
 def started_status(*, now: str) -> Object:
-    """The status patch that marks the home pod as possibly started, written before the remote pod
-    is ungated.
-
-    ``now`` is the time in RFC 3339. The mark is ``startTime``: "when the object was acknowledged by
-    the kubelet" (k8s.io/api/core/v1 PodStatus).
-    """
+    """The status patch that marks the home pod as possibly started, before the remote pod is
+    ungated: ``startTime``, "when the object was acknowledged by the kubelet"
+    (k8s.io/api/core/v1)."""
     return {"startTime": now}
 
 

@@ -1,18 +1,14 @@
 """Node selection, affinity, tolerations and priority of remote pods.
 
 - Home's scheduler has already matched node selectors and node affinity against the labels of the
-  virtual node. Only the labels that every kubelet sets to its platform (``kubernetes.io/arch``,
-  ``kubernetes.io/os``, ``node.kubernetes.io/windows-build``) are kept, so that a remote with
-  several platforms schedules the pod correctly. All others are dropped silently: node names,
-  hostnames, labels of the virtual node, and its zone, region and instance type, which do not
-  describe the remote's nodes.
+  virtual node. Only the labels that every kubelet sets to its platform are kept, for a remote with
+  several platforms. All others are dropped silently: they do not describe the remote's nodes.
 - If the virtual node stands for some of the remote's nodes (``--node-selector``), the pod is
   restricted to them. A pod that selects other nodes stays Pending as unschedulable.
 - Pod affinity, anti-affinity and topology spread apply to the remote's nodes and pods. Namespaces
-  are translated. Labels of home's namespaces do not exist in the remote, so a term that selects
-  namespaces by other labels than the name is dropped, with an Event.
-- The priority class is kept if the remote has a PriorityClass of that name; the priority value is
-  that of the remote.
+  are translated. A term that selects namespaces by other labels than the name is dropped, with an
+  Event: the remote lacks the labels of home's namespaces.
+- The priority class is kept if the remote has a PriorityClass of that name.
 """
 
 from __future__ import annotations
@@ -36,10 +32,8 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _SYSTEM_CLASS = "system-"
 
 #: The lists of terms in pod affinity and anti-affinity.
-_WHEN = (
-    "requiredDuringSchedulingIgnoredDuringExecution",
-    "preferredDuringSchedulingIgnoredDuringExecution",
-)
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def translate_node_selector(selector: Object | None) -> Object:
@@ -61,13 +55,13 @@ def restrict_to_nodes(spec: Object, selector: Mapping[str, str]) -> None:
         return
     affinity = spec.get("affinity") or {}
     nodes = affinity.get("nodeAffinity") or {}
-    required = nodes.get(_WHEN[0]) or {"nodeSelectorTerms": [{}]}
+    required = nodes.get(_REQUIRED) or {"nodeSelectorTerms": [{}]}
     # Terms are alternatives: each needs the additional expressions.
     terms = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or ()), *expressions]}
         for term in required["nodeSelectorTerms"]
     ]
-    nodes = {**nodes, _WHEN[0]: {**required, "nodeSelectorTerms": terms}}
+    nodes = {**nodes, _REQUIRED: {**required, "nodeSelectorTerms": terms}}
     spec["affinity"] = {**affinity, "nodeAffinity": nodes}
 
 
@@ -78,15 +72,15 @@ def translate_tolerations(home: Object) -> list[Object]:
 
 
 def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMessage | None:
-    """The message for a dropped priority class; None if it is kept. ``known`` are the remote's
-    PriorityClasses."""
-    if not name or (name in known and not name.startswith(_SYSTEM_CLASS)):
+    """The message for a dropped priority class; None if it is kept."""
+    if not name:
         return None
-    why = (
-        "is reserved for cluster components"
-        if name.startswith(_SYSTEM_CLASS)
-        else "is not a PriorityClass of the remote cluster"
-    )
+    if name.startswith(_SYSTEM_CLASS):
+        why = "is reserved for cluster components"
+    elif name not in known:
+        why = "is not a PriorityClass of the remote cluster"
+    else:
+        return None
     return FieldMessage("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
 
 
@@ -100,7 +94,7 @@ def translate_affinity(
         if not result.get(kind):
             continue
         terms = dict(result[kind])
-        for when in _WHEN:
+        for when in (_REQUIRED, _PREFERRED):
             if when in terms:
                 location = f"spec.affinity.{kind}.{when}"
                 set_or_remove(
@@ -112,24 +106,16 @@ def translate_affinity(
 
 def _node_affinity(affinity: Object | None) -> Object:
     found = dict(affinity or {})
-    required = found.pop("requiredDuringSchedulingIgnoredDuringExecution", None) or {}
+    required = found.pop(_REQUIRED, None) or {}
     terms = [_node_term(term) for term in required.get("nodeSelectorTerms") or ()]
     # Terms are alternatives: an empty term matches every node.
     if terms and all(terms):
-        found["requiredDuringSchedulingIgnoredDuringExecution"] = {
-            **required,
-            "nodeSelectorTerms": terms,
-        }
-    preferred = found.pop("preferredDuringSchedulingIgnoredDuringExecution", None) or ()
+        found[_REQUIRED] = {**required, "nodeSelectorTerms": terms}
     preferences = [
         {**preference, "preference": _node_term(preference.get("preference"))}
-        for preference in preferred
+        for preference in found.get(_PREFERRED) or ()
     ]
-    set_or_remove(
-        found,
-        "preferredDuringSchedulingIgnoredDuringExecution",
-        [preference for preference in preferences if preference["preference"]],
-    )
+    set_or_remove(found, _PREFERRED, [it for it in preferences if it["preference"]])
     return found
 
 
@@ -141,9 +127,6 @@ def _node_term(term: Object | None) -> Object:
     return {"matchExpressions": expressions} if expressions else {}
 
 
-# -- other pods ----------------------------------------------------------------------------
-
-
 def _pod_terms(
     terms: Any, identity: Identity, location: str, dropped: list[FieldMessage]
 ) -> list[Object]:
@@ -153,12 +136,8 @@ def _pod_terms(
         inner = "podAffinityTerm" if "podAffinityTerm" in term else ""
         changed = _pod_term(term[inner] if inner else term, identity)
         if changed is None:
-            path = ".".join(
-                part for part in (f"{location}[{number}]", inner, "namespaceSelector") if part
-            )
-            message = (
-                "the remote lacks the labels of home's namespaces; list the namespaces instead"
-            )
+            path = ".".join(filter(None, (f"{location}[{number}]", inner, "namespaceSelector")))
+            message = "the remote lacks the labels of home's namespaces; list them instead"
             dropped.append(FieldMessage(path, message))
         else:
             kept.append({**term, inner: changed} if inner else changed)
@@ -167,9 +146,7 @@ def _pod_terms(
 
 def _pod_term(term: Object, identity: Identity) -> Object | None:
     """The term with translated namespaces; None if the remote cannot determine the namespaces.
-
-    Listed and selected namespaces are combined, so the list remains valid without the selector.
-    """
+    Listed and selected namespaces are combined, so the list remains valid without the selector."""
     term = remove_merged_label_keys(term)
     if term.get("namespaces"):
         names = [identity.remote_namespace(HomeNamespace(name)) for name in term["namespaces"]]
@@ -186,8 +163,7 @@ def _pod_term(term: Object, identity: Identity) -> Object | None:
 
 def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
     """The selector of the same namespaces in the remote: all mapped namespaces of this home, or
-    some by name; None if it selects other labels. (An accepted namespace is selected by name only.)
-    """
+    some by name; None if it selects other labels."""
     labels = selector.get("matchLabels") or {}
     expressions = selector.get("matchExpressions") or ()
     if {*labels, *(e.get("key") for e in expressions)} - {_NAMESPACE_NAME}:
@@ -210,12 +186,8 @@ def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
 
 
 def remove_merged_label_keys(term: Object) -> Object:
-    """A term or spread constraint without the ``matchLabelKeys`` that its selector already
-    contains.
-
-    The API server adds the pod's values of these labels to the label selector of a new pod, keeps
-    the keys, and rejects a new pod whose selector already contains them.
-    """
+    """Removes the ``matchLabelKeys`` that the selector already contains: the API server has merged
+    the pod's values into it, keeps the keys, and rejects a new pod with both."""
     expressions = (term.get("labelSelector") or {}).get("matchExpressions") or ()
     changed = dict(term)
     for field_name, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")):

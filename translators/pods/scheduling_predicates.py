@@ -2,8 +2,7 @@
 
 Evaluates the filters of pkg/scheduler/framework/plugins that depend on one node and its pods:
 NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and NodeResourcesFit, and the node's
-readiness. VolumeBinding is in `translators.explain.persistent_volume_claims`. Pod affinity,
-topology spread and host ports are not evaluated. Pure.
+readiness. Pod affinity, topology spread and host ports are not evaluated. Pure.
 """
 
 from __future__ import annotations
@@ -63,9 +62,6 @@ def _readiness_failures(node: Object) -> Iterator[PredicateFailure]:
         yield PredicateFailure("node.status", f"the node is not Ready: {message}")
     elif ready.get("reason") == NO_SCHEDULABLE_NODES:
         yield PredicateFailure("node.status", str(message))
-
-
-# -- labels ---------------------------------------------------------------------------------
 
 
 def selects_node(pod: Object, node: Object) -> bool:
@@ -141,9 +137,6 @@ def _format_term(term: Object) -> str:
     )
 
 
-# -- taints ---------------------------------------------------------------------------------
-
-
 def _taint_failures(pod: Object, node: Object) -> Iterator[PredicateFailure]:
     spec = node.get("spec") or {}
     tolerations = (pod.get("spec") or {}).get("tolerations") or ()
@@ -171,9 +164,6 @@ def tolerates(toleration: Object, taint: Object) -> bool:
     if toleration.get("operator") == "Exists":
         return not key or key == taint.get("key")
     return key == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
-
-
-# -- resources ------------------------------------------------------------------------------
 
 
 def _resource_failures(

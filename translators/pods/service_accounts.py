@@ -84,12 +84,10 @@ class RequiredTokens:
 
 
 def service_account_name(home: Object) -> str:
-    """The name of the pod's service account."""
     return str((home.get("spec") or {}).get("serviceAccountName") or "default")
 
 
 def pod_ref_of(home: Object) -> PodRef:
-    """The reference to this home pod."""
     return PodRef(HomeNamespace(namespace_of(home)), name_of(home), uid_of(home))
 
 
@@ -119,12 +117,7 @@ def _is_ca(source: Object) -> bool:
     return (source.get("configMap") or {}).get("name") == references.ROOT_CA
 
 
-# -- the Secret ----------------------------------------------------------------------------
-
-
 def token_secret_name(uid: str) -> str:
-    """The name of the token Secret of the home pod with this UID. `references` reserves the
-    prefix."""
     return f"{references.TOKEN_PREFIX}{uid}"
 
 
@@ -152,12 +145,10 @@ def token_secret(
 
 
 def encode_secret_value(text: str) -> str:
-    """The text, encoded as a Secret's ``data`` requires."""
     return b64encode(text.encode()).decode()
 
 
 def format_token_times(times: Mapping[str, TokenTimes]) -> str:
-    """The value of `ANNOTATION_TOKEN_TIMES`."""
     return json.dumps(times, separators=(",", ":"), sort_keys=True)
 
 
@@ -183,13 +174,9 @@ def pod_of_token_secret(token_secret: Object) -> PodRef | None:
     return PodRef(HomeNamespace(namespace), name, uid)
 
 
-# -- the pod -------------------------------------------------------------------------------
-
-
 def apply_service_account(
     spec: Object, home: Object, policy: Policy, dropped: list[FieldMessage]
 ) -> None:
-    """Sets the service account identity in the spec of a new pod."""
     spec["automountServiceAccountToken"] = False
     if policy.service_accounts == "home":
         name = token_secret_name(uid_of(home))

@@ -27,11 +27,8 @@ _OF_CONTAINERS = (
 
 
 def pending_status(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that cannot be created in the remote for now. A pod that ran before
-    becomes not ready and has no address, so that no Service routes to it.
-
-    `kubectl get pods` shows ``reason``. ``now`` is the time in RFC 3339.
-    """
+    """The status of a pod that cannot be created in the remote for now, with the reason that
+    `kubectl get pods` shows. A pod that ran before becomes not ready and has no address."""
     before = condition_of(home, CONDITION_ACCEPTED)
     accepted = {
         "type": CONDITION_ACCEPTED,
@@ -51,8 +48,7 @@ def pending_status(home: Object, *, reason: str, message: str, now: str) -> Obje
 
 
 def recreating_status(home: Object, *, now: str) -> Object:
-    """The status of a pod whose remote pod no longer exists and is re-created, written before the
-    creation, which may fail. ``now`` is the time in RFC 3339."""
+    """The status of a pod whose remote pod is re-created, written before the creation."""
     message = "the remote pod no longer exists and is re-created"
     reason = pod_status.REASON_REMOTE_POD_DELETED
     found = pod_status.not_running_status(home, reason=reason, message=message, now=now)
@@ -64,15 +60,12 @@ def recreating_status(home: Object, *, now: str) -> Object:
 def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The status of a DaemonSet pod that does not run but counts as available.
 
-    The DaemonSet controller counts a pod as available while its Ready condition is True
-    (IsPodAvailable in pkg/api/v1/pod). An unavailable pod counts towards maxUnavailable and would
-    block rolling updates on home's own nodes. So Ready is True, including readiness gates, whose
-    controllers would wait for a pod IP in vain.
-
-    The Accepted condition, ``reason`` and ``message`` report that nothing runs. There is no pod IP,
-    so no Service gets an endpoint, and no container status. startTime is not set, because it marks
-    a pod that may have run (`translators.pods.restart_policy_never`). ``now`` is the time in RFC
-    3339.
+    The DaemonSet controller counts a pod as available while Ready is True (IsPodAvailable in
+    pkg/api/v1/pod); an unavailable one would block rolling updates on home's own nodes. So Ready is
+    True, with the readiness gates, whose controllers would wait for a pod IP in vain. Accepted,
+    ``reason`` and ``message`` report that nothing runs. Without a pod IP no Service gets an
+    endpoint; startTime would mark a pod that may have run
+    (`translators.pods.restart_policy_never`).
     """
     ours: Object = home.get("status") or {}
     known = {condition["type"]: condition for condition in ours.get("conditions") or ()}
@@ -105,7 +98,6 @@ def is_skipped(home: Object, *, reason: str) -> bool:
 
 
 def _since(condition: Object, known: dict[str, Object], now: str) -> str:
-    """The transition time of the condition's current status."""
     before = known.get(condition["type"]) or {}
     same = before.get("status") == condition["status"]
     return str((before.get("lastTransitionTime") if same else None) or now)
@@ -117,16 +109,14 @@ def is_creation_blocked(home: Object) -> bool:
 
 
 def creation_blocked_message(home: Object) -> str:
-    """Why the pod is not in the remote: reason and message of the Accepted condition; "" without
-    one."""
+    """Why the pod is not in the remote; "" without an Accepted condition."""
     accepted = condition_of(home, CONDITION_ACCEPTED)
     parts = (accepted.get("reason"), accepted.get("message"))
     return ": ".join(str(part) for part in parts if part)
 
 
 def lost_status(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that was lost in the remote and must not run again: `terminated_status`,
-    with the reason. ``now`` is the time in RFC 3339."""
+    """The status of a pod that was lost in the remote and must not run again."""
     status = terminated_status(home, message=message, now=now) | {
         "reason": reason,
         "message": message,
@@ -139,11 +129,8 @@ def lost_status(home: Object, *, reason: str, message: str, now: str) -> Object:
 
 
 def terminated_status(home: Object, *, message: str, now: str) -> Object:
-    """The status of a pod whose containers no longer run and whose end was not observed.
-
-    Containers that had not terminated get exit code 137, as from a kubelet that finds no container;
-    ``message`` explains it. ``now`` is the time in RFC 3339.
-    """
+    """The status of a pod whose containers no longer run and whose end was not observed: exit code
+    137, as from a kubelet that finds no container, with ``message``."""
     ours = home.get("status") or {}
     status: Object = {"phase": "Failed"}
     for field_name in ("containerStatuses", "initContainerStatuses"):
@@ -159,8 +146,8 @@ def terminated_status(home: Object, *, message: str, now: str) -> Object:
 
 
 def rejected_status(home: Object, *, reason: str, message: str, now: str) -> Object:
-    """The status of a pod that the virtual node's admission rejects (`kubelet_admission`), as a
-    kubelet writes it (rejectPod in pkg/kubelet/kubelet.go). ``now`` is the time in RFC 3339."""
+    """The status of a pod that the virtual node's admission rejects (rejectPod in
+    pkg/kubelet/kubelet.go)."""
     status: Object = {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
     generation = metadata(home).get("generation")
     if generation is not None:

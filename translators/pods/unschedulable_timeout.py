@@ -1,10 +1,9 @@
 """The timeout for pods that the remote's scheduler cannot place.
 
-Home's PodScheduled stays True, because home's scheduler bound the pod. The condition
-``cluster-bridge.io/RemoteScheduled`` of the home pod reports that the remote's scheduler found no
-node, with its message. ``--unschedulable-timeout`` counts from the ``lastTransitionTime`` of that
-condition, when the bridge first reported it. The time is stored, so a restart of the bridge does
-not reset it; and it is from the bridge's clock, so a wrong clock in the remote cannot fail a pod
+Home's PodScheduled stays True, because home's scheduler bound the pod. The home pod's condition
+``cluster-bridge.io/RemoteScheduled`` reports that the remote's scheduler found no node.
+``--unschedulable-timeout`` counts from its ``lastTransitionTime``: stored, so that a restart does
+not reset it, and by the bridge's clock, so that a wrong clock in the remote cannot fail a pod
 early.
 """
 
@@ -46,8 +45,8 @@ def timeout_remaining(home: Object, policy: Policy, *, now: str) -> float | None
 
 
 def is_timed_out(home: Object, remote: Object | None, policy: Policy, *, now: str) -> bool:
-    """Whether the timeout has passed and the remote pod was never scheduled. ``remote`` is its last
-    known state, None if unknown; the pod is being deleted or no longer exists."""
+    """Whether the timeout has passed and the remote pod was never scheduled. ``remote`` is the last
+    known state of a pod that is being deleted or no longer exists."""
     never_placed = remote is None or was_never_scheduled(remote)
     return never_placed and timeout_remaining(home, policy, now=now) == 0
 

@@ -5,20 +5,17 @@ The API accepts each kind of change at another path, so `pod_patches` returns up
 - the pod: images, tolerations (added ones, or another ``tolerationSeconds``), a shorter deadline,
   labels and annotations. A label or annotation that the home pod no longer has is removed, unless
   the remote's own components may have set it;
-- ``ephemeralcontainers``: added ones, as `kubectl debug` does. Existing ones cannot change;
+- ``ephemeralcontainers``: added ones. Existing ones cannot change;
 - ``resize``: CPU and memory of containers and sidecars, where the home pod specifies them.
 
 The remote's admission may change a new pod: the image registry, requests (LimitRanges, GKE
-Autopilot, ClusterResourceOverride), tolerations, the deadline. These decisions of the remote are
-kept: such a field is only updated if the home pod's value differs from the last applied one
-(`translators.pods.last_applied_annotations`). Labels and annotations always follow the home pod,
-because home's Services select pods by them.
+Autopilot), tolerations, the deadline. Such a field is only updated if the home pod's value differs
+from the last applied one (`translators.pods.last_applied_annotations`). Labels and annotations
+always follow the home pod, because home's Services select pods by them.
 
 A remote pod of an older bridge has no record of its resources. The current values are then recorded
 without a resize if the home pod has not changed since its creation, or if the QoS classes differ:
 those are immutable, so the remote's admission has changed the requests.
-
-All patches are strategic merge patches that name only the containers and fields that differ.
 """
 
 from __future__ import annotations
@@ -70,22 +67,14 @@ def pod_patches(home: Object, remote: Object, policy: Policy) -> list[PodPatch]:
     return [change for change in found if change.patch]
 
 
-# -- the pod itself ------------------------------------------------------------------------
-
-
 def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
     """``resized`` is true if no resize is necessary; then home's resources are recorded as
     applied."""
-    patch: Object = {}
     meta = _metadata(home, remote, policy, resized=resized)
-    if meta:
-        patch["metadata"] = meta
     # If the record of images does not change, no image of the home pod has changed.
     images = ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
-    spec = _spec(home, remote, images=images)
-    if spec:
-        patch["spec"] = spec
-    return patch
+    parts = {"metadata": meta, "spec": _spec(home, remote, images=images)}
+    return {key: part for key, part in parts.items() if part}
 
 
 def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
@@ -153,18 +142,11 @@ def _tolerations(existing: list[Object], wanted: list[Object]) -> list[Object]:
     def without_seconds(toleration: Object) -> Object:
         return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
 
-    updated = [
-        item
-        if item in wanted
-        else next(
-            (other for other in wanted if without_seconds(other) == without_seconds(item)), item
-        )
-        for item in existing
-    ]
+    updated = []
+    for item in existing:
+        same = (other for other in wanted if without_seconds(other) == without_seconds(item))
+        updated.append(item if item in wanted else next(same, item))
     return [*updated, *(item for item in wanted if item not in updated)]
-
-
-# -- ephemeral containers ------------------------------------------------------------------
 
 
 def _ephemeral_containers(home: Object, remote: Object, policy: Policy) -> Object:
@@ -174,9 +156,6 @@ def _ephemeral_containers(home: Object, remote: Object, policy: Policy) -> Objec
         return {}
     added = [c for c in translate_ephemeral_containers(home, policy) if c["name"] not in there]
     return {"spec": {"ephemeralContainers": added}}
-
-
-# -- resize --------------------------------------------------------------------------------
 
 
 def _resize(home: Object, remote: Object) -> Object:
@@ -204,16 +183,14 @@ def _resize(home: Object, remote: Object) -> Object:
 
 
 def _is_unchanged_since_creation(home: Object, remote: Object) -> bool:
-    """Whether differing resources are a decision of the remote's admission at creation, and not a
-    later change of the home pod."""
+    """Whether differing resources are a decision of the remote's admission."""
     ours, theirs = ((pod.get("status") or {}).get("qosClass") for pod in (home, remote))
     # API servers since 1.33 count changes of a pod's spec in its generation, starting at 1.
     return (ours and theirs and ours != theirs) or metadata(home).get("generation") == 1
 
 
 def _resources(wanted: Object, has: Object, known: Object) -> Object:
-    """The amounts that the home pod specifies, that differ from the last applied ones, and that the
-    remote pod does not have yet."""
+    """The amounts that differ both from the last applied ones and from the remote pod's."""
     changed = {}
     for field_name, named in wanted.items():
         current, recorded = has.get(field_name) or {}, _map(known.get(field_name))

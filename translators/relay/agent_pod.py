@@ -55,7 +55,6 @@ def agent_pod(
     image: str,
     node_selector: Mapping[str, str],
 ) -> Object:
-    """The Pod to create for a namespace of home."""
     spec = _spec(image, node_selector)
     return {
         "apiVersion": "v1",
@@ -80,7 +79,6 @@ def agent_pod(
 
 
 def spec_hash(image: str, node_selector: Mapping[str, str]) -> str:
-    """The hash that distinguishes Pods with different specs."""
     text = json.dumps(_spec(image, node_selector), sort_keys=True)
     return short_hash(text)
 
@@ -169,8 +167,8 @@ def plan_agent_pods(
     """Decides which Pods to create and delete.
 
     ``desired_hash`` is the spec hash of the Pod that should exist, None for no Pod. ``listening``
-    returns whether a Pod listens on all required ports, ``unresponsive`` whether it does not
-    respond. A Pod that is being deleted or has another hash serves until its successor does.
+    returns whether a Pod listens on all required ports. A Pod that is being deleted or has another
+    hash serves until its successor does.
     """
     present = sorted(pods, key=lambda it: (metadata(it).get("creationTimestamp") or "", uid_of(it)))
     ended = [it for it in present if _phase(it) in ("Succeeded", "Failed")]

@@ -15,6 +15,7 @@ is a slice of its own with a port for each port of the Service.
 from __future__ import annotations
 
 import ipaddress
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -91,7 +92,6 @@ NO_FORWARDING = ForwardPlan()
 
 
 def slice_selector(identity: Identity) -> str:
-    """The label selector of this virtual node's slices."""
     return f"{LABEL_MANAGED_BY}={MANAGER},{LABEL_NODE}={identity.node_label}"
 
 
@@ -105,11 +105,8 @@ def selects_pod(service: Object, pod: Object) -> bool:
 def can_receive_connections(
     home: Object, remote: Object | None, *, allow_not_ready: bool = False
 ) -> bool:
-    """Whether new connections may be forwarded to the pod.
-
-    Both pods count: the condition at home includes readiness gates; the remote pod is the first to
-    report that it is not ready or terminates.
-    """
+    """Whether new connections may be forwarded to the pod. Both pods count: home's condition
+    includes readiness gates, and the remote pod is the first to terminate or become unready."""
     if remote is None or is_deleting(home) or is_deleting(remote):
         return False
     if allow_not_ready:
@@ -133,8 +130,8 @@ def plan_forwarding(
     """The plan for a Service. ``pods`` are pairs (home pod, remote pod) of the virtual node that
     the Service selects; ``address`` is the bridge's at home."""
     spec = service.get("spec") or {}
-    found = list(pods)
-    if not found or spec.get("type") == "ExternalName" or not spec.get("selector"):
+    pairs = list(pods)
+    if not pairs or spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NO_FORWARDING
     if is_headless(service):
         return ForwardPlan(unsupported=(_HEADLESS,))
@@ -145,13 +142,14 @@ def plan_forwarding(
     early = bool(spec.get("publishNotReadyAddresses"))
     ready = [
         (home, remote)
-        for home, remote in found
+        for home, remote in pairs
         if remote is not None and can_receive_connections(home, remote, allow_not_ready=early)
     ]
     ports, left_out = tcp_ports(spec)
     backends: dict[str, tuple[Backend, ...]] = {}
     for port in ports:
-        if behind := tuple(_backends(port, ready)):
+        found = [backend_of(port, home, remote) for home, remote in ready]
+        if behind := tuple(filter(None, found)):
             backends[str(port.get("name") or "")] = behind
     return ForwardPlan(backends, session_affinity_seconds(spec), left_out)
 
@@ -160,38 +158,46 @@ def forward_slices(
     service: Object, ports: Mapping[EndpointPort, int], identity: Identity, *, address: str
 ) -> list[Object]:
     """Home's EndpointSlices for a Service, from the port number of each listener."""
-    service_ports = {
-        str(port.get("name") or ""): port for port in service["spec"].get("ports") or ()
+    endpoint = {
+        "addresses": [address],
+        "conditions": {"ready": True, "serving": True, "terminating": False},
+        "nodeName": identity.node,
     }
-    numbers = sorted({place.ordinal for place in ports})
+    by_number: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for place, port in sorted(ports.items()):
+        by_number[place.ordinal][place.port] = port
     return [
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": slice_metadata(service, number, identity),
-            "addressType": address_family(address),
-            "endpoints": [
-                {
-                    "addresses": [address],
-                    "conditions": {"ready": True, "serving": True, "terminating": False},
-                    "nodeName": identity.node,
-                }
-            ],
-            "ports": [
-                slice_port(service_ports[place.port], port)
-                for place, port in sorted(ports.items())
-                if place.ordinal == number and place.port in service_ports
-            ],
-        }
-        for number in numbers
+        build_slice(service, slice_metadata(service, number, identity), endpoint, numbers)
+        for number, numbers in sorted(by_number.items())
     ]
+
+
+def build_slice(
+    service: Object, slice_metadata: Object, endpoint: Object, ports: Mapping[str, int]
+) -> Object:
+    """An EndpointSlice with one endpoint, and the port numbers of its listeners by the name of the
+    Service port."""
+    service_ports = {str(it.get("name") or ""): it for it in service["spec"].get("ports") or ()}
+    entries = []
+    for name, number in ports.items():
+        if (service_port := service_ports.get(name)) is not None:
+            entries.append({"name": name, "port": number, "protocol": "TCP"})
+            if service_port.get("appProtocol"):
+                entries[-1]["appProtocol"] = service_port["appProtocol"]
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": slice_metadata,
+        "addressType": address_family(endpoint["addresses"][0]),
+        "endpoints": [endpoint],
+        "ports": entries,
+    }
 
 
 def recorded_forward_ports(
     slices: Iterable[Object], service: str, identity: Identity
 ) -> dict[EndpointPort, int]:
-    """The port numbers that existing slices of the bridge record, so that a restarted bridge reuses
-    them."""
+    """The port numbers that existing slices of the bridge record."""
     names = {
         forward_slice_name(service, number, identity): number for number in range(MAX_ENDPOINTS)
     }
@@ -205,14 +211,12 @@ def recorded_forward_ports(
 
 
 def forward_slice_name(service: str, which: int | str, identity: Identity) -> str:
-    """The name of a slice: ``which`` is the number of an endpoint, or a pod name
-    (`translators.relay.headless_forward_plan`). It depends on the node, because several virtual
-    nodes can have pods of one Service."""
+    """The name of a slice: ``which`` is the number of an endpoint, or a pod name. It depends on the
+    node, because several virtual nodes can have pods of one Service."""
     return hashed_name(service, f"{identity.node}/{service}/{which}")
 
 
 def slice_metadata(service: Object, which: int | str, identity: Identity) -> Object:
-    """Labels to find the slice by, and the Service as owner."""
     return {
         "name": forward_slice_name(name_of(service), which, identity),
         "namespace": namespace_of(service),
@@ -229,15 +233,13 @@ def invalid_endpoint_address(address: str) -> str:
     """Why an EndpointSlice cannot contain the address, as half a sentence; "" if it can
     (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation)."""
     ip = ipaddress.ip_address(address)
-    for is_invalid, kind in (
-        (ip.is_unspecified, "unspecified"),
-        (ip.is_loopback, "loopback"),
-        (ip.is_link_local, "link-local"),
-        (ip.is_multicast, "multicast"),
-    ):
-        if is_invalid:
-            return kind
-    return ""
+    kinds = {
+        "unspecified": ip.is_unspecified,
+        "loopback": ip.is_loopback,
+        "link-local": ip.is_link_local,
+        "multicast": ip.is_multicast,
+    }
+    return next((kind for kind, is_invalid in kinds.items() if is_invalid), "")
 
 
 def session_affinity_seconds(spec: Object) -> float | None:
@@ -249,31 +251,14 @@ def session_affinity_seconds(spec: Object) -> float | None:
 
 
 def address_family(address: str) -> str:
-    """The addressType of a slice with this address."""
     return "IPv6" if ":" in address else "IPv4"
 
 
 def service_owner_references(service: Object) -> list[Object]:
-    """The Service as owner of a slice, so that garbage collection deletes the slice even without
-    the bridge. It does not block the deletion, which would require permission for the Service's
-    finalizers."""
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "name": name_of(service),
-            "uid": uid_of(service),
-            "controller": True,
-        }
-    ]
-
-
-def slice_port(service_port: Object, number: int) -> Object:
-    """A port of a slice for a Service port, with the number of the listener."""
-    port = {"name": str(service_port.get("name") or ""), "port": number, "protocol": "TCP"}
-    if service_port.get("appProtocol"):
-        port["appProtocol"] = service_port["appProtocol"]
-    return port
+    """The Service as owner, so that garbage collection deletes the slice even without the bridge.
+    It does not block the deletion, which would require permission for finalizers."""
+    owner = {"apiVersion": "v1", "kind": "Service", "name": name_of(service)}
+    return [{**owner, "uid": uid_of(service), "controller": True}]
 
 
 def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
@@ -305,12 +290,9 @@ def resolve_target_port(port: Object, pod: Object) -> int | None:
     return None
 
 
-# -- parts -----------------------------------------------------------------------------------
-
-
-def _backends(port: Object, pods: Iterable[tuple[Object, Object]]) -> Iterable[Backend]:
-    for home, remote in pods:
-        number = resolve_target_port(port, home)
-        if number is not None:
-            uid = RemoteUid(uid_of(remote))
-            yield Backend(namespace_of(remote), name_of(remote), uid, number)
+def backend_of(port: Object, home: Object, remote: Object) -> Backend | None:
+    """The backend for a port of a Service; None if the pod has no port of that name."""
+    number = resolve_target_port(port, home)
+    if number is None:
+        return None
+    return Backend(namespace_of(remote), name_of(remote), RemoteUid(uid_of(remote)), number)

@@ -3,9 +3,9 @@
 The name of a headless Service resolves to pod IPs, and ``web-0.web`` to that of one pod. With an
 address range (`translators.relay.ipam`), the bridge listens at each pod's address on the target
 ports. An EndpointSlice per pod announces the address, with the hostname and the conditions that
-home's own controller would set (podToEndpoint in k8s.io/endpointslice, utils.go): a running pod has
-an endpoint, ready or not. While the bridge or the remote is unreachable, endpoints are not ready;
-the slices remain, because they record the addresses.
+home's own controller would set (podToEndpoint in k8s.io/endpointslice, utils.go). While the bridge
+or the remote is unreachable, endpoints are not ready; the slices remain, because they record the
+addresses.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from translators.objects import (
     Object,
-    RemoteUid,
     is_deleting,
     is_ready,
     metadata,
@@ -64,9 +63,6 @@ class HeadlessPlan:
     """Messages about parts of the Service that cannot be forwarded, for its owner."""
 
 
-NO_ENDPOINTS = HeadlessPlan()
-
-
 def plan_endpoints(
     service: Object, pods: Iterable[tuple[Object, Object | None]], *, family: str
 ) -> HeadlessPlan:
@@ -75,18 +71,18 @@ def plan_endpoints(
     spec = service["spec"]
     found = list(pods)
     if not found:
-        return NO_ENDPOINTS
+        return HeadlessPlan()
     if family not in (spec.get("ipFamilies") or [family]):
-        return HeadlessPlan(
-            unsupported=(
-                f"it has no {family} address, but --relay-cidr only has {family} addresses",
-            )
-        )
+        message = f"it has no {family} address, but --relay-cidr only has {family} addresses"
+        return HeadlessPlan(unsupported=(message,))
     ports, left_out = forward_plan.tcp_ports(spec)
     if not spec.get("ports"):
         left_out = ("it has no ports, so the bridge does not know where to listen",)
-    running = [(home, remote) for home, remote in found if remote is not None and _runs(remote)]
-    endpoints = [_endpoint(service, home, remote, ports) for home, remote in running]
+    endpoints = [
+        _endpoint(service, home, remote, ports)
+        for home, remote in found
+        if remote is not None and (remote.get("status") or {}).get("phase") == "Running"
+    ]
     return HeadlessPlan(tuple(it for it in endpoints if it.backends), left_out)
 
 
@@ -124,20 +120,10 @@ def endpoint_slice(
     }
     if endpoint.hostname:
         entry["hostname"] = endpoint.hostname
-    service_ports = {str(port.get("name") or ""): port for port in spec.get("ports") or ()}
     meta = forward_plan.slice_metadata(service, endpoint.pod.name, identity)
     meta["labels"][_LABEL_HEADLESS] = ""
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": meta,
-        "addressType": forward_plan.address_family(address),
-        "endpoints": [entry],
-        "ports": [
-            forward_plan.slice_port(service_ports[name], backend.port)
-            for name, backend in endpoint.backends.items()
-        ],
-    }
+    ports = {name: backend.port for name, backend in endpoint.backends.items()}
+    return forward_plan.build_slice(service, meta, entry, ports)
 
 
 def not_ready_patch(slice_: Object) -> Object | None:
@@ -155,8 +141,8 @@ def not_ready_patch(slice_: Object) -> Object | None:
 
 
 def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
-    """The pod and address that a slice of the bridge records; None for other slices, or after a
-    user changed it."""
+    """The pod and address that a slice records; None for other slices, or after a user changed
+    it."""
     for endpoint in slice_.get("endpoints") or ():
         target = endpoint.get("targetRef") or {}
         addresses = endpoint.get("addresses") or ()
@@ -165,25 +151,16 @@ def recorded_address(slice_: Object) -> tuple[PodName, str] | None:
     return None
 
 
-# -- parts -----------------------------------------------------------------------------------
-
-
-def _runs(remote: Object) -> bool:
-    return (remote.get("status") or {}).get("phase") == "Running"
-
-
 def _endpoint(
     service: Object, home: Object, remote: Object, ports: Iterable[Object]
 ) -> HeadlessEndpoint:
     spec = home.get("spec") or {}
     named = spec.get("hostname") and spec.get("subdomain") == name_of(service)
-    backends = {}
-    for port in ports:
-        number = forward_plan.resolve_target_port(port, home)
-        if number is not None:
-            uid = RemoteUid(uid_of(remote))
-            backend = Backend(namespace_of(remote), name_of(remote), uid, number)
-            backends[str(port.get("name") or "")] = backend
+    backends = {
+        str(port.get("name") or ""): backend
+        for port in ports
+        if (backend := forward_plan.backend_of(port, home, remote)) is not None
+    }
     return HeadlessEndpoint(
         PodName(namespace_of(home), name_of(home)),
         uid_of(home),

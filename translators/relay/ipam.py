@@ -1,8 +1,8 @@
 """Assigns addresses of a range at home to remote pods.
 
-The choice depends on the pod's name and on the addresses in use, not on its UID: the same name gets
-the same address after a restart of the bridge or when a StatefulSet re-creates the pod, unless it
-is in use. So cached DNS records of ``web-0`` stay valid.
+The choice depends on the pod's name, not on its UID: the same name gets the same address after a
+restart of the bridge or when a StatefulSet re-creates the pod, unless the address is in use. So
+cached DNS records of ``web-0`` stay valid.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """Plans reverse forwarding, from Services in the remote to pods at home.
 
 In the remote, the relay agent (`translators.relay.agent_pod`) listens on a port for each port of a
-mirrored Service that has pods at home. The bridge's EndpointSlices announce these ports to the
-remote's kube-proxy, beside the slices of the remote's own controller for offloaded pods. The bridge
-forwards each connection to a pod at home.
+mirrored Service that has pods at home, and the bridge forwards each connection to a pod at home.
+The bridge's EndpointSlices announce these ports to the remote's kube-proxy, beside the slices of
+the remote's own controller.
 
-Only home's objects decide what is reachable: the ready pods that home's own controller found by the
-selector of a Service. Slices that users write can contain any address, also ones that only the
-bridge can reach, and are ignored. Since users can copy the controller's label, an endpoint only
-counts if the pod's status, which only kubelets write, contains the address (`PodAddress`).
+Only the ready pods that home's own controller found by a Service's selector are reachable. Slices
+that users write can contain any address and are ignored. Since users can copy the controller's
+label, an endpoint only counts if the pod's status, which only kubelets write, contains the address
+(`PodAddress`).
 
 As in `translators.relay.forward_plan`, a Service has as many endpoints as ready pods, up to
-`MAX_ENDPOINTS`, so that pods of both clusters get equal shares. Each endpoint has its own port of
-the agent.
+`MAX_ENDPOINTS`, each with its own port of the agent.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -122,7 +122,7 @@ def is_own_relay_object(remote: Object, identity: Identity) -> bool:
 
 
 def pod_addresses(slices: Iterable[Object], identity: Identity) -> set[PodAddress]:
-    """The addresses in these slices that have to be verified before the bridge forwards to them."""
+    """The addresses in these slices that have to be verified before the bridge forwards."""
     return {
         _pod_address(endpoint)
         for it in slices
@@ -142,11 +142,11 @@ def plan_reverse_forwarding(
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NO_FORWARDING
-    found = [
-        kept
-        for it in slices
-        if _is_from_controller(it) and (kept := _verified_slice(it, identity, verified))
-    ]
+    found = []
+    for it in filter(_is_from_controller, slices):
+        endpoints = [e for e in _ready_endpoints(it, identity) if _pod_address(e) in verified]
+        if endpoints:
+            found.append({**it, "endpoints": endpoints})
     if not found:
         return NO_FORWARDING
     if is_headless(service):
@@ -155,18 +155,13 @@ def plan_reverse_forwarding(
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
     kinds = {it.get("addressType") for it in found}
     family = next((it for it in families if it in kinds), None)
-    targets: dict[str, tuple[HomeTarget, ...]] = {}
-    left_out: list[str] = []
-    for port in spec.get("ports") or ():
-        protocol = str(port.get("protocol") or "TCP")
-        name = str(port.get("name") or "")
-        if protocol != "TCP":
-            left_out.append(f"port {port.get('port')} is {protocol}, but only TCP is forwarded")
-        elif behind := _targets(found, family, name, identity):
-            targets[name] = behind
-    return ReversePlan(
-        targets, forward_plan.session_affinity_seconds(spec) is not None, tuple(left_out)
-    )
+    ports, left_out = forward_plan.tcp_ports(spec)
+    names = [str(port.get("name") or "") for port in ports]
+    targets = {
+        name: behind for name in names if (behind := _targets(found, family, name, identity))
+    }
+    sticky = forward_plan.session_affinity_seconds(spec) is not None
+    return ReversePlan(targets, sticky, left_out)
 
 
 def allocate_ports(
@@ -174,14 +169,11 @@ def allocate_ports(
 ) -> dict[AgentPort, int]:
     """A port number for each agent port: the previous one, or the lowest free one. Ports without a
     free number are missing."""
-    agent_ports = list(wanted)
     taken = set(known.values())
     free = (port for port in range(FIRST_PORT, LAST_PORT) if port not in taken)
     allocated: dict[AgentPort, int] = {}
-    for agent_port in agent_ports:
-        port = known.get(agent_port)
-        if port is None:
-            port = next(free, None)
+    for agent_port in wanted:
+        port = known[agent_port] if agent_port in known else next(free, None)
         if port is not None:
             allocated[agent_port] = port
     return allocated
@@ -213,53 +205,32 @@ def reverse_slices(
     identity: Identity,
 ) -> list[Object]:
     """The remote's EndpointSlices for a mirrored Service, from the agent's Pod and its ports."""
-    service_ports = {str(port.get("name") or ""): port for port in copy["spec"].get("ports") or ()}
-    numbers = sorted({agent_port.ordinal for agent_port in ports})
+    by_number: defaultdict[int, dict[str, int]] = defaultdict(dict)
+    for agent_port, port in sorted(ports.items()):
+        by_number[agent_port.ordinal][agent_port.port] = port
     return [
-        {
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": _metadata(copy, number, family, home, identity),
-            "addressType": family,
-            "endpoints": [_endpoint(address, pod)],
-            "ports": [
-                forward_plan.slice_port(service_ports[agent_port.port], port)
-                for agent_port, port in sorted(ports.items())
-                if agent_port.ordinal == number and agent_port.port in service_ports
-            ],
-        }
+        forward_plan.build_slice(
+            copy, _metadata(copy, number, family, home, identity), _endpoint(address, pod), numbers
+        )
         for family, address in addresses_by_family(pod).items()
-        for number in numbers
+        for number, numbers in sorted(by_number.items())
     ]
 
 
 def addresses_by_family(pod: Object) -> dict[str, str]:
-    """The pod's addresses, by family."""
     status = pod.get("status") or {}
     ips = [str(it.get("ip")) for it in status.get("podIPs") or ()] or [str(status.get("podIP"))]
     return {forward_plan.address_family(ip): ip for ip in reversed(ips) if ip != "None"}
 
 
 def reverse_slice_name(service: str, number: int, family: str, identity: Identity) -> str:
-    """The name of a slice. It depends on the node, because several virtual nodes can serve one
-    Service."""
+    """The name of a slice; several virtual nodes can serve one Service."""
     return hashed_name(service, f"back/{identity.node}/{service}/{number}/{family}")
-
-
-# -- parts -----------------------------------------------------------------------------------
 
 
 def _is_from_controller(slice_: Object) -> bool:
     labels = metadata(slice_).get("labels") or {}
     return labels.get(LABEL_MANAGED_BY) == _CONTROLLER
-
-
-def _verified_slice(
-    slice_: Object, identity: Identity, confirmed: Container[PodAddress]
-) -> Object | None:
-    """The slice with only its ready and verified endpoints; None if there are none."""
-    endpoints = [it for it in _ready_endpoints(slice_, identity) if _pod_address(it) in confirmed]
-    return {**slice_, "endpoints": endpoints} if endpoints else None
 
 
 def _pod_address(endpoint: Object) -> PodAddress:
@@ -275,12 +246,8 @@ def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
     for endpoint in slice_.get("endpoints") or ():
         conditions = endpoint.get("conditions") or {}
         kind = (endpoint.get("targetRef") or {}).get("kind")
-        if (
-            endpoint.get("nodeName") != identity.node
-            and conditions.get("ready") is not False
-            and kind == "Pod"
-            and endpoint.get("addresses")
-        ):
+        is_ready = conditions.get("ready") is not False and endpoint.get("addresses")
+        if kind == "Pod" and is_ready and endpoint.get("nodeName") != identity.node:
             yield endpoint
 
 
@@ -299,15 +266,11 @@ def _targets(
 
 
 def _endpoint(address: str, pod: Object) -> Object:
+    named = {"name": name_of(pod), "uid": uid_of(pod)}
     endpoint: Object = {
         "addresses": [address],
         "conditions": {"ready": True, "serving": True, "terminating": False},
-        "targetRef": {
-            "kind": "Pod",
-            "namespace": namespace_of(pod),
-            "name": name_of(pod),
-            "uid": uid_of(pod),
-        },
+        "targetRef": {"kind": "Pod", "namespace": namespace_of(pod), **named},
     }
     if node := (pod.get("spec") or {}).get("nodeName"):
         endpoint["nodeName"] = node
