@@ -89,7 +89,11 @@ async def look_up_storage(
         home,
         [
             *((PERSISTENT_VOLUMES, it["volumeName"]) for it in specs if it.get("volumeName")),
-            *((STORAGE_CLASSES, it["storageClassName"]) for it in specs if _is_unbound(it)),
+            *(
+                (STORAGE_CLASSES, it["storageClassName"])
+                for it in specs
+                if it.get("storageClassName") and not it.get("volumeName")
+            ),
         ],
         "",
         not_checked,
@@ -99,7 +103,3 @@ async def look_up_storage(
         volumes={name: it for (kind, name), it in behind.items() if kind == "PersistentVolume"},
         classes={name: it for (kind, name), it in behind.items() if kind == "StorageClass"},
     )
-
-
-def _is_unbound(spec: Object) -> bool:
-    return bool(spec.get("storageClassName")) and not spec.get("volumeName")

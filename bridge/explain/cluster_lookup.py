@@ -52,7 +52,6 @@ from translators.objects import (
     metadata,
     name_of,
     namespace_of,
-    namespaced_name,
 )
 from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
@@ -145,9 +144,19 @@ class PodFacts:
         return self.chosen.policy if self.chosen else None
 
     @property
-    def ref(self) -> str:
-        """The pod as NAMESPACE/NAME."""
-        return namespaced_name(self.pod)
+    def remote_pod(self) -> Object | None:
+        """The pod's counterpart in the remote; None also if the remote was not read."""
+        return self.remote.pod if self.remote else None
+
+    @property
+    def bound_to(self) -> str:
+        """The name of the node that the pod is bound to; "" if it is not scheduled."""
+        return str((self.pod.get("spec") or {}).get("nodeName") or "")
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the pod is bound to the chosen node."""
+        return self.chosen is not None and self.bound_to == self.chosen.name
 
 
 async def look_up_pod(settings: ExplainSettings) -> PodFacts:
@@ -229,8 +238,7 @@ async def _choose_node(home: KubeClient, settings: ExplainSettings, facts: PodFa
         raise PreflightError(
             f"home: {settings.node} is not a virtual node of a bridge; use one of: {names}"
         )
-    bound = (facts.pod.get("spec") or {}).get("nodeName") or ""
-    facts.chosen = known.get(settings.node or bound) or next(iter(facts.candidates), None)
+    facts.chosen = known.get(settings.node or facts.bound_to) or next(iter(facts.candidates), None)
     if facts.chosen is None:
         facts.not_checked.append("a virtual node: home has none; `bridge join` creates one")
 

@@ -15,6 +15,7 @@ from bridge.node.join_record_annotation import policy_options
 from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
+from translators.fieldpaths import FieldMessage
 from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
 from translators.objects import (
     Object,
@@ -26,8 +27,9 @@ from translators.objects import (
     namespaced_name,
 )
 from translators.ownership_labels import is_owned_by_node
-from translators.pods import kubelet_admission, pod_status, remote_pod, scheduling_predicates
+from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.remote_pod import TranslatedPod
+from translators.pods.scheduling_predicates import PredicateFailure
 from translators.translation_options import Policy
 
 #: The number of latest Events in the report.
@@ -38,74 +40,58 @@ def translated_pod(facts: PodFacts) -> TranslatedPod | None:
     """The remote pod that the bridge would create; None without a virtual node."""
     if facts.policy is None:
         return None
-    known = (
-        facts.remote.priority_classes
-        if facts.remote is not None
-        else _assumed_priority_class(facts)
-    )
+    if facts.remote is not None:
+        known = facts.remote.priority_classes
+    else:  # Assumed to have the pod's class, as `_not_checked` reports.
+        name = (facts.pod.get("spec") or {}).get("priorityClassName")
+        known = frozenset({name} if name else ())
     return remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
-
-
-def _assumed_priority_class(facts: PodFacts) -> frozenset[str]:
-    """Without access to the remote, its PriorityClasses are assumed to include the pod's (noted in
-    the report)."""
-    name = (facts.pod.get("spec") or {}).get("priorityClassName")
-    return frozenset({name}) if name else frozenset()
 
 
 def build_report(facts: PodFacts) -> Object:
     """The report."""
-    translated = translated_pod(facts)
-    policy, node = facts.policy, facts.node
+    chosen, translated = facts.chosen, translated_pod(facts)
+    references = [dependency_report.describe_dependency(it, facts) for it in facts.dependencies]
     answer: Object = {
         "pod": {
             "namespace": namespace_of(facts.pod),
             "name": name_of(facts.pod),
             "stored": facts.stored,
-            "node": _bound_to(facts) or None,
+            "node": facts.bound_to or None,
             "phase": pod_status.phase(facts.pod) if facts.stored else None,
         },
         "node": None,
         "remote": None,
-    }
-    if policy is not None and node is not None and translated is not None:
-        answer["node"] = {
-            "name": name_of(node),
-            "others": [it.name for it in facts.candidates if it is not facts.chosen],
-            "tellsOptions": facts.chosen is not None and facts.chosen.options_recorded,
-            "options": policy_options(policy),
-        }
-        answer["remote"] = _remote(facts, translated)
-    placement = _placement(facts)
-    refusals, wanted = (
-        _refusals(facts),
-        [dependency_report.describe_dependency(it, facts) for it in facts.dependencies],
-    )
-    answer |= {
-        "placement": placement,
+        "placement": _placement(facts),
         "nodes": [_candidate(it) for it in facts.candidates],
-        "refusals": refusals,
-        "differences": [_difference(it) for it in _differences(facts, translated)],
-        "notCarried": [{"field": it.field, "why": it.message} for it in translated.dropped]
-        if translated
-        else [],
-        "references": wanted,
+        "refusals": _refusals(facts),
+        "differences": [],
+        "notCarried": [],
+        "references": references,
         "services": dependency_report.describe_services(facts),
-        "waiting": list(_waiting(facts, wanted)),
-        "conditions": [*_conditions("home", facts.pod), *_conditions("remote", _remote_pod(facts))],
+        "waiting": list(_waiting(facts, references)),
+        "conditions": [
+            *_conditions("home", facts.pod),
+            *_conditions("remote", facts.remote_pod or {}),
+        ],
         "events": _events(facts),
         "notLookedAt": _not_checked(facts),
     }
+    if chosen is not None and translated is not None:
+        answer["node"] = {
+            "name": chosen.name,
+            "others": [it.name for it in facts.candidates if it is not chosen],
+            "tellsOptions": chosen.options_recorded,
+            "options": policy_options(chosen.policy),
+        }
+        answer["remote"] = _remote(facts, translated)
+        answer["differences"] = [
+            _difference(it)
+            for it in differences.find_differences(facts.pod, translated.pod, translated.dropped)
+        ]
+        answer["notCarried"] = [_obstacle(it) for it in translated.dropped]
     state, summary = _summary(facts, answer)
     return {"state": state, "summary": summary, **answer}
-
-
-def _bound_to(facts: PodFacts) -> str:
-    return str((facts.pod.get("spec") or {}).get("nodeName") or "")
-
-
-def _remote_pod(facts: PodFacts) -> Object:
-    return (facts.remote.pod if facts.remote is not None else None) or {}
 
 
 def _remote(facts: PodFacts, made: TranslatedPod) -> Object:
@@ -140,12 +126,12 @@ def _not_checked(facts: PodFacts) -> list[str]:
 
 def _placement(facts: PodFacts) -> Object:
     """Whether home's scheduler would bind the pod to the node, or why not."""
-    bound, chosen = _bound_to(facts), facts.chosen
+    bound, chosen = facts.bound_to, facts.chosen
     if chosen is None:
         return {"possible": False, "bound": False, "obstacles": []}
     if bound == chosen.name:
         return {"possible": True, "bound": True, "obstacles": []}
-    found = [_item(it) for it in chosen.failures]
+    found = [_obstacle(it) for it in chosen.failures]
     if bound:
         found.insert(0, {"field": "spec.nodeName", "why": f"the pod is on {bound}, a node of home"})
     return {"possible": not found, "bound": False, "obstacles": found}
@@ -155,41 +141,33 @@ def _candidate(it: Candidate) -> Object:
     return {
         "name": it.name,
         "possible": not it.failures and not it.skipped,
-        "obstacles": [_item(each) for each in it.failures],
+        "obstacles": [_obstacle(each) for each in it.failures],
     }
 
 
-def _item(it: scheduling_predicates.PredicateFailure) -> Object:
+def _obstacle(it: PredicateFailure | FieldMessage) -> Object:
     return {"field": it.field, "why": it.message}
 
 
 def _refusals(facts: PodFacts) -> list[Object]:
     """Why the bridge or the remote would reject the pod."""
     policy, there = facts.policy, facts.remote
-    found = [
-        {"by": "bridge", "field": it.field, "why": it.message}
-        for it in remote_pod.rejections(facts.pod)
-    ]
+    found = [{"by": "bridge", **_obstacle(it)} for it in remote_pod.rejections(facts.pod)]
     if policy is None:
         return found
     if skipped := action_planner.skip_reason(facts.pod, policy):
         why = f"{skipped}; its DaemonSet counts it as available"
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
-    if there is not None:
-        found += [{"by": "bridge", **it} for it in _conflicts(policy, there)]
-        # For a pod that is not bound, `_placement` reports excessive requests.
-        is_bound = _bound_to(facts) == name_of(facts.node or {})
-        rejected = (
-            kubelet_admission.admission_rejection(
-                facts.pod, kubelet_admission.total_allocatable(there.nodes or ())
-            )
-            if is_bound
-            else None
-        )
-        if rejected:
-            found.append({"by": "bridge", "field": "resources.requests", "why": rejected[1]})
-        if there.rejection:
-            found.append({"by": "remote", "field": "", "why": there.rejection})
+    if there is None:
+        return found
+    found += [{"by": "bridge", **it} for it in _conflicts(policy, there)]
+    # For a pod that is not bound, `_placement` reports excessive requests.
+    allocatable = kubelet_admission.total_allocatable(there.nodes or ())
+    rejection = kubelet_admission.admission_rejection(facts.pod, allocatable)
+    if facts.is_bound and rejection:
+        found.append({"by": "bridge", "field": "resources.requests", "why": rejection[1]})
+    if there.rejection:
+        found.append({"by": "remote", "field": "", "why": there.rejection})
     return found
 
 
@@ -209,12 +187,6 @@ def _conflicts(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
 
 
 # -- translation ---------------------------------------------------------------------------
-
-
-def _differences(facts: PodFacts, made: TranslatedPod | None) -> list[Difference]:
-    if made is None:
-        return []
-    return list(differences.find_differences(facts.pod, made.pod, made.dropped))
 
 
 def _difference(it: Difference) -> Object:
@@ -237,14 +209,14 @@ def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
     for it in wanted:
         if missing := dependency_report.missing_message(it):
             yield {"side": "home" if it["neededIn"] == "home" else "remote", "why": missing}
-    if not _bound_to(facts):
+    if not facts.bound_to:
         yield from (
             {"side": "home", "why": it}
             for it in persistent_volume_claims.unbound_claims(facts.pod, facts.storage)
         )
     if not facts.stored:
         return
-    for side, obj in (("home", facts.pod), ("remote", _remote_pod(facts))):
+    for side, obj in (("home", facts.pod), ("remote", facts.remote_pod or {})):
         for condition in (obj.get("status") or {}).get("conditions") or ():
             kind, reason = condition.get("type"), condition.get("reason")
             is_relevant = kind in (
@@ -259,9 +231,8 @@ def _waiting(facts: PodFacts, wanted: Iterable[Object]) -> Iterator[Object]:
                 }
         yield from _containers(side, obj)
 
-    there, bound = facts.remote, _bound_to(facts) == name_of(facts.node or {})
-    not_created = there is not None and there.pod is None and not pod_status.is_terminal(facts.pod)
-    if bound and not_created:
+    is_missing = facts.remote is not None and facts.remote_pod is None
+    if facts.is_bound and is_missing and not pod_status.is_terminal(facts.pod):
         yield {"side": "remote", "why": "the bridge has not created the pod"}
 
 
@@ -277,16 +248,9 @@ def _containers(side: str, obj: Object) -> Iterator[Object]:
 
 def _conditions(side: str, obj: Object) -> list[Object]:
     """All conditions of one pod."""
-    return [
-        {
-            "side": side,
-            "type": it.get("type"),
-            "status": it.get("status"),
-            "reason": it.get("reason"),
-            "message": it.get("message"),
-        }
-        for it in (obj.get("status") or {}).get("conditions") or ()
-    ]
+    keys = ("type", "status", "reason", "message")
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return [{"side": side, **{key: it.get(key) for key in keys}} for it in conditions]
 
 
 def _events(facts: PodFacts) -> list[Object]:
@@ -316,14 +280,14 @@ def _events(facts: PodFacts) -> list[Object]:
 
 def _summary(facts: PodFacts, answer: Object) -> tuple[str, str]:
     """The state as one word, and a sentence."""
-    subject, node = f"pod {facts.ref}", name_of(facts.node or {})
+    subject, node = f"pod {namespaced_name(facts.pod)}", name_of(facts.node or {})
     placement, waiting = answer["placement"], answer["waiting"]
     if facts.node is None:
         return "NoNode", f"{subject}: home has no virtual node"
     if facts.stored and pod_status.is_terminal(facts.pod):
         return "Ended", f"{subject} has ended: {pod_status.phase(facts.pod)}"
     as_what = f"as {answer['remote']['namespace']}/{answer['remote']['name']}"
-    bound = _bound_to(facts)
+    bound = facts.bound_to
     if bound and bound != node:
         return "Elsewhere", f"{subject} is on {bound}, a node of home, and not on {node}"
     if answer["refusals"]:

@@ -7,10 +7,11 @@ dropped fields, dependencies and the pod's state; then every difference with its
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bridge.base.command_output import format_table
+from bridge.base.printable_text import summarize_names
 from translators.objects import Object
 
 #: The number of fields on one line.
@@ -49,26 +50,14 @@ def render_report(answer: Object) -> str:
         ),
     ):
         parts.append(_section(title, lines))
-    parts.append(
-        _table(
-            "references",
-            ("kind", "name", "home", "remote", "remote object"),
-            _reference_rows(answer),
-        )
-    )
-    parts.append(
-        _table("conditions", ("side", "type", "status", "reason"), _condition_rows(answer))
-    )
-    parts.append(
-        _table(
-            "Events",
-            ("last", "side", "type", "reason", "message"),
-            [
-                [str(it[k] or "") for k in ("last", "side", "type", "reason", "message")]
-                for it in answer["events"]
-            ],
-        )
-    )
+    headers = ("kind", "name", "home", "remote", "remote object")
+    parts.append(_table("references", headers, _reference_rows(answer)))
+    for title, heads in (
+        ("conditions", ("side", "type", "status", "reason")),
+        ("Events", ("last", "side", "type", "reason", "message")),
+    ):
+        rows = [[str(it[head] or "") for head in heads] for it in answer[title.lower()]]
+        parts.append(_table(title, heads, rows))
     parts.append(_section("differences", list(_grouped(answer["differences"]))))
     parts.append(_section("not examined", answer["notLookedAt"]))
     return "\n\n".join(part for part in parts if part)
@@ -78,10 +67,8 @@ def _section(title: str, lines: list[str]) -> str:
     return "\n".join([f"{title}:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
-def _table(title: str, heads: tuple[str, ...], rows: list[list[str]]) -> str:
-    if not rows:
-        return ""
-    return _section(title, format_table(heads, rows).splitlines())
+def _table(title: str, heads: Sequence[str], rows: list[list[str]]) -> str:
+    return _section(title, format_table(heads, rows).splitlines()) if rows else ""
 
 
 def _joined(it: Object) -> str:
@@ -110,20 +97,18 @@ def _reference_rows(answer: Object) -> list[list[str]]:
     ]
     copied = [it["name"] for it in answer["services"] if it["copied"]]
     if copied:
-        shown = ", ".join(copied[:MAX_LOCATIONS]) + (
-            f" and {len(copied) - MAX_LOCATIONS} more" if len(copied) > MAX_LOCATIONS else ""
-        )
         there = sum(it["copied"] and it["remote"] == "found" for it in answer["services"])
         found = {0: "-", len(copied): "found"}.get(there, f"{there} of {len(copied)}")
-        rows.append(["Service", shown, "found", found, "the same names, for pods of the remote"])
+        rows.append(
+            [
+                "Service",
+                summarize_names(copied, MAX_LOCATIONS),
+                "found",
+                found,
+                "the same names, for pods of the remote",
+            ]
+        )
     return rows
-
-
-def _condition_rows(answer: Object) -> list[list[str]]:
-    return [
-        [it["side"], str(it["type"]), str(it["status"]), str(it["reason"] or "")]
-        for it in answer["conditions"]
-    ]
 
 
 def _grouped(found: Iterable[Object]) -> Iterator[str]:
@@ -132,9 +117,7 @@ def _grouped(found: Iterable[Object]) -> Iterator[str]:
     for it in found:
         groups.setdefault((not it["notCarried"], it["change"], it["why"]), []).append(it)
     for (_, change, why), group in sorted(groups.items(), key=lambda group: group[0][0]):
-        locations = [_format_difference(it) for it in group[:MAX_LOCATIONS]]
-        more = f" and {len(group) - MAX_LOCATIONS} more" if len(group) > MAX_LOCATIONS else ""
-        yield f"{change:8} {', '.join(locations)}{more}"
+        yield f"{change:8} {summarize_names(map(_format_difference, group), MAX_LOCATIONS)}"
         yield f"{'':8} {why}"
 
 
