@@ -1,10 +1,9 @@
-"""Reads of API servers as `kubectl get -o json` has them, over connections that stay open.
+"""Reads objects as `kubectl get -o json` prints them, over kept connections.
 
-Tests look until something is true, five times a second: a kubectl for each look would take most of
-two cores, and each asks for the server's kinds first. What people do with kubectl, and how it shows
-things, tests do with kubectl (`Cluster.kubectl`).
+Tests poll five times a second: one kubectl per poll would use most of two cores, since each first
+discovers the server's resources. Tests of commands and output use kubectl (`Cluster.kubectl`).
 
-The credential is the first of the kubeconfig, a client certificate as `e2e.clusters` makes them.
+The credential is the first of the kubeconfig, a client certificate as written by `e2e.clusters`.
 Thread-safe.
 """
 
@@ -26,14 +25,14 @@ from e2e.clusters.errors import CommandFailed
 
 Json = dict[str, Any]
 
-#: Seconds for an answer, and for a connection.
+#: Seconds to wait for a connection, and for a response.
 _TIMEOUT = urllib3.Timeout(connect=10.0, read=30.0)
-#: A connection that the server has closed meanwhile shows when it is used: once more, on a new one.
+#: Repeats a request once on a new connection if the server had closed the kept one.
 _RETRIES = urllib3.Retry(total=1, status=0, redirect=0, backoff_factor=0.0)
 
 
-class Kind(NamedTuple):
-    """Where objects of a kind are."""
+class Resource(NamedTuple):
+    """The path of a resource's objects."""
 
     plural: str
     group: str = "api/v1"
@@ -41,54 +40,54 @@ class Kind(NamedTuple):
 
 
 _KINDS = (
-    Kind("configmaps"),
-    Kind("events"),
-    Kind("namespaces", namespaced=False),
-    Kind("nodes", namespaced=False),
-    Kind("pods"),
-    Kind("secrets"),
-    Kind("serviceaccounts"),
-    Kind("services"),
-    Kind("daemonsets", "apis/apps/v1"),
-    Kind("deployments", "apis/apps/v1"),
-    Kind("statefulsets", "apis/apps/v1"),
-    Kind("jobs", "apis/batch/v1"),
-    Kind("leases", "apis/coordination.k8s.io/v1"),
-    Kind("endpointslices", "apis/discovery.k8s.io/v1"),
-    Kind("poddisruptionbudgets", "apis/policy/v1"),
-    Kind("roles", "apis/rbac.authorization.k8s.io/v1"),
-    Kind("rolebindings", "apis/rbac.authorization.k8s.io/v1"),
-    Kind("clusterroles", "apis/rbac.authorization.k8s.io/v1", namespaced=False),
-    Kind("clusterrolebindings", "apis/rbac.authorization.k8s.io/v1", namespaced=False),
-    Kind("certificatesigningrequests", "apis/certificates.k8s.io/v1", namespaced=False),
+    Resource("configmaps"),
+    Resource("events"),
+    Resource("namespaces", namespaced=False),
+    Resource("nodes", namespaced=False),
+    Resource("pods"),
+    Resource("secrets"),
+    Resource("serviceaccounts"),
+    Resource("services"),
+    Resource("daemonsets", "apis/apps/v1"),
+    Resource("deployments", "apis/apps/v1"),
+    Resource("statefulsets", "apis/apps/v1"),
+    Resource("jobs", "apis/batch/v1"),
+    Resource("leases", "apis/coordination.k8s.io/v1"),
+    Resource("endpointslices", "apis/discovery.k8s.io/v1"),
+    Resource("poddisruptionbudgets", "apis/policy/v1"),
+    Resource("roles", "apis/rbac.authorization.k8s.io/v1"),
+    Resource("rolebindings", "apis/rbac.authorization.k8s.io/v1"),
+    Resource("clusterroles", "apis/rbac.authorization.k8s.io/v1", namespaced=False),
+    Resource("clusterrolebindings", "apis/rbac.authorization.k8s.io/v1", namespaced=False),
+    Resource("certificatesigningrequests", "apis/certificates.k8s.io/v1", namespaced=False),
 )
-#: By the names that kubectl takes.
-_NAMED = {
+#: By plural and singular name, as in kubectl.
+_RESOURCES = {
     **{kind.plural: kind for kind in _KINDS},
     **{kind.plural.removesuffix("s"): kind for kind in _KINDS},
     "csr": next(kind for kind in _KINDS if kind.plural == "certificatesigningrequests"),
 }
 
 
-def knows(kind: str) -> bool:
-    """Whether the kind is one of those that tests look at again and again."""
-    return kind.lower() in _NAMED
+def is_supported(kind: str) -> bool:
+    """Whether this module can read the resource."""
+    return kind.lower() in _RESOURCES
 
 
-def listed(
+def list_objects(
     cluster: Cluster,
     kind: str,
     *,
     namespace: str | None = None,
     selector: str | None = None,
-    every: bool = False,
+    all_namespaces: bool = False,
     managed_fields: bool = False,
 ) -> list[Json]:
-    """The objects of one kind that `knows`: in ``default`` unless a namespace is given, or all.
+    """The objects of a supported resource, in ``default`` unless a namespace is given, or in all.
 
-    :raises CommandFailed: the server does not answer, or refuses.
+    :raises CommandFailed: the server does not answer, or rejects the request.
     """
-    path = _path(kind, None if every else namespace or "default")
+    path = _path(kind, None if all_namespaces else namespace or "default")
     found = _get(cluster, path + (f"?{urlencode({'labelSelector': selector})}" if selector else ""))
     kind_of_items = str(found["kind"]).removesuffix("List")
     return [
@@ -97,16 +96,16 @@ def listed(
     ]
 
 
-def one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
-    """One object of a kind that `knows`, in ``default`` unless a namespace is given.
+def get_object(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
+    """One object of a supported resource, in ``default`` unless a namespace is given.
 
-    :raises CommandFailed: it is not there, or the server does not answer.
+    :raises CommandFailed: the object does not exist, or the server does not answer.
     """
     return _object(_get(cluster, f"{_path(kind, namespace or 'default')}/{name}"), False)
 
 
 def _path(kind: str, namespace: str | None) -> str:
-    where = _NAMED[kind.lower()]
+    where = _RESOURCES[kind.lower()]
     inside = f"namespaces/{namespace}/" if namespace and where.namespaced else ""
     return f"/{where.group}/{inside}{where.plural}"
 
@@ -124,9 +123,9 @@ def _get(cluster: Cluster, path: str) -> Json:
     except urllib3.exceptions.HTTPError as error:
         raise CommandFailed(f"GET {path}: {error}", where=f"the {cluster.name} cluster") from error
     if answer.status != 200:
-        said = answer.data[:300].decode("utf-8", "replace")
+        text = answer.data[:300].decode("utf-8", "replace")
         raise CommandFailed(
-            f"GET {path}: {answer.status} {said}", where=f"the {cluster.name} cluster"
+            f"GET {path}: {answer.status} {text}", where=f"the {cluster.name} cluster"
         )
     found: Json = orjson.loads(answer.data)
     return found
@@ -134,7 +133,7 @@ def _get(cluster: Cluster, path: str) -> Json:
 
 @functools.lru_cache(maxsize=32)
 def _pool(kubeconfig: Path, changed: int) -> tuple[str, urllib3.PoolManager]:
-    """The server, and its connections; anew when the file has changed."""
+    """The server and its connections; new ones after a change of the file."""
     del changed
     config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
     server = str(config["clusters"][0]["cluster"]["server"])

@@ -1,13 +1,13 @@
-"""The bridge's image without Docker, for clusters whose nodes have a containerd of their own.
+"""Builds the bridge's image without Docker, for clusters whose nodes have their own containerd.
 
     python -m e2e.bridge_image            builds it, prints the archive's path and the image's name
     python -m e2e.bridge_image --load     also loads it into the home cluster
 
-It equals what the Containerfile makes as far as a bridge can tell: a Python, the packages that the
-bridge depends on (those of this environment), the bridge, and nobody in particular as its user. The
-root file system is put together from this machine's: the interpreter with its standard library, the
-shared libraries that these load, and nothing else, not even a shell. The lower layer is kept in the
-cache under the versions of all that is in it; the upper one, the bridge itself, is made each time.
+It equals the Containerfile's image for the bridge: Python, the packages that the bridge depends on
+(those of this environment), the bridge, and an unprivileged user. The root file system is copied
+from this machine's: the interpreter with its standard library, the shared libraries that these
+load, and nothing else, not even a shell. The cache keeps the lower layer, named after the versions
+of its content; the upper layer, the bridge itself, is built each time.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from e2e.clusters.image_archives import Image, write_archive
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.clusters.run_command import run
 
-#: Under which it is loaded. What is in it decides the tag.
+#: Repository of the image; a hash of the content is its tag.
 REPOSITORY = "docker.io/library/cluster-bridge"
 PACKAGES = ("bridge", "sync", "translators", "manifests")
 USER = "65532:65532"
-# Part of the cached layer's name: raise it when the layer is made in another way.
+# Part of the cached layer's name: increase it when the layer's construction changes.
 _EDITION = 1
 
 _ROOT = Path(__file__).parent.parent
 _PREFIX = Path("usr/local")
 _LIBRARY = _PREFIX / f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
-#: Of the standard library: what a program does not import.
+#: Packages of the standard library that the bridge does not import.
 _LEFT_OUT = ("test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "__pycache__")
 _LEFT_OUT_GLOBS = ("site-packages", "dist-packages", "config-*", "*.a")
 #: Models of the kubernetes package, which the bridge does not import.
@@ -60,13 +60,13 @@ main()
 
 
 def archive(cache: Path, folder: Path, say: Progress) -> tuple[Path, str]:
-    """The image's archive in the folder, from the sources as they are, and the image's name."""
+    """Builds the image's archive in the folder from the current sources; also returns its name."""
     base = _base(cache, say)
     own = folder / "bridge.tar"
     _pack(own, _lay_out_bridge)
     path = folder / "cluster-bridge.tar"
-    said = base.name.encode() + own.read_bytes()
-    name = f"{REPOSITORY}:e2e-{hashlib.sha256(said).hexdigest()[:12]}"
+    content = base.name.encode() + own.read_bytes()
+    name = f"{REPOSITORY}:e2e-{hashlib.sha256(content).hexdigest()[:12]}"
     image = Image(
         (name,),
         (base, own),
@@ -80,7 +80,7 @@ def archive(cache: Path, folder: Path, say: Progress) -> tuple[Path, str]:
 
 
 def load(cluster: Cluster, cache: Path, say: Progress) -> str:
-    """Builds it and loads it into the cluster's node; its name. Others may do so meanwhile."""
+    """Builds the image and loads it into the cluster's node; returns its name. Safe in parallel."""
     with tempfile.TemporaryDirectory(prefix="cluster-bridge-image-") as folder:
         path, name = archive(cache, Path(folder), say)
         say(f"loading {name} into {cluster.name}")
@@ -92,19 +92,19 @@ def load(cluster: Cluster, cache: Path, say: Progress) -> str:
 
 
 def _base(cache: Path, say: Progress) -> Path:
-    wanted = sorted(f"{it.name}-{it.version}" for it in _dependencies())
-    said = repr((_EDITION, sys.version, platform.machine(), wanted))
-    key = hashlib.sha256(said.encode()).hexdigest()[:12]
+    wanted = sorted(f"{package.name}-{package.version}" for package in _dependencies())
+    content = repr((_EDITION, sys.version, platform.machine(), wanted))
+    key = hashlib.sha256(content.encode()).hexdigest()[:12]
     path = cache / "images" / f"python-{key}.tar"
     with locked(path.with_name(f".{path.name}.lock")):
         if not path.exists():
-            say(f"making the layer of Python and {len(wanted)} packages in {path.parent}")
+            say(f"building the layer of Python and {len(wanted)} packages in {path.parent}")
             _pack(path, _lay_out_base)
     return path
 
 
 def _dependencies() -> list[metadata.Distribution]:
-    """The distributions that the bridge needs, and those that these need."""
+    """The bridge's dependencies, with theirs."""
     found: dict[str, metadata.Distribution] = {}
     waiting = ["cluster-bridge"]
     while waiting:
@@ -115,7 +115,7 @@ def _dependencies() -> list[metadata.Distribution]:
         try:
             found[plain] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # of another platform or Python
+            continue  # for another platform or Python
         waiting += [
             re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
             for requirement in found[plain].requires or ()
@@ -146,7 +146,7 @@ def _lay_out_base(root: Path) -> None:
 
 def _copy_distribution(distribution: metadata.Distribution, packages: Path) -> None:
     for file in distribution.files or ():
-        if ".." in file.parts or "__pycache__" in file.parts:  # scripts; made here anew
+        if ".." in file.parts or "__pycache__" in file.parts:  # scripts are re-created below
             continue
         source = Path(str(distribution.locate_file(file)))
         if source.is_file():
@@ -156,12 +156,12 @@ def _copy_distribution(distribution: metadata.Distribution, packages: Path) -> N
 
 
 def _shared_libraries(root: Path, program: Path) -> set[Path]:
-    """What the interpreter and all extension modules load, but for what packages bring along."""
+    """Libraries that the interpreter and all extension modules load, except those in packages."""
     found: set[Path] = set()
     for file in (program, *root.rglob("*.so"), *root.rglob("*.so.*")):
-        said = run(["ldd", file], check=False).stdout
-        found |= {Path(path) for path in _SHARED.findall(said)}
-    return {it for it in found if root not in it.parents}
+        loaded = run(["ldd", file], check=False).stdout
+        found |= {Path(path) for path in _SHARED.findall(loaded)}
+    return {library for library in found if root not in library.parents}
 
 
 # -- the bridge itself ---------------------------------------------------------------------
@@ -173,9 +173,9 @@ def _lay_out_bridge(root: Path) -> None:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_ROOT / name, packages / name, ignore=ignored)
     version = metadata.version("cluster-bridge")
-    told = packages / f"cluster_bridge-{version}.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(
+    dist_info = packages / f"cluster_bridge-{version}.dist-info"
+    dist_info.mkdir()
+    (dist_info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: cluster-bridge\nVersion: {version}\n"
     )
     script = root / _PREFIX / "bin/bridge"
@@ -189,7 +189,7 @@ def _lay_out_bridge(root: Path) -> None:
 
 
 def _compile(folder: Path) -> None:
-    """Once and for all: the root file system is read-only where it runs."""
+    """Compiles all modules now: the root file system is read-only at run time."""
     compileall.compile_dir(
         folder,
         quiet=2,
@@ -200,7 +200,7 @@ def _compile(folder: Path) -> None:
 
 
 def _pack(path: Path, lay_out: Callable[[Path], None]) -> None:
-    """Writes the tar archive of what is laid out; renamed into place when complete."""
+    """Writes the tar archive of the folder that ``lay_out`` fills; renamed when complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         root = Path(folder) / "root"
@@ -221,7 +221,7 @@ def _ordered(folder: Path) -> Iterator[Path]:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Root's, readable by everybody, of no time."""
+    """Makes a member reproducible: owned by root, readable by all users, without a time."""
     info.uid = info.gid = 0
     info.uname = info.gname = ""
     info.mtime = 0
@@ -234,14 +234,14 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m e2e.bridge_image", description=__doc__)
-    parser.add_argument("--load", action="store_true", help="into the home cluster that is up")
+    parser.add_argument("--load", action="store_true", help="load it into the running home cluster")
     settings = settings_from_environment()
     if parser.parse_args().load:
         clusters = find(settings)
         if "home" not in clusters:
-            raise SystemExit("error: no cluster is up; python -m e2e.clusters up starts some")
+            raise SystemExit("error: no cluster is up; start some with python -m e2e.clusters up")
         print(load(clusters["home"], settings.cache, _say))
     else:
         print(*archive(settings.cache, settings.cache / "images", _say))

@@ -1,7 +1,7 @@
-"""`bridge` as a user runs it: the installed command, in a process of its own.
+"""Runs the installed command `bridge` in a separate process, as a user does.
 
-A `Bridge` is one `bridge join`. `start` returns when the node is registered, or raises with what
-the command printed; `launch` does not wait for that. `stop` is Ctrl-C; `kill` is a crash.
+A `Bridge` is one `bridge join`. `start` returns when the node is registered, or raises with the
+output of the command; `launch` does not wait. `stop` is Ctrl-C; `kill` is a crash.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from signal import SIGINT, Signals
 
 from e2e.clusters.cluster import Cluster
 
-#: The command of the environment that runs this.
+#: The command of the current Python environment.
 BRIDGE = Path(sys.executable).with_name("bridge")
-#: What `bridge join` says when pods can be bound to the node.
+#: Output of `bridge join` when pods can be bound to the node.
 REGISTERED = "is registered"
-#: Seconds for a join on clusters that are up.
+#: Seconds for a join, on running clusters.
 START_SECONDS = 60.0
 #: Seconds for a stop: streams and the Lease have 3 each.
 STOP_SECONDS = 15.0
 
 
 class BridgeFailed(Exception):
-    """The command ended, or did not get as far as it should; with what it printed."""
+    """The command ended, or did not get far enough; with its output."""
 
 
 def run(
     *args: str | Path, home: Cluster | None = None, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `bridge ARGS` to its end; ``home`` is where kubectl would find it."""
+    """Runs `bridge ARGS` to its end; ``home`` is the cluster of KUBECONFIG."""
     return subprocess.run(
         [BRIDGE, *args],
         env=_environment(home, env),
@@ -55,20 +55,20 @@ class Bridge:
     log: Path
     args: Sequence[str] = ()
     program: Sequence[str | Path] = (BRIDGE,)
-    """Another than the installed command, such as another version."""
+    """The command to run instead of the installed one, such as another version."""
     through: Sequence[str | Path] = ()
-    """What the command is run by, such as nsenter; it has to become the command."""
+    """A prefix of the command, such as nsenter; it must exec the command."""
     env: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
     def command(self) -> list[str | Path]:
-        """What a user types."""
+        """The command line."""
         join = ("join", "--kubeconfig", self.remote.kubeconfig)
         return [*self.through, *self.program, *join, *self.args]
 
     def launch(self) -> int:
-        """Begins to join, and does not wait; where in the log its output begins."""
+        """Starts to join without waiting; returns the offset of its output in the log."""
         begin = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -77,58 +77,58 @@ class Bridge:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                # A session of its own: Ctrl-C in the terminal is not the bridge's.
+                # A new session: Ctrl-C in the terminal does not reach the bridge.
                 start_new_session=True,
             )
         return begin
 
     def start(self, until: str = REGISTERED) -> None:
-        """Joins, and waits until it says so. Raises BridgeFailed with the command's output when it
-        does not get there."""
+        """Joins, and waits until the log has ``until``. Raises BridgeFailed with the output of the
+        command if it ends or is too slow."""
         begin = self.launch()
         deadline = time.monotonic() + START_SECONDS
-        while until not in (said := self._said(begin)):
+        while until not in (output := self._output(begin)):
             if self.process is None or self.process.poll() is not None:
                 self.kill()
-                raise BridgeFailed(f"{self.log}:\n{said}")
+                raise BridgeFailed(f"{self.log}:\n{output}")
             if time.monotonic() > deadline:
                 self.kill()
-                raise BridgeFailed(f"not in {START_SECONDS:.0f} s: {self.log}:\n{said}")
+                raise BridgeFailed(f"not in {START_SECONDS:.0f} s: {self.log}:\n{output}")
             time.sleep(0.05)
 
-    def _said(self, begin: int) -> str:
+    def _output(self, begin: int) -> str:
         with self.log.open("rb") as log:
             log.seek(begin)
             return log.read().decode(errors="replace")
 
-    def says(self, words: str, *, times: int = 1, seconds: float = START_SECONDS) -> float:
-        """Waits until its log has this so often; the time (`time.time`) at which that was seen."""
+    def wait_for_log(self, text: str, *, times: int = 1, seconds: float = START_SECONDS) -> float:
+        """Waits until the log has the text so often; returns the time (`time.time`) of that."""
         deadline = time.monotonic() + seconds
-        while self._said(0).count(words) < times:
+        while self._output(0).count(text) < times:
             if time.monotonic() > deadline:
-                raise BridgeFailed(f"not said in {seconds:.0f} s: {words}\n{self._said(0)}")
+                raise BridgeFailed(f"not logged in {seconds:.0f} s: {text}\n{self._output(0)}")
             time.sleep(0.02)
         return time.time()
 
     def signal(self, number: Signals) -> None:
         """Sends the process a signal."""
         if self.process is None:
-            raise BridgeFailed("it does not run")
+            raise BridgeFailed("the bridge does not run")
         self.process.send_signal(number)
 
-    def ended(self) -> int:
-        """Waits for one that ends by itself; the exit status."""
+    def wait_for_exit(self) -> int:
+        """Waits until the process ends by itself; returns the exit status."""
         if self.process is None:
-            raise BridgeFailed("it does not run")
+            raise BridgeFailed("the bridge does not run")
         try:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise BridgeFailed(f"it runs on; see {self.log}") from None
+            raise BridgeFailed(f"the bridge did not end; see {self.log}") from None
         finally:
             self.kill()
 
     def stop(self, number: Signals = SIGINT) -> int:
-        """Ctrl-C, or another signal that asks it to end; the exit status."""
+        """Sends Ctrl-C, or another signal that ends the bridge; returns the exit status."""
         if self.process is None:
             return 0
         self.process.send_signal(number)
@@ -136,7 +136,9 @@ class Bridge:
             return self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise BridgeFailed(f"it did not stop in {STOP_SECONDS:.0f} s; see {self.log}") from None
+            raise BridgeFailed(
+                f"the bridge did not stop in {STOP_SECONDS:.0f} s; see {self.log}"
+            ) from None
         finally:
             self.process = None
 

@@ -1,9 +1,9 @@
-"""A real browser, without a driver: Chromium, headless, by its own protocol over a WebSocket.
+"""Controls a headless Chromium through its DevTools protocol over a WebSocket, without a driver.
 
-    python -m e2e.browser URL FILE       a picture of the page
+        python -m e2e.browser URL FILE       writes a screenshot of the page
 
-`Browser` opens pages, evaluates expressions in them, takes pictures, and notes what the browser
-complains of: errors of scripts, and what a Content-Security-Policy has stopped.
+`Browser` opens pages, evaluates expressions in them, takes screenshots, and records errors of
+scripts and violations of the Content-Security-Policy.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ import aiohttp
 
 from e2e.clusters.system_packages import Package, ensure
 
-#: What has it in Debian, with a font to draw with.
+#: Debian packages of the browser, with a font.
 PACKAGES = (Package("chromium", "chromium"), Package("fontconfig", "fc-list"))
-#: Seconds for a start, for an answer, and for something to come true on a page.
+#: Seconds for a start, for a response, and for a condition on a page.
 START, ANSWER, SOON = 60.0, 30.0, 30.0
-#: Seconds between two looks at a page.
+#: Seconds between two checks of a page.
 LOOK = 0.1
 WIDTH, HEIGHT = 1000, 800
 _LISTENS = re.compile(rb"DevTools listening on (ws://\S+)")
@@ -45,17 +45,17 @@ _OPTIONS = (
 
 
 class Browser:
-    """One page of it. Use `opened`."""
+    """One page of the browser; created by `opened`."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._numbers = itertools.count(1)
         self._session = ""
         self.complaints: list[str] = []
-        """What it said of errors, since it was opened."""
+        """Errors since the page was opened."""
 
     async def begin(self) -> None:
-        """Has a page that tells what goes wrong."""
+        """Creates the page and enables its error events."""
         target = await self._ask("Target.createTarget", url="about:blank")
         attached = await self._ask(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
@@ -65,23 +65,23 @@ class Browser:
             await self._ask(f"{domain}.enable")
 
     async def go(self, url: str) -> None:
-        """Opens the address, and waits until the page is complete."""
+        """Opens the address and waits until the page is complete."""
         answer = await self._ask("Page.navigate", url=url)
         if error := answer.get("errorText"):
             raise AssertionError(f"{url}: {error}")
         await self.until("location.href !== 'about:blank' && document.readyState === 'complete'")
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of an expression of JavaScript; of a promise, what it becomes."""
+        """The value of a JavaScript expression; of a promise, the value it resolves to."""
         answer = await self._ask(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if told := answer.get("exceptionDetails"):
-            raise AssertionError(f"{expression}: {told}")
+        if details := answer.get("exceptionDetails"):
+            raise AssertionError(f"{expression}: {details}")
         return answer["result"].get("value")
 
     async def until(self, expression: str) -> None:
-        """Waits until it is true."""
+        """Waits until the expression is true."""
         try:
             async with asyncio.timeout(SOON):
                 while True:
@@ -93,7 +93,7 @@ class Browser:
             raise AssertionError(f"not in {SOON:.0f} s: {expression}\n{text}") from None
 
     async def picture(self) -> bytes:
-        """The whole page, as PNG."""
+        """A screenshot of the whole page, as PNG."""
         answer = await self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         return base64.b64decode(answer["data"])
 
@@ -105,31 +105,31 @@ class Browser:
         )
         async with asyncio.timeout(ANSWER):
             while True:
-                said = await self._socket.receive_json()
-                if said.get("id") == number:
-                    assert "error" not in said, f"{method}: {said}"
-                    found: dict[str, Any] = said["result"]
+                message_in = await self._socket.receive_json()
+                if message_in.get("id") == number:
+                    assert "error" not in message_in, f"{method}: {message_in}"
+                    found: dict[str, Any] = message_in["result"]
                     return found
-                self._note(said)
+                self._note(message_in)
 
-    def _note(self, said: dict[str, Any]) -> None:
-        params = said.get("params", {})
-        if said.get("method") == "Log.entryAdded":
+    def _note(self, event: dict[str, Any]) -> None:
+        params = event.get("params", {})
+        if event.get("method") == "Log.entryAdded":
             entry = params["entry"]
             if entry["level"] in ("warning", "error"):
                 self.complaints.append(f"{entry['level']}: {entry['text']}")
-        elif said.get("method") == "Runtime.exceptionThrown":
+        elif event.get("method") == "Runtime.exceptionThrown":
             self.complaints.append(str(params["exceptionDetails"]))
 
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[Browser]:
-    """A browser with an empty profile. It is installed where it is missing."""
+    """A browser with an empty profile; installs Chromium if it is missing."""
     ensure(PACKAGES, print)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = [*_OPTIONS, f"--user-data-dir={profile}"]
         if os.geteuid() == 0:
-            options.append("--no-sandbox")  # It refuses to have one as root.
+            options.append("--no-sandbox")  # Chromium refuses its sandbox as root.
         process = await asyncio.create_subprocess_exec(
             "chromium", *options, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
         )
@@ -156,16 +156,16 @@ async def opened() -> AsyncIterator[Browser]:
 
 async def _address(process: asyncio.subprocess.Process) -> str:
     assert process.stderr is not None
-    said = b""
+    output = b""
     while line := await process.stderr.readline():
-        said += line
+        output += line
         if found := _LISTENS.search(line):
             return found[1].decode()
-    raise AssertionError(f"chromium ended: {said.decode()}")
+    raise AssertionError(f"chromium ended: {output.decode()}")
 
 
 async def picture(url: str) -> bytes:
-    """A picture of the page."""
+    """A screenshot of the page."""
     async with opened() as browser:
         await browser.go(url)
         return await browser.picture()

@@ -1,13 +1,13 @@
-"""Clusters come and go: up, the main job, down, several times, and nothing may be left.
+"""Starts clusters, runs a test on them and removes them, several times; nothing may be left.
 
     python -m e2e.cluster_leak_check --backend kind --prefix cycle -n 10
 
-After each cycle the machine is compared with what it was before the first: mounts, network
-interfaces and namespaces, routes, packet rules, cgroups, containers with their volumes and
-networks, and processes of the programs that clusters are made of. Exit status 1 at the first cycle
-that fails or leaves something. As root, on a machine where no other clusters come or go meanwhile;
-with `--shared`, others may be used: only what has the name of this set or of Docker counts, and is
-not within a container that runs.
+After each cycle the machine is compared with its state before the first: mounts, interfaces,
+network namespaces, routes, packet rules, cgroups, containers with volumes and networks, and
+processes of the clusters' programs. Exit status 1 at the first cycle that fails or leaves
+something. Needs root, and a machine on which no other clusters start or stop meanwhile. With
+`--shared` others may be used: then only lines count that have the prefix of this set or Docker's
+name, and that do not belong to a running container.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from e2e.clusters.processes import identify
 from e2e.clusters.run_command import run
 
 JOB = "e2e/test_main_job.py::test_deployment_with_its_config_bursts_and_follows"
-#: What the clusters' own processes are called, as the kernel knows them.
+#: Names of the clusters' processes, as known to the kernel.
 PROGRAMS = frozenset(
     {
         "containerd",
@@ -48,21 +48,21 @@ PROGRAMS = frozenset(
     }
 )
 
-#: Seconds between two looks where others work, too.
+#: Seconds between two comparisons on a shared machine.
 SETTLE = 5.0
 
 _ROOT = Path(__file__).parent.parent
-#: Lines of text, of which none may be new afterwards.
+#: Kind of state → lines of text; after a cycle no line may be new.
 _State = Mapping[str, frozenset[str]]
 
 
 def state() -> _State:
-    """What the machine has now, by kind."""
+    """The state of the machine, by kind."""
     return {kind: frozenset(look()) for kind, look in _LOOKS.items()}
 
 
 def left(before: _State, after: _State) -> list[str]:
-    """What is there now and was not before."""
+    """The lines that are new in ``after``."""
     return [
         f"{kind}: {line}"
         for kind in after
@@ -70,7 +70,7 @@ def left(before: _State, after: _State) -> list[str]:
     ]
 
 
-def _said(*argv: str) -> list[str]:
+def _output_lines(*argv: str) -> list[str]:
     done = run(argv, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
 
@@ -80,11 +80,11 @@ def _mounts() -> list[str]:
 
 
 def _links() -> list[str]:
-    return [line.split(":")[1].strip() for line in _said("ip", "-oneline", "link", "show")]
+    return [line.split(":")[1].strip() for line in _output_lines("ip", "-oneline", "link", "show")]
 
 
 def _rules() -> list[str]:
-    return [line for line in _said("iptables-save") if line.startswith("-A")]
+    return [line for line in _output_lines("iptables-save") if line.startswith("-A")]
 
 
 def _cgroups() -> list[str]:
@@ -99,14 +99,14 @@ def _processes() -> list[str]:
             groups = path.with_name("cgroup").read_text().splitlines()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        # One that has ended, and is not yet buried, is nobody's.
+        # A process that has ended and is not reaped yet does not count.
         if name in PROGRAMS and identify(int(path.parent.name)) is not None:
             found.append(f"{name} {path.parent.name} of {' '.join(sorted(set(groups)))}")
     return found
 
 
 def _docker(*argv: str) -> list[str]:
-    """What the engine says that runs, be it private or not; nothing where none does."""
+    """Output of a command of the running engine, private or not; empty if none runs."""
     found = docker_engine.find()
     return found.docker(*argv).stdout.splitlines() if found else []
 
@@ -122,8 +122,8 @@ def _in_engine() -> list[str]:
 _LOOKS: Mapping[str, Callable[[], list[str]]] = {
     "mount": _mounts,
     "interface": _links,
-    "namespace": lambda: _said("ip", "netns", "list"),
-    "route": lambda: _said("ip", "route", "show"),
+    "namespace": lambda: _output_lines("ip", "netns", "list"),
+    "route": lambda: _output_lines("ip", "route", "show"),
     "rule": _rules,
     "cgroup": _cgroups,
     "engine": _in_engine,
@@ -132,9 +132,9 @@ _LOOKS: Mapping[str, Callable[[], list[str]]] = {
 
 
 def of_set(lines: Iterable[str], prefix: str, running: Iterable[str]) -> list[str]:
-    """Those that a set of clusters may have left where others are used, too.
+    """The lines that this set of clusters may have left, on a shared machine.
 
-    `running` are the ids of containers that run: what is within them is others'.
+    `running` are the IDs of running containers; lines of these belong to other users.
     """
     others = set(running)
     return [
@@ -145,10 +145,10 @@ def of_set(lines: Iterable[str], prefix: str, running: Iterable[str]) -> list[st
 
 
 def cycle(settings: Settings) -> None:
-    """Clusters up, the main job done on them, and down again.
+    """Starts clusters, runs the test on them, and removes them.
 
-    :raises ClusterError: they do not come up, or do not go.
-    :raises subprocess.CalledProcessError: the main job failed.
+    :raises ClusterError: they do not start, or cannot be removed.
+    :raises subprocess.CalledProcessError: the test failed.
     """
     clusters.up(clusters.specs(), settings, _say)
     environment = {
@@ -168,7 +168,7 @@ def _say(line: str) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m e2e.cluster_leak_check", description=__doc__)
     parser.add_argument("--backend", type=Backend, default=Backend.KIND, choices=list(Backend))
     parser.add_argument("--prefix", default="cycle")
@@ -182,7 +182,7 @@ def main() -> None:
         cycle(settings)
         found = left(before, state())
         if arguments.shared and found:
-            time.sleep(SETTLE)  # Others' commands in their containers come and go.
+            time.sleep(SETTLE)  # Commands in containers of other users start and end.
             still = left(before, state())
             running = _docker("ps", "--no-trunc", "--quiet")
             found = of_set((line for line in found if line in still), settings.prefix, running)

@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, as a person sees it."""
+"""Runs a command on a pseudo-terminal, as a user sees it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pathlib import Path
 from signal import SIGINT
 
 ROWS, COLUMNS = 50, 160
-#: Seconds for what is to be seen, and for the end.
+#: Seconds for output to appear, and for the end.
 PATIENCE = 60.0
-#: Sequences of ECMA-48 that move, clear and colour.
+#: ECMA-48 sequences that move, clear and colour.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-class Terminal:
-    """What was written on it so far is ``raw``; use `opened`."""
+class CommandTerminal:
+    """A command's terminal; ``raw`` is its output so far. Created by `opened`."""
 
     def __init__(self, process: subprocess.Popen[bytes], file: int) -> None:
         self._process = process
@@ -34,11 +34,11 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was written, without colours and movements."""
+        """The output without control sequences."""
         return _CONTROL.sub("", self.raw)
 
-    def until(self, words: str, *, after: int = 0) -> int:
-        """Waits until these words are written in `text` from ``after`` on; where they end."""
+    def wait_for_text(self, words: str, *, after: int = 0) -> int:
+        """Waits for this text in `text` from ``after`` on; returns the offset of its end."""
         deadline = time.monotonic() + PATIENCE
         while (found := self.text.find(words, after)) < 0:
             assert time.monotonic() < deadline, f"not written: {words!r} in {self.text[after:]!r}"
@@ -46,15 +46,15 @@ class Terminal:
         return found + len(words)
 
     def interrupt(self) -> int:
-        """Ctrl-C; the exit status."""
+        """Sends Ctrl-C; returns the exit status."""
         os.write(self._file, b"\x03")
         deadline = time.monotonic() + PATIENCE
         while self._read():
-            assert time.monotonic() < deadline, "it goes on"
+            assert time.monotonic() < deadline, "the command did not end"
         return self._process.wait(PATIENCE)
 
     def _read(self) -> bool:
-        """Takes what is there, after a moment at most; whether there may be more."""
+        """Reads available output for a moment; whether there may be more."""
         if not select.select([self._file], [], [], 0.2)[0]:
             return True
         with contextlib.suppress(OSError):  # the terminal of a process that has ended
@@ -65,8 +65,8 @@ class Terminal:
 
 
 @contextmanager
-def opened(command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[Terminal]:
-    """Runs the command on a terminal; it is ended with the block."""
+def opened(command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[CommandTerminal]:
+    """Runs the command on a terminal; terminates it with the block."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     process = subprocess.Popen(
@@ -79,7 +79,7 @@ def opened(command: Sequence[str | Path], env: Mapping[str, str]) -> Iterator[Te
     )
     os.close(theirs)
     try:
-        yield Terminal(process, ours)
+        yield CommandTerminal(process, ours)
     finally:
         if process.poll() is None:
             process.send_signal(SIGINT)

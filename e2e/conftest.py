@@ -1,9 +1,9 @@
-"""Two real clusters and a bridge between them, for the tests of this folder.
+"""Fixtures of the end-to-end tests: two real clusters and a bridge between them.
 
-The clusters are started once for a run (`e2e.clusters.pytest_fixture`); each test that asks for
-``bridged`` gets a virtual node of its own name, a home namespace of its own, and leaves nothing
-behind in either cluster. Its bridge has the permissions that `bridge rbac` prints and no others
-(`e2e.service_accounts`). The API servers' audit logs show at the end of a run which it used
+The clusters are started once per run (`e2e.clusters.pytest_fixture`). Each test with the fixture
+``bridged`` has its own virtual node and home namespace, and leaves nothing behind in either
+cluster. Its bridge has exactly the permissions that `bridge rbac` prints (`e2e.service_accounts`).
+At the end of a run, the API servers' audit logs show which of them it used
 (`e2e.used_permissions`): a rejected request, a missing permission and an unused one each fail the
 run.
 """
@@ -28,22 +28,22 @@ from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.kubectl import Json, get, wait_for
 
-#: Seconds for a test on real clusters, without its fixtures: the first one may build the clusters'
-#: programs for minutes, and each step of them has a limit of its own.
+#: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
+#: minutes, and each step of that has its own limit.
 TEST_SECONDS = 300
-#: Seconds until home's controllers work, also after a test that had its API server down: they try
-#: again ever more seldom.
+#: Seconds until home's controllers work, even after a test that stopped its API server: they back
+#: off exponentially.
 ACCOUNT_SECONDS = 90.0
-#: The kinds that the bridge makes objects of in the remote.
-_OURS = "pods,configmaps,secrets,services,endpointslices,leases"
+#: Resources that the bridge creates in the remote.
+_MANAGED_RESOURCES = "pods,configmaps,secrets,services,endpointslices,leases"
 
-#: Nodes of a remote that simulates them: each has room for 1,000 pods.
+#: Nodes of a simulated remote: each has room for 1,000 pods.
 SIMULATED_NODES = 5
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Real clusters have other limits of time than the tests without, and the files that may take
-    longest come first: with workers side by side, none waits for them at the end."""
+    """Sets the timeout of these tests, and sorts files with long timeouts first, so that no
+    pytest-xdist worker waits for one at the end."""
     here = Path(__file__).parent
     limits: dict[Path, list[int]] = {}
     for item in items:
@@ -55,58 +55,60 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _limit(item: pytest.Item) -> int:
-    """Seconds; the mark that is nearest to the test counts."""
+    """The timeout of a test in seconds; the closest marker counts."""
     marks = [mark.args[0] for mark in item.iter_markers("timeout") if mark.args]
     return int(marks[0])
 
 
-# -- rights, at the end of a run -------------------------------------------------------------
+# -- permissions, at the end of a run --------------------------------------------------------
 
-_RIGHTS = pytest.StashKey[used_permissions.Report]()
+_USED_PERMISSIONS = pytest.StashKey[used_permissions.Report]()
 
 
-def _found(config: pytest.Config) -> used_permissions.Report:
-    """What this run's bridges used, as far as it is known."""
-    return config.stash.setdefault(_RIGHTS, used_permissions.Report())
+def _permission_report(config: pytest.Config) -> used_permissions.Report:
+    """The permissions that this run's bridges have used so far."""
+    return config.stash.setdefault(_USED_PERMISSIONS, used_permissions.Report())
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """A worker of pytest-xdist has ended: what its bridges used."""
-    told = getattr(node, "workeroutput", {}).get("rights")
-    if told is not None:
-        _found(node.config).add(told)
+    """Adds the permissions used by a pytest-xdist worker that has ended."""
+    used = getattr(node, "workeroutput", {}).get("used_permissions")
+    if used is not None:
+        _permission_report(node.config).add(used)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fails a run for a right that is wrong."""
-    config, found = session.config, _found(session.config)
+    """Fails a run with rejected, missing or unused permissions."""
+    config, found = session.config, _permission_report(session.config)
     output = getattr(config, "workeroutput", None)
     if output is not None:
-        output["rights"] = found.as_json()
-    elif session.exitstatus == 0 and _wrong(config):
+        output["used_permissions"] = found.as_json()
+    elif session.exitstatus == 0 and _permission_problems(config):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Says what is wrong with the rights."""
-    if wrong := _wrong(config):
-        terminalreporter.section("rights (python -m e2e.used_permissions has the table)", red=True)
+    """Prints the problems with permissions."""
+    if wrong := _permission_problems(config):
+        terminalreporter.section(
+            "permissions (python -m e2e.used_permissions prints the table)", red=True
+        )
         for line in wrong:
             terminalreporter.write_line(line)
 
 
-def _wrong(config: pytest.Config) -> list[str]:
-    """What is wrong with the rights that were used; nothing where no bridge ran."""
-    found = _found(config)
+def _permission_problems(config: pytest.Config) -> list[str]:
+    """The problems with the permissions that were used; empty if no bridge ran."""
+    found = _permission_report(config)
     unused = found.unused if found.used and _is_whole(config) else []
-    return [*found.wrong(), *(f"  unused  {it}" for it in unused)]
+    return [*found.problems(), *(f"  unused  {it}" for it in unused)]
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    """Whether all tests of this folder were to be run: only then a right can be called unused."""
+    """Whether the run has all tests of this folder: only then a permission can be unused."""
     here = Path(__file__).parent
     chosen = [config.invocation_params.dir / argument for argument in config.args]
     narrowed = any(
@@ -118,7 +120,7 @@ def _is_whole(config: pytest.Config) -> bool:
 
 @dataclass(frozen=True)
 class Bridged:
-    """A virtual node with a running bridge, and a namespace at home to work in."""
+    """A virtual node with a running bridge, and a namespace at home for the test."""
 
     home: Cluster
     remote: Cluster
@@ -132,7 +134,7 @@ class Bridged:
         self.home.kubectl("apply", "-n", self.namespace, "-f", "-", input=manifest)
 
     def kubectl(self, *args: str, check: bool = True) -> str:
-        """Runs kubectl at home, in the test's namespace; its standard output."""
+        """Runs kubectl at home, in the test's namespace; returns its standard output."""
         return self.home.kubectl("-n", self.namespace, *args, check=check).stdout
 
     def home_pods(self) -> list[Json]:
@@ -140,25 +142,25 @@ class Bridged:
         return get(self.home, "pods", namespace=self.namespace)
 
     def remote_pods(self) -> list[Json]:
-        """The pods that stand for them."""
+        """The remote pods of the test's namespace."""
         return get(self.remote, "pods", namespace=self.remote_namespace)
 
 
 @pytest.fixture
 def home(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811
-    """The cluster that people use."""
+    """The cluster of the users."""
     return clusters["home"]
 
 
 @pytest.fixture
 def remote(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811
-    """The cluster that workloads burst to."""
+    """The cluster that runs the offloaded pods."""
     return clusters["remote"]
 
 
 @dataclass(frozen=True)
 class Limited:
-    """Both clusters for the bridge's ServiceAccounts."""
+    """Handles of both clusters with the credentials of the bridge's ServiceAccounts."""
 
     home: Cluster
     remote: Cluster
@@ -170,19 +172,19 @@ def limited(
     clusters: dict[str, Cluster],  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Limited]:
-    """The clusters with the rights that `bridge rbac` prints."""
+    """The clusters with the permissions that `bridge rbac` prints."""
     folder = tmp_path_factory.mktemp("accounts")
-    # kind's clusters keep one where root starts them.
+    # kind clusters have an audit log only if root starts them.
     logs = {it.name: it.audit_log for it in clusters.values() if it.audit_log is not None}
-    asked = {name: Requests(log) for name, log in logs.items()}
+    requests = {name: Requests(log) for name, log in logs.items()}
     home = service_accounts.at_home(clusters["home"], folder)
     yield Limited(home, service_accounts.in_remote(clusters["remote"], folder))
-    _found(request.config).add(used_permissions.report(asked).as_json())
+    _permission_report(request.config).add(used_permissions.report(requests).as_json())
 
 
 @pytest.fixture(scope="session")
 def simulated(request: pytest.FixtureRequest) -> Iterator[dict[str, Cluster]]:
-    """Clusters with simulated nodes: a set of its own beside that of the other tests."""
+    """Clusters with simulated nodes: a separate set beside that of the other tests."""
     usual = settings_from_environment()
     settings = replace(usual, prefix=f"{usual.prefix[:5]}many", backend=Backend.NATIVE)
     home = specs(["home"], nodes=Nodes.SIMULATED)
@@ -193,12 +195,12 @@ def simulated(request: pytest.FixtureRequest) -> Iterator[dict[str, Cluster]]:
 
 @pytest.fixture
 def node_name() -> str:
-    """A name that no other test has used."""
+    """A unique name of a virtual node."""
     return f"virtual-{uuid.uuid4().hex[:6]}"
 
 
-def _end(bridge: Bridge) -> None:
-    """By Ctrl-C where that can be, so that nobody has to wait for the end of its lease."""
+def _stop(bridge: Bridge) -> None:
+    """Stops the bridge, if possible with Ctrl-C, so that its Lease is released at once."""
     try:
         bridge.stop()
     except BridgeFailed:
@@ -213,9 +215,9 @@ def bridged(
     node_name: str,
     tmp_path: Path,
 ) -> Iterator[Bridged]:
-    """A joined remote. Afterwards it has left, and nothing is left over in the remote.
+    """A joined remote cluster. Afterwards it has left, and nothing remains in the remote.
 
-    ``@pytest.mark.join("--option", …)`` adds options to the command; with ``@pytest.mark.unbound``
+    ``@pytest.mark.join("--option", …)`` adds options of the command; with ``@pytest.mark.unbound``
     the bridge may not read the test's namespace.
     """
     home, remote = clusters["home"], clusters["remote"]
@@ -231,7 +233,7 @@ def bridged(
 
 
 def usual_options(node: str) -> tuple[str, ...]:
-    """Options of a join that stands beside others, at the same time and one after the other."""
+    """Options of a join that coexists with others."""
     return ("--name", node, "--home-name", "e2e", "--port", "0")
 
 
@@ -239,15 +241,15 @@ def usual_options(node: str) -> tuple[str, ...]:
 def joined(
     bridge: Bridge, node: str, *, home: Cluster, remote: Cluster, unbound: bool = False
 ) -> Iterator[Bridged]:
-    """Starts the bridge, with a new namespace at home that it may read, unless it is to be
-    ``unbound``, and afterwards removes what both have."""
+    """Starts the bridge with a new namespace at home, which it may read unless ``unbound``;
+    afterwards removes both."""
     namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
-    # A test may take these from the bridge.
+    # A test may change these of the bridge.
     near, far = bridge.home, bridge.remote
     home.kubectl("create", "namespace", namespace)
     wait_for(
         lambda: get(home, "serviceaccounts", namespace=namespace),
-        "home makes the service account of a new namespace",
+        "home creates the service account of a new namespace",
         seconds=ACCOUNT_SECONDS,
     )
     if not unbound:
@@ -256,8 +258,8 @@ def joined(
     try:
         yield Bridged(home, remote, bridge, node, namespace, f"{namespace}-e2e")
     finally:
-        _end(bridge)
-        # With the kubeconfig named: a test may have left already, so that no Node remembers it.
+        _stop(bridge)
+        # With --kubeconfig, since a test may have left, so that no Node has the join record.
         left = bridge_command.run(
             *("leave", "--name", node, "--yes", "--force"),
             *("--kubeconfig", far.kubeconfig),
@@ -267,6 +269,6 @@ def joined(
     assert left.returncode == 0, left.stderr
     selector = f"cluster-bridge.io/node={node}"
     wait_for(
-        lambda: not get(remote, _OURS, selector=selector, every=True),
-        "nothing of ours is left in the remote",
+        lambda: not get(remote, _MANAGED_RESOURCES, selector=selector, all_namespaces=True),
+        "no managed object is left in the remote",
     )

@@ -1,8 +1,8 @@
-"""`make demo`: the main job on this machine, from nothing, for a person to look at.
+"""`make demo`: a Deployment that bursts to a second cluster, on this machine, from nothing.
 
 `up` starts two real clusters, joins the second to the first with a bridge in the background,
-bursts the sample workload, and shows what came of it. Run again, it takes up what is there.
-`down` removes all that `up` made. Both show each command that they run, as a person would type it.
+applies the sample workload, and shows the result. A second `up` continues with what exists. `down`
+removes everything that `up` created. Both print each command as a user would type it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from e2e.clusters.processes import Identity, alive, end, identify
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 SAMPLE = Path(__file__).parents[1] / "manifests" / "sample.yaml"
-#: A set of clusters of the demo's own.
+#: The demo's own set of clusters.
 SETTINGS = Settings(prefix="demo")
 NODE = "remote"
 _SELECT = ("-n", "sample", "-l", "app=web")
@@ -38,13 +38,13 @@ def say(text: str) -> None:
 
 
 def title(text: str) -> None:
-    """A heading between the parts."""
+    """A heading of a part."""
     typer.secho(f"\n{text}", bold=True)
 
 
 @app.command("up")
 def demo_up() -> None:
-    """Two clusters, joined, with the sample workload on the second."""
+    """Start two clusters, join them, and run the sample workload on the second."""
     begin = time.monotonic()
     clusters = up(specs(["home", "remote"]), SETTINGS, say)
     home, remote = clusters["home"], clusters["remote"]
@@ -68,12 +68,12 @@ def demo_up() -> None:
 
 @app.command("down")
 def demo_down() -> None:
-    """Remove all that the demo made."""
+    """Remove everything that the demo created."""
     end(_running(), grace=15.0)
     for path in (_record(), _log()):
         path.unlink(missing_ok=True)
     down(None, SETTINGS, say)
-    say("the demo is gone")
+    say("the demo was removed")
 
 
 def _look(home: Cluster, remote: Cluster) -> None:
@@ -97,17 +97,17 @@ def _look(home: Cluster, remote: Cluster) -> None:
 
 
 def _show(cluster: Cluster, *args: str) -> None:
-    """Runs kubectl as a person can who has done what `demo_up` says at its end."""
+    """Runs kubectl like a user who has followed the output of `demo_up`."""
     typer.secho(f"$ kubectl --context {cluster.context} {shlex.join(args)}", fg="cyan")
     sys.stdout.flush()
     command = [str(cluster.kubectl_path), "--context", cluster.context, *args]
     if subprocess.run(command, check=False, env=_environment()).returncode != 0:
-        typer.secho(f"that failed; the bridge's log is {_log()}", fg="red", err=True)
+        typer.secho(f"the command failed; the bridge's log is {_log()}", fg="red", err=True)
         raise typer.Exit(1)
 
 
 def _environment() -> dict[str, str]:
-    """kubectl's, with the contexts of both clusters; home's is the current one."""
+    """The environment of kubectl, with the contexts of both clusters; home's is the current one."""
     files = [str(SETTINGS.kubeconfig(name)) for name in ("home", "remote")]
     return {**os.environ, "KUBECONFIG": os.pathsep.join(files)}
 
@@ -116,7 +116,7 @@ def _join(home: Cluster, remote: Cluster) -> None:
     bridge = Bridge(home, remote, _log(), ("--name", NODE))
     typer.secho(f"$ {shlex.join(map(str, ['bridge', *bridge.command[1:]]))} &", fg="cyan")
     if alive(_running()):
-        typer.echo("(it runs already)")
+        typer.echo("(already running)")
         return
     _log().unlink(missing_ok=True)
     bridge.start()
@@ -127,7 +127,7 @@ def _join(home: Cluster, remote: Cluster) -> None:
 
 
 def _running() -> Identity | None:
-    """The bridge that an earlier run left in the background."""
+    """The bridge that an earlier run started in the background."""
     with contextlib.suppress(FileNotFoundError, TypeError, ValueError):
         return Identity(**json.loads(_record().read_text()))
     return None

@@ -1,4 +1,4 @@
-"""Clusters without a network between their pods, as most pairs are."""
+"""Removes the routes between the clusters' pod networks, which most pairs of clusters lack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from e2e.clusters.cluster import Cluster
 
 @contextmanager
 def without_routes(home: Cluster, remote: Cluster) -> Iterator[None]:
-    """Neither knows a way to the other's pods while the block runs."""
+    """Neither cluster has a route to the other's pods while the block runs."""
     _route(home, remote, routed=False)
     yield
     _route(home, remote, routed=True)

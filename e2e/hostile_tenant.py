@@ -1,5 +1,5 @@
-"""A tenant of the remote who pretends: namespaces and objects with all that the bridge writes on
-its own, made by somebody else."""
+"""A hostile tenant of the remote, who creates namespaces and objects with the bridge's labels and
+annotations."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _DOMAIN = "cluster-bridge.io"
 
 
 def home_id(home: Cluster) -> str:
-    """What the labels of the bridge call home: everybody in the remote can read it there."""
+    """The home ID in the bridge's labels: every user of the remote can read it there."""
     uid = get_one(home, "namespace", "kube-system")["metadata"]["uid"]
     return hashlib.sha256(uid.encode()).hexdigest()[:16]
 
 
 def owner_labels(bridged: Bridged) -> Json:
-    """The labels of what the bridge makes."""
+    """The labels of objects that the bridge creates."""
     return {f"{_DOMAIN}/home": home_id(bridged.home), f"{_DOMAIN}/node": bridged.node}
 
 
 def origin(bridged: Bridged, name: str, uid: str = "guessed") -> Json:
-    """The annotations of what the bridge makes."""
+    """The annotations of objects that the bridge creates."""
     return {
         f"{_DOMAIN}/home-namespace": bridged.namespace,
         f"{_DOMAIN}/home-name": name,
@@ -37,7 +37,7 @@ def origin(bridged: Bridged, name: str, uid: str = "guessed") -> Json:
 
 @contextmanager
 def namespace(bridged: Bridged, name: str, *, forged: bool, accepts: str = "") -> Iterator[str]:
-    """A namespace of a tenant of the remote; ``forged``: it looks like the bridge's own."""
+    """A tenant's namespace in the remote; ``forged``: with the bridge's labels and annotations."""
     meta: Json = {"name": name, "labels": {}, "annotations": {}}
     if forged:
         meta["labels"] = owner_labels(bridged)

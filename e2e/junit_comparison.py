@@ -1,12 +1,11 @@
-"""The results of end-to-end runs side by side, as a table for the documents.
+"""Compares the results of several test runs in a table for the documentation.
 
     python -m e2e.junit_comparison native=native.xml kind=kind.xml
 
-Each argument names a run and the file that pytest's `--junitxml` wrote of it; `make test-e2e` and
-`make test-kind` write one into .results. A run of several parts is named several times; of a test
-that is in two of them, the later counts. A row is a file of tests: how many passed of how many, and
-the seconds that they took. Tests that did not pass are named below. Exit status 1 where there are
-any.
+Each argument names a run and its file from pytest's `--junitxml`; `make test-e2e` and
+`make test-kind` write one into .results. A run in parts is named several times; the last result of
+a test counts. A row is a test file: passed and total tests, and their seconds. Tests that did not
+pass are listed below. Exit status 1 if there are any.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-#: What a test's element has in it where the test did not pass.
+#: Child elements of a test that did not pass.
 _NOT_PASSED = ("failure", "error", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test: its module and name, how it ended, and the seconds that it took, fixtures too."""
+    """One test: its module, name, outcome, and seconds including fixtures."""
 
     module: str
     name: str
@@ -33,7 +32,7 @@ class Result:
 
 
 def read(text: str) -> list[Result]:
-    """The results in a JUnit file; one that is told twice (a test, and its end) counts once."""
+    """The results in a JUnit file; two entries of a test (call and teardown) are merged."""
     found: dict[tuple[str, str], Result] = {}
     for case in ET.fromstring(text).iter("testcase"):
         module, name = case.get("classname", ""), case.get("name", "")
@@ -47,12 +46,12 @@ def read(text: str) -> list[Result]:
 
 
 def joined(parts: Iterable[Sequence[Result]]) -> list[Result]:
-    """One run of several: of a test that is in two of them, the later counts."""
+    """Joins the parts of a run; the last result of a test counts."""
     return list({(it.module, it.name): it for part in parts for it in part}.values())
 
 
 def table(runs: Mapping[str, Sequence[Result]]) -> str:
-    """Markdown: a row for each module, a column for each run, and a row of sums."""
+    """Markdown: a row per module, a column per run, and a row of sums."""
     modules = sorted({it.module for results in runs.values() for it in results})
     lines = [_row(["tests", *runs]), _row(["---"] * (1 + len(runs)))]
     for module in modules:
@@ -84,14 +83,14 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(prog="python -m e2e.junit_comparison", description=__doc__)
     parser.add_argument("runs", nargs="+", metavar="NAME=FILE")
     parts: dict[str, list[list[Result]]] = {}
     for argument in parser.parse_args().runs:
         name, equals, file = argument.partition("=")
         if not equals:
-            parser.error(f"{argument}: give NAME=FILE")
+            parser.error(f"{argument}: must be NAME=FILE")
         parts.setdefault(name, []).append(read(Path(file).read_text()))
     runs = {name: joined(own) for name, own in parts.items()}
     print(table(runs))

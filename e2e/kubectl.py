@@ -1,4 +1,4 @@
-"""What the tests ask clusters, in the words of kubectl, and waiting for an answer."""
+"""Reads objects of clusters by the names of kubectl, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from e2e.clusters.cluster import Cluster
 Json = dict[str, Any]
 T = TypeVar("T")
 
-#: What API servers call the bridge, from its user agent.
+#: The field manager of the bridge, from its user agent.
 MANAGER = "cluster-bridge"
-#: Seconds for something to come true: an image is there already, a container starts in two.
+#: Seconds until a condition is true: images are present, a container starts in two.
 PATIENCE = 60.0
 
 
@@ -25,47 +25,47 @@ def get(
     *,
     namespace: str | None = None,
     selector: str | None = None,
-    every: bool = False,
+    all_namespaces: bool = False,
 ) -> list[Json]:
-    """As `kubectl get KINDS -o json` has them; ``every``: in all namespaces. ``kinds`` are
-    separated by commas."""
+    """Objects as in `kubectl get KINDS -o json`. ``kinds`` are separated by commas;
+    ``all_namespaces`` is ``-A``."""
     names = kinds.split(",")
     found = [
         obj
-        for kind in filter(api_reader.knows, names)
-        for obj in api_reader.listed(
-            cluster, kind, namespace=namespace, selector=selector, every=every
+        for kind in filter(api_reader.is_supported, names)
+        for obj in api_reader.list_objects(
+            cluster, kind, namespace=namespace, selector=selector, all_namespaces=all_namespaces
         )
     ]
-    if others := [kind for kind in names if not api_reader.knows(kind)]:
+    if others := [kind for kind in names if not api_reader.is_supported(kind)]:
         args = ["get", ",".join(others), "-o", "json"]
         args += ["-n", namespace] if namespace else []
         args += ["-l", selector] if selector else []
-        args += ["-A"] if every else []
+        args += ["-A"] if all_namespaces else []
         found += json.loads(cluster.kubectl(*args).stdout)["items"]
     return found
 
 
-def read(cluster: Cluster, kinds: str) -> list[Json]:
-    """Those of all namespaces, with who has written what (``metadata.managedFields``)."""
+def get_with_managed_fields(cluster: Cluster, kinds: str) -> list[Json]:
+    """Objects of all namespaces with ``metadata.managedFields``."""
     return [
         obj
         for kind in kinds.split(",")
-        for obj in api_reader.listed(cluster, kind, every=True, managed_fields=True)
+        for obj in api_reader.list_objects(cluster, kind, all_namespaces=True, managed_fields=True)
     ]
 
 
 def get_one(cluster: Cluster, kind: str, name: str, *, namespace: str | None = None) -> Json:
-    """As `kubectl get KIND NAME -o json` has it."""
-    if api_reader.knows(kind):
-        return api_reader.one(cluster, kind, name, namespace=namespace)
+    """One object, as in `kubectl get KIND NAME -o json`."""
+    if api_reader.is_supported(kind):
+        return api_reader.get_object(cluster, kind, name, namespace=namespace)
     args = ["get", kind, name, "-o", "json"] + (["-n", namespace] if namespace else [])
     found: Json = json.loads(cluster.kubectl(*args).stdout)
     return found
 
 
 def wait_for(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE) -> T:
-    """Asks until the answer is true, and returns it. Fails with ``what`` when time is up."""
+    """Polls until the condition is true, and returns its value. Fails with ``what`` at timeout."""
     deadline = time.monotonic() + seconds
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
@@ -79,7 +79,7 @@ def uids(objects: list[Json]) -> dict[str, str]:
 
 
 def versions(objects: list[Json]) -> dict[tuple[str, str, str], str]:
-    """(kind, namespace, name) → resource version: two that are equal had no write between."""
+    """(kind, namespace, name) → resource version; equal versions mean no write between."""
     return {
         (obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]): obj[
             "metadata"
@@ -89,14 +89,14 @@ def versions(objects: list[Json]) -> dict[tuple[str, str, str], str]:
 
 
 def made_by_bridge(*clusters: Cluster) -> set[str]:
-    """The UIDs of all objects that a bridge has made or changed, of the kinds that it can.
+    """The UIDs of all objects that a bridge has created or changed, of the kinds that it may.
 
-    API servers note who wrote what in ``metadata.managedFields``, under the name of the client.
+    API servers record the writers in ``metadata.managedFields``, by the client's name.
     """
     kinds = "nodes,namespaces,pods,leases,configmaps,secrets,services,endpointslices,events"
     found = set()
     for cluster in clusters:
-        for obj in read(cluster, kinds):
+        for obj in get_with_managed_fields(cluster, kinds):
             writers = {entry["manager"] for entry in obj["metadata"].get("managedFields", ())}
             if MANAGER in writers:
                 found.add(str(obj["metadata"]["uid"]))

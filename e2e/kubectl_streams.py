@@ -1,4 +1,4 @@
-"""kubectl's streams as a user has them: bytes in and out, a terminal, a forwarded port."""
+"""Streams of kubectl: input and output, a terminal, a forwarded port."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "TERM": "xterm"
 
 
 def protocol(websockets: bool) -> dict[str, str]:
-    """The environment that makes kubectl speak WebSocket, or SPDY."""
+    """The environment that selects WebSocket or SPDY in kubectl."""
     value = str(websockets).lower()
     return {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": value, "KUBECTL_PORT_FORWARD_WEBSOCKETS": value}
 
 
 def command(cluster: Cluster, namespace: str, *args: str) -> list[str]:
-    """A command line of kubectl."""
+    """A kubectl command line."""
     kubectl = [str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}"]
     return [*kubectl, "-n", namespace, *args]
 
@@ -55,7 +55,7 @@ def run(
 def running(
     cluster: Cluster, namespace: str, *args: str, env: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A kubectl that goes on until the context ends; its input and output are pipes."""
+    """A kubectl that runs until the block ends; its input and output are pipes."""
     process = subprocess.Popen(
         command(cluster, namespace, *args),
         stdin=subprocess.PIPE,
@@ -74,23 +74,23 @@ def running(
 def forwarded(
     cluster: Cluster, namespace: str, target: str, port: int, *, env: Mapping[str, str]
 ) -> Iterator[tuple[str, int]]:
-    """A local address that leads to this port."""
+    """A local address that kubectl forwards to this port."""
     with running(cluster, namespace, "port-forward", target, f":{port}", env=env) as process:
         assert process.stdout is not None
-        said = process.stdout.readline().decode()
-        found = re.search(r"127\.0\.0\.1:(\d+)", said)
-        assert found, f"port-forward says {said!r}"
+        first_line = process.stdout.readline().decode()
+        found = re.search(r"127\.0\.0\.1:(\d+)", first_line)
+        assert found, f"port-forward printed {first_line!r}"
         yield "127.0.0.1", int(found[1])
 
 
-class Terminal:
-    """A kubectl in a terminal of its own, whose keys are typed and whose screen is read here."""
+class KubectlTerminal:
+    """A kubectl on a pseudo-terminal; the test types keys and reads the screen."""
 
     def __init__(self, args: list[str], *, env: Mapping[str, str], size: tuple[int, int]) -> None:
         self._screen = b""
         self._master, slave = os.openpty()
         self.resize(*size)
-        # The terminal must be the one that controls the process: only then it hears of a resize.
+        # It must be the controlling terminal: only then the process is notified of a resize.
         self.process = subprocess.Popen(
             ["setsid", "--ctty", "--wait", *args],
             stdin=slave,
@@ -109,15 +109,15 @@ class Terminal:
         os.close(self._master)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Makes the window another size."""
+        """Changes the size of the window."""
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def type(self, text: str) -> None:
-        """Presses keys."""
+        """Types text."""
         os.write(self._master, text.encode())
 
     def sees(self, text: str, *, before: str) -> bool:
-        """Reads on until ``before`` appears, and over it; whether ``text`` came first."""
+        """Reads up to and including ``before``; whether ``text`` came first."""
         deadline = time.monotonic() + PATIENCE
         while before.encode() not in self._screen:
             more = self._more(max(0.0, deadline - time.monotonic()))
@@ -125,8 +125,8 @@ class Terminal:
         seen, _, self._screen = self._screen.partition(before.encode())
         return text.encode() in seen
 
-    def left(self) -> int:
-        """Waits for the command's end; its exit status."""
+    def wait_for_exit(self) -> int:
+        """Waits until the command ends; returns its exit status."""
         while self._more(PATIENCE):
             pass
         return self.process.wait(PATIENCE)
@@ -136,6 +136,6 @@ class Terminal:
             return False
         try:
             self._screen += os.read(self._master, 65536)
-        except OSError:  # EIO: nobody has the terminal open any more
+        except OSError:  # EIO: no process has the terminal open
             return False
         return True

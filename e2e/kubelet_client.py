@@ -1,6 +1,6 @@
-"""The virtual node's kubelet API, called directly: by whom, and with which path, a test decides.
+"""Calls the virtual node's kubelet API directly, with a caller and path that the test chooses.
 
-Requests are written by hand, since a client's library would tidy their paths up.
+Requests are written by hand, since a client library would normalise their paths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PATIENCE = 30.0
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a kubeconfig holds, as files: home's CA, and an administrator's certificate."""
+    """Files with the content of a kubeconfig: home's CA, and an administrator's certificate."""
 
     ca: Path
     certificate: Path
@@ -34,7 +34,7 @@ class Credentials:
 
     @classmethod
     def of(cls, cluster: Cluster, folder: Path) -> Credentials:
-        """Those of the cluster's kubeconfig, written into the folder."""
+        """Writes those of the cluster's kubeconfig into the folder."""
         config: dict[str, Any] = yaml.safe_load(cluster.kubeconfig.read_text())
         there, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         found = cls(folder / "ca.crt", folder / "admin.crt", folder / "admin.key")
@@ -48,7 +48,7 @@ class Credentials:
 
 
 def endpoint(home: Cluster, node: str) -> tuple[str, int]:
-    """Where home's API server finds the node's kubelet API."""
+    """The address and port at which home's API server reaches the node's kubelet API."""
     status = get_one(home, "node", node)["status"]
     addresses = {it["type"]: it["address"] for it in status["addresses"]}
     return addresses["InternalIP"], status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
@@ -63,8 +63,8 @@ def status_of(
     headers: Mapping[str, str] | None = None,
     pair: tuple[Path, Path] | None = None,
 ) -> tuple[int, str]:
-    """Code and text of the answer; "" after a change of protocol. Raises OSError where there is
-    no answer."""
+    """Status code and text of the response; the text is "" after a change of protocol. Raises
+    OSError without a response."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -87,7 +87,7 @@ def status_of(
 
 
 def is_signed_by(at: tuple[str, int], ca: Path, name: str) -> bool:
-    """Whether the server's certificate is one of the CA's, and good for the name or address."""
+    """Whether the CA signed the server's certificate for the name or address."""
     context = ssl.create_default_context(cafile=ca)
     try:
         with (

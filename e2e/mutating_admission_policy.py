@@ -1,10 +1,10 @@
-"""Admission policies of a test in one of the clusters, which mutate pods.
+"""Mutating admission policies that a test creates in one of the clusters.
 
     with mutating(remote, namespace, patch("/spec/hostUsers", None, op="remove")):
         ...
 
-An API server acts on a policy a moment after it was made or removed: `mutating` waits until a
-probe, a dry run, shows it.
+API servers apply a policy some time after its creation or deletion: `mutating` waits until a probe
+(a dry run) shows it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from e2e.kubectl import Json, wait_for
 from e2e.workload_manifests import BUSYBOX
 
 _GROUP = "admissionregistration.k8s.io"
-#: Says on a probe which policy it looks for.
+#: Annotation of a probe: the name of the policy that it looks for.
 _PROBE = "e2e.example.com/probe"
-#: Seconds for an API server to act on a policy: it watches policies, and compiles them.
+#: Seconds until an API server applies a policy: it watches policies and compiles them.
 _KNOWN_SECONDS = 60.0
 
 
@@ -33,10 +33,10 @@ def mutating(
     when: str = "true",
     operations: Sequence[str] = ("CREATE",),
 ) -> Iterator[None]:
-    """Pods of the namespace, which has to exist, are changed by the JSON patches (CEL expressions
-    of ``JSONPatch``) where ``when`` is true."""
+    """Pods of the namespace, which must exist, are changed by the JSON patches (CEL expressions of
+    ``JSONPatch``) if ``when`` is true."""
     name = f"e2e-{uuid.uuid4().hex[:8]}"
-    noted = (
+    mark_probe = (
         f"object.metadata.?annotations[?'{_PROBE}'].orValue('') != '{name}' ? [] : "
         f"[JSONPatch{{op: 'add', path: '/metadata/annotations/' + jsonpatch.escapeKey('{_PROBE}'), "
         "value: 'seen'}]"
@@ -48,7 +48,7 @@ def mutating(
         "reinvocationPolicy": "Never",
         "mutations": [
             {"patchType": "JSONPatch", "jsonPatch": {"expression": it}}
-            for it in (*expressions, noted)
+            for it in (*expressions, mark_probe)
         ],
     }
     binding = {"policyName": name}
@@ -60,7 +60,7 @@ def mutating(
     with _policy(cluster, name, spec, binding):
         wait_for(works, "the API server mutates pods", seconds=_KNOWN_SECONDS)
         yield
-    wait_for(lambda: not works(), "it does so no more", seconds=_KNOWN_SECONDS)
+    wait_for(lambda: not works(), "the API server no longer mutates pods", seconds=_KNOWN_SECONDS)
 
 
 @contextmanager
@@ -68,11 +68,11 @@ def _policy(cluster: Cluster, name: str, spec: Json, binding: Json) -> Iterator[
     items = [
         {
             "apiVersion": f"{_GROUP}/v1beta1",
-            "kind": f"MutatingAdmissionPolicy{it}",
+            "kind": f"MutatingAdmissionPolicy{suffix}",
             "metadata": {"name": name},
-            "spec": its,
+            "spec": content,
         }
-        for it, its in (("", spec), ("Binding", binding))
+        for suffix, content in (("", spec), ("Binding", binding))
     ]
     listed = {"apiVersion": "v1", "kind": "List", "items": items}
     cluster.kubectl("apply", "-f", "-", input=json.dumps(listed))
@@ -92,7 +92,7 @@ def _pods(namespace: str, operations: Sequence[str]) -> Json:
 
 
 def _probed(cluster: Cluster, namespace: str, name: str) -> Json:
-    """What the API server would make of a pod."""
+    """The pod that the API server would create from a probe."""
     probe = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -106,12 +106,12 @@ def _probed(cluster: Cluster, namespace: str, name: str) -> Json:
 
 def patch(path: str, value: object, *, op: str = "add") -> str:
     """A ``JSONPatch`` in CEL."""
-    given = "" if op == "remove" else f", value: {_cel(value)}"
-    return f"JSONPatch{{op: '{op}', path: '{path}'{given}}}"
+    value_field = "" if op == "remove" else f", value: {_cel(value)}"
+    return f"JSONPatch{{op: '{op}', path: '{path}'{value_field}}}"
 
 
 def _cel(value: object) -> str:
-    """A value of JSON in CEL, whose maps and lists may have values of several types."""
+    """A JSON value in CEL; maps and lists may have values of several types."""
     if isinstance(value, dict):
         inner = ", ".join(f"{json.dumps(key)}: {_cel(it)}" for key, it in value.items())
         return f"dyn({{{inner}}})"

@@ -1,4 +1,4 @@
-"""Processes of a pod's containers, as this machine knows them: also of an image without a shell."""
+"""Finds the processes of a pod's containers on this machine, even of an image without a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.kubectl import Json
 
 
 def processes(pod: Json) -> list[int]:
-    """Their ids here. The pod's name is to be one that no other pod on this machine has."""
+    """The process IDs. No other pod on this machine may have the pod's name."""
     host = f"HOSTNAME={pod['metadata']['name']}".encode()
     found = []
     for process in Path("/proc").glob("[1-9]*"):

@@ -1,8 +1,8 @@
-"""A random mix of what people and controllers do to pods, for `e2e.test_soak`.
+"""A random load of changes by users and controllers to pods, for `e2e.test_soak` and faults.
 
-The same seed gives the same steps with the same objects; what a step meets (a pod that is being
-deleted still, a controller that was faster) is the clusters' to decide, and being refused is part
-of the mix. Names are few, so that what is deleted soon comes again under its old name.
+The same seed gives the same steps with the same objects. Their effect depends on the state of the
+clusters (a pod that is still being deleted, a faster controller), and rejections are part of the
+load. There are few names, so deleted objects are soon re-created under their names.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get
 from e2e.workload_manifests import BUSYBOX
 
-#: The same programs under another name: an image to change to and back.
+#: The same image under another name, to change to and back.
 OTHER_BUSYBOX = "docker.io/library/busybox:1.37"
-#: What a step may be told when something was faster; anything else fails the soak.
+#: Errors of a step that another change overtook; any other error fails the test.
 _REFUSALS = (
     "AlreadyExists",
     "Conflict",
@@ -32,7 +32,7 @@ _REFUSALS = (
     "not found",
     "object has been modified",
 )
-#: And what it may be told while an API server is away, or has just come back.
+#: Errors of a step while an API server is unavailable or has just started.
 _AWAY = (
     "EOF",
     "Forbidden: not yet ready",
@@ -53,14 +53,14 @@ _AWAY = (
     "unable to handle the request",
     "was refused",
 )
-#: Steps while the bridge is away, at most.
+#: Maximum number of steps while the bridge is stopped.
 AWAY_STEPS = 4
 
 Json = dict[str, Any]
 
 
-class Mix:
-    """Steps at home, and restarts of the bridge, from one seeded source of chance."""
+class RandomLoad:
+    """Steps at home, and restarts of the bridge, chosen by one seeded random generator."""
 
     def __init__(self, bridged: Bridged, seed: int, say: Callable[[str], None]) -> None:
         self._bridged = bridged
@@ -71,7 +71,7 @@ class Mix:
         self.steps: list[str] = []
         self.restarts: Counter[str] = Counter()
         self.lenient = False
-        """While an API server may be away: what it does not take is noted, and not an error."""
+        """Whether an API server may be unavailable: errors of that are recorded only."""
         self._table: list[tuple[int, Callable[[], None]]] = [
             (12, self._make_pod),
             (6, self._delete_pod),
@@ -91,12 +91,12 @@ class Mix:
         ]
 
     def set_up(self) -> None:
-        """What is there from the beginning."""
+        """Creates the objects that exist from the beginning."""
         self._apply(*(_config("conf", n) for n in _NUMBERS), *(_secret(n) for n in _NUMBERS))
         self._apply(self._deployment_of(2, BUSYBOX), self._stateful_set_of(2))
 
     def run(self, seconds: float, *, restart_every: float) -> None:
-        """Steps for so long, and a restart of the bridge about every ``restart_every`` seconds."""
+        """Runs steps for so long, and restarts the bridge about every ``restart_every`` seconds."""
         end = time.monotonic() + seconds
         restart_at = time.monotonic() + restart_every / 2
         while time.monotonic() < end:
@@ -106,13 +106,13 @@ class Mix:
                 restart_at = time.monotonic() + restart_every * self._random.uniform(0.5, 1.5)
 
     def step(self) -> None:
-        """One step of the mix."""
+        """Runs one random step."""
         weights, steps = zip(*self._table, strict=True)
         (step,) = self._random.choices(steps, weights)
         step()
 
     def _restart(self) -> None:
-        """The bridge stops or crashes, things happen without it, and it comes back."""
+        """Stops or kills the bridge, runs some steps without it, and starts it again."""
         crash = self._random.random() < 0.5 if self.restarts.total() > 1 else bool(self.restarts)
         how = "kill -9" if crash else "SIGINT"
         self.note(f"-- {how}")
@@ -150,7 +150,7 @@ class Mix:
             self._random.random()
 
     def _replace_pod(self) -> None:
-        """Gone at home at once, and another takes the name, while the first may still run."""
+        """Deletes a pod at home at once; another takes its name while the first may still run."""
         pod = self._pod()
         self._delete("pod", pod["metadata"]["name"], grace=0)
         self._apply(pod)
@@ -165,7 +165,7 @@ class Mix:
             self._kubectl("label", "pod", name, "soak-")
 
     def _change_image(self) -> None:
-        # Never of a pod that is to run once: a kubelet starts a container anew for its image.
+        # Never of a run-once pod: a kubelet restarts a container to change its image.
         image = self._random.choice((BUSYBOX, OTHER_BUSYBOX))
         self._kubectl("set", "image", f"pod/{self._pick('runs', 'reads')}", f"main={image}")
 
@@ -179,7 +179,7 @@ class Mix:
         self._kubectl("debug", name, "--image", BUSYBOX, "--profile=general", "--", "sleep", "1")
 
     def _lose(self) -> None:
-        """Somebody deletes a pod in the remote alone, gracefully or by force."""
+        """Deletes a pod in the remote only, gracefully or by force."""
         name = self._pick("runs", "reads", "lasts", "stubborn")
         how = self._random.choice(("--grace-period=1", "--grace-period=0"))
         force = ["--force"] if how.endswith("=0") else []
@@ -196,7 +196,7 @@ class Mix:
         self._apply(changed)
 
     def _late_config(self) -> None:
-        """Appears when pods wait for it, or goes away under them."""
+        """Creates a ConfigMap that pods wait for, or deletes it while they use it."""
         number = self._random.choice(_NUMBERS)
         if self._random.random() < 0.7:
             self._apply(_config("late", number))
@@ -247,7 +247,7 @@ class Mix:
         return {**_object("apps/v1", kind, name), "spec": spec}
 
     def _job(self) -> None:
-        """One that ends well: of several pods, by index, or at a second try of its container."""
+        """Creates a Job that succeeds: several pods, by index, or at a container's second try."""
         self._jobs += 1
         script, restart, spec = self._random.choice(_JOBS)
         pod = {
@@ -262,7 +262,7 @@ class Mix:
         if self._jobs:
             self._delete("job", f"job-{self._random.randint(1, self._jobs)}")
 
-    # -- how ---------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------
 
     def _placed(self, spec: Json) -> Json:
         return {
@@ -298,7 +298,7 @@ class Mix:
         input: str | None = None,  # noqa: A002 - as in subprocess.run
         remote: bool = False,
     ) -> None:
-        """As kubectl; being refused because of what others did meanwhile is noted."""
+        """Runs kubectl; records rejections that other changes caused."""
         cluster, namespace = self._bridged.home, self._bridged.namespace
         if remote:
             cluster, namespace = self._bridged.remote, self._bridged.remote_namespace
@@ -306,21 +306,21 @@ class Mix:
         refused = result.returncode != 0
         self.note(what + (" (refused)" if refused else ""))
         lines = [line for line in result.stderr.splitlines() if line and "arning" not in line]
-        # NB: a pod that is there already cannot become another one; what may change of it does.
+        # NB: an existing pod cannot become another one; `apply` changes its mutable fields.
         immutable = [line for line in lines if "Forbidden: pod updates may not change" in line]
         expected = _REFUSALS + (_AWAY if self.lenient else ())
         if refused and not immutable and not any(word in result.stderr for word in expected):
             raise CommandFailed(result.stderr, where=what)
 
     def note(self, step: str) -> None:
-        """Something that happens beside the steps, among them."""
+        """Records an event between the steps."""
         line = f"{time.monotonic() - self._begin:6.1f} {step}"
         self.steps.append(line)
         self._say(line)
 
 
 def jobs_are_done(bridged: Bridged) -> bool:
-    """Whether every Job that stays has all of its completions."""
+    """Whether every Job that is not being deleted has all of its completions."""
     jobs = get(bridged.home, "jobs", namespace=bridged.namespace)
     return all(
         job["status"].get("succeeded") == job["spec"]["completions"]
@@ -364,7 +364,7 @@ def _pod_of(container: Json, *, restart: str = "Always", **spec: Any) -> Json:
 
 
 def _reads(source: random.Random) -> Json:
-    """ConfigMap and Secret as environment, and the Secret as files."""
+    """Uses a ConfigMap and a Secret as environment, and the Secret as files."""
     number = source.choice(_NUMBERS)
     secret = f"key-{source.choice(_NUMBERS)}"
     environment = [{"configMapRef": {"name": f"conf-{number}"}}, {"secretRef": {"name": secret}}]
@@ -374,7 +374,7 @@ def _reads(source: random.Random) -> Json:
 
 
 def _waits(source: random.Random) -> Json:
-    """Does not start before its ConfigMap is there."""
+    """Cannot start before its ConfigMap exists."""
     late = {"configMapRef": {"name": f"late-{source.choice(_NUMBERS)}"}}
     return _pod_of({**_sleeping(), "envFrom": [late]})
 

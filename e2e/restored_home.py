@@ -1,11 +1,11 @@
-"""A home that was restored from a backup, running beside the original.
+"""A home cluster restored from a backup, running beside the original.
 
-`saved` copies etcd's data, as a snapshot of its disk would have it. `restored` starts another etcd
-with such a copy, and another API server before it with the certificates and keys of the original:
-the same cluster as it was, at another port. Its controllers and its scheduler do not run.
+`saved` copies etcd's data like a snapshot of its disk. `restored` starts another etcd with such a
+copy, and another API server for it with the original's certificates and keys: the same cluster in
+its earlier state, at another port. Its controllers and its scheduler do not run.
 
 Both processes run in the network namespace of the original's control plane, so this needs a cluster
-of the native backend: kind keeps etcd and its data inside of a node's container.
+of the native backend: kind keeps etcd and its data in a node's container.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.clusters.native import NativeControl
 from e2e.clusters.native_control_plane import API_SERVER, ETCD, START_TIMEOUT
 from e2e.clusters.native_site import Site
-from e2e.clusters.startup_client import Api
+from e2e.clusters.startup_client import StartupClient
 from e2e.kubectl import wait_for
 
 #: Ports that the original does not use.
@@ -33,8 +33,8 @@ _END = 15.0
 
 
 def saved(home: Cluster, folder: Path) -> Path:
-    """A copy of all that etcd has stored, in a new folder. etcd stands still while it is made, so
-    the copy is what etcd finds after a crash."""
+    """Copies etcd's data into a new folder. etcd is suspended meanwhile, so the copy is the state
+    after a crash."""
     home.suspend_component(ETCD)
     try:
         shutil.copytree(_site(home).folder / "etcd", folder)  # makes the folders above, too
@@ -45,8 +45,8 @@ def saved(home: Cluster, folder: Path) -> Path:
 
 @contextmanager
 def restored(home: Cluster, data: Path, *others: Cluster) -> Iterator[list[Cluster]]:
-    """The restored cluster, while the block runs: as ``home`` reaches it, and as each of ``others``
-    does, which are handles of the original with kubeconfigs of their own."""
+    """The restored cluster while the block runs: a handle for ``home``, and one for each of
+    ``others``, which are handles of the original with other kubeconfigs."""
     site, folder = _site(home), data.parent
     client, peer = f"http://127.0.0.1:{_ETCD_PORT}", f"http://127.0.0.1:{_PEER_PORT}"
     etcd = {
@@ -64,22 +64,24 @@ def restored(home: Cluster, data: Path, *others: Cluster) -> Iterator[list[Clust
     with ExitStack() as stack:
         stack.enter_context(_running(site, ETCD, etcd, folder))
         stack.enter_context(_running(site, API_SERVER, server, folder))
-        api = Api(str(site.plan.node.ip), site.pki / "ca.crt", site.pair("admin"), port=_API_PORT)
+        api = StartupClient(
+            str(site.plan.node.ip), site.pki / "ca.crt", site.pair("admin"), port=_API_PORT
+        )
         wait_for(api.ready, "the restored API server is ready", seconds=START_TIMEOUT)
         api.close()
-        yield [_at_other_port(it, folder) for it in (home, *others)]
+        yield [_at_other_port(cluster, folder) for cluster in (home, *others)]
 
 
 def _site(cluster: Cluster) -> Site:
     control = cluster.control
-    assert isinstance(control, NativeControl), "a home is restored on the native backend alone"
+    assert isinstance(control, NativeControl), "only the native backend supports restoring a home"
     return control.site
 
 
 @contextmanager
 def _running(site: Site, name: str, changes: dict[str, str], folder: Path) -> Iterator[None]:
-    """A component as the original has it, but for these flags."""
-    kept = [it for it in site.supervisor.command(name) if it.partition("=")[0] not in changes]
+    """A component with the original's flags except ``changes``."""
+    kept = [flag for flag in site.supervisor.command(name) if flag.partition("=")[0] not in changes]
     command = [*kept, *(f"{flag}={value}" for flag, value in changes.items())]
     with (folder / f"restored-{name}.log").open("ab") as log:
         process = subprocess.Popen(

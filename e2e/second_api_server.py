@@ -1,8 +1,8 @@
-"""Another API server of a native cluster: at a port of its own, with a CA of its own.
+"""A second API server of a native cluster, with its own port and CA.
 
-It is what a highly available control plane has: it shares etcd, the keys of service accounts and
-the client CA with the cluster's first API server, which goes on for all others. So its CA can be
-rotated and its address changed without harm to the cluster.
+As in a highly available control plane, it shares etcd, the service account keys and the client CA
+with the cluster's first API server, which keeps serving all other clients. So a test can rotate its
+CA and change its address without harm to the cluster.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from e2e.kubectl import wait_for
 START_SECONDS = 120.0
 #: Seconds until it has ended.
 STOP_SECONDS = 10.0
-#: Above the ports of everything else in a cluster's network namespace.
+#: Ports above those of all other programs in a cluster's network namespace.
 _PORTS = itertools.count(26443)
 
 
-class ApiServer:
-    """Use as a context manager: it runs in the block. ``cluster`` has the credential of the
-    kubeconfig that `written` writes for it."""
+class SecondApiServer:
+    """A context manager; the server runs in the block. ``cluster`` has the credential of the
+    kubeconfig that `write_kubeconfig` writes."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         control = cluster.control
@@ -46,7 +46,7 @@ class ApiServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = next(_PORTS)
 
-    def __enter__(self) -> ApiServer:
+    def __enter__(self) -> SecondApiServer:
         self._folder.mkdir()
         self._authority = self._new_authority()
         self._start()
@@ -56,19 +56,19 @@ class ApiServer:
         self._stop()
 
     def rotate(self) -> None:
-        """Starts it again with a certificate of another CA."""
+        """Restarts it with a certificate of another CA."""
         self._stop()
         self._authority = self._new_authority()
         self._start()
 
     def move(self) -> None:
-        """Starts it again at another port."""
+        """Restarts it at another port."""
         self._stop()
         self.port = next(_PORTS)
         self._start()
 
-    def written(self, name: str = "kubeconfig") -> Cluster:
-        """The cluster behind this server; its kubeconfig is re-written in one step."""
+    def write_kubeconfig(self, name: str = "kubeconfig") -> Cluster:
+        """Atomically re-writes the kubeconfig of this server; returns a handle that uses it."""
         config = yaml.safe_load(self._cluster.kubeconfig.read_text())
         authority = self._authority.files.certificate.read_bytes()
         for entry in config["clusters"]:
@@ -101,8 +101,8 @@ class ApiServer:
             "--cert-dir": self._folder,
         }
         program, *flags = api_server_command(self._site, programs)
-        kept = [it for it in flags if str(it).partition("=")[0] not in own]
-        # It is no endpoint of the Service kubernetes: pods keep to the first API server.
+        kept = [flag for flag in flags if str(flag).partition("=")[0] not in own]
+        # It is no endpoint of the Service kubernetes: pods use the first API server.
         more = [
             *(f"{key}={value}" for key, value in own.items()),
             "--endpoint-reconciler-type=none",
@@ -119,7 +119,7 @@ class ApiServer:
                 stderr=log,
                 start_new_session=True,
             )
-        through = self.written("own-kubeconfig")
+        through = self.write_kubeconfig("own-kubeconfig")
         wait_for(
             lambda: (
                 through.kubectl("get", "--raw", "/readyz", check=False, timeout=10).returncode == 0

@@ -1,7 +1,6 @@
-"""The ServiceAccounts that the tests' bridges are: with the rights that `bridge rbac` prints.
+"""The ServiceAccounts of the tests' bridges, with the permissions that `bridge rbac` prints.
 
-Home's namespaces are bound one by one, as a person does it. What a test does by itself, as
-everybody else in the clusters, it does as an administrator.
+Home's namespaces are bound one by one, as by a user. Tests themselves act as an administrator.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from e2e import bridge_process as bridge_command
 from e2e.clusters.cluster import Cluster
 
 OURS = Account()
-#: The widest that the tests' joins ask for, and what prints it.
+#: The union of the permissions that the tests' joins need, and the arguments that print them.
 HOME = HomePermissions(serving="csr", network="auto", leave=True)
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
-#: Longer than any run of the tests.
+#: Longer than any test run.
 _TOKEN_LIFE = "24h"
 
 
 def at_home(home: Cluster, folder: Path) -> Cluster:
-    """Home, for the bridge's account; its kubeconfig is in ``folder``."""
+    """A handle of home for the bridge's account; its kubeconfig is in ``folder``."""
     return granted(home, folder, *_HOME)
 
 
 def in_remote(remote: Cluster, folder: Path) -> Cluster:
-    """The remote, for the bridge's account."""
+    """A handle of the remote for the bridge's account."""
     return granted(remote, folder, *_REMOTE)
 
 
 def bind(home: Cluster, *namespaces: str) -> None:
-    """Lets pods of these namespaces run in the remote."""
+    """Allows pods of these namespaces to run in the remote."""
     home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces))
 
 
 def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS) -> Cluster:
-    """The cluster, for an account with the rights that `bridge rbac ARGS` prints."""
+    """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
     cluster.kubectl("apply", "-f", "-", input=text)
     command = ("create", "token", account.name, "-n", account.namespace)
@@ -54,7 +53,7 @@ def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS)
 
 
 def take_away(remote: Cluster, account: Account) -> None:
-    """Removes an account of the remote's, and its roles."""
+    """Deletes an account in the remote, and its roles."""
     for role in (account.role("remote"), account.role("remote-contents")):
         for kind in ("clusterrolebinding", "clusterrole"):
             remote.kubectl("delete", kind, role, "--ignore-not-found")

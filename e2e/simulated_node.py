@@ -1,8 +1,8 @@
-"""A Node without a kubelet or containers: a thread of the test does what the API sees of a kubelet.
+"""A Node without kubelet and containers: a thread of the test acts like a kubelet towards the API.
 
-It renews the Node's Lease, reports each pod that is bound to the Node as Running and Ready, and
-removes pods that are being deleted. After `die` it does none of that, and the cluster's own
-controllers treat the Node as that of a machine that has lost its power.
+It renews the Node's Lease, reports each pod on the Node as Running and Ready, and removes pods that
+are being deleted. After `die` it stops, and the cluster's controllers treat the Node as that of a
+machine without power.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from e2e.clusters.errors import ClusterError
 from e2e.kubectl import Json
 from translators.timestamps import format_micro_time, format_time
 
-#: Seconds between two looks at the pods, and between two renewals of the Lease (a kubelet's).
+#: Seconds between two reads of the pods, and between two renewals of the Lease (a kubelet's).
 _LOOK_EVERY, _RENEW_EVERY = 0.5, 10.0
 _CAPACITY = {"cpu": "8", "memory": "8Gi", "ephemeral-storage": "10Gi", "pods": "110"}
 
 
 class SimulatedNode:
-    """One Node of ``cluster``; `simulated_node` makes and removes it."""
+    """One Node of ``cluster``; `simulated_node` creates and removes it."""
 
     def __init__(self, cluster: Cluster, name: str) -> None:
         self.cluster = cluster
@@ -39,7 +39,7 @@ class SimulatedNode:
         self._thread = threading.Thread(target=self._live, name=name, daemon=True)
 
     def register(self) -> None:
-        """Makes the Node, Ready, and begins to work."""
+        """Creates the Node as Ready and starts the thread."""
         labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"}
         self._send("create", {"kind": "Node", "metadata": {"name": self.name, "labels": labels}})
         status: Json = {
@@ -53,19 +53,19 @@ class SimulatedNode:
         self._thread.start()
 
     def die(self) -> None:
-        """From now on nothing is heard of the Node, nor of its pods."""
+        """Stops all reports about the Node and its pods."""
         self._dead.set()
         self._thread.join()
 
     def pods(self) -> list[Json]:
-        """The pods that are bound to it."""
-        found = api_reader.listed(self.cluster, "pods", every=True)
+        """The pods bound to the Node."""
+        found = api_reader.list_objects(self.cluster, "pods", all_namespaces=True)
         return [pod for pod in found if pod["spec"].get("nodeName") == self.name]
 
     def _live(self) -> None:
         renewed = time.monotonic()
         while not self._dead.wait(_LOOK_EVERY):
-            with contextlib.suppress(ClusterError):  # as a kubelet: tried again
+            with contextlib.suppress(ClusterError):  # retried, as by a kubelet
                 if time.monotonic() > renewed + _RENEW_EVERY:
                     self._renew()
                     renewed = time.monotonic()
@@ -102,7 +102,7 @@ class SimulatedNode:
 
 @contextmanager
 def simulated_node(cluster: Cluster, name: str) -> Iterator[SimulatedNode]:
-    """A Node that works, and is deleted afterwards with the pods that are bound to it."""
+    """A running Node; deleted afterwards with the pods bound to it."""
     node = SimulatedNode(cluster, name)
     try:
         node.register()

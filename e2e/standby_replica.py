@@ -1,5 +1,5 @@
-"""A second bridge for a virtual node: known to the API servers by a name of its own, so that their
-audit logs tell who wrote what, and behind a relay that can be cut."""
+"""A second bridge of a virtual node: with its own user name, so that audit logs identify the writer
+of each change, and behind a proxy that can be cut."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json
 from translators.timestamps import parse_time
 
-#: What changes something.
+#: Verbs of changes.
 _WRITES = ("create", "update", "patch", "delete", "deletecollection")
-#: Questions that are asked with a POST, and what a bridge does about its lease.
+#: Resources of reviews, which use POST but change nothing, and of the bridge's own Leases.
 _ASIDE = frozenset({"tokenreviews", "subjectaccessreviews", "selfsubjectaccessreviews", "leases"})
 
 
 @contextmanager
-def account(cluster: Cluster, name: str, folder: Path, server: str = "") -> Iterator[Cluster]:
-    """The cluster as a user of its own sees it, who may do everything."""
+def administrator(cluster: Cluster, name: str, folder: Path, server: str = "") -> Iterator[Cluster]:
+    """A handle of the cluster for a new ServiceAccount with all permissions."""
     namespace = "default"
     binding = f"{namespace}-{name}"
     cluster.kubectl("create", "serviceaccount", "-n", namespace, name)
@@ -51,8 +51,8 @@ def account(cluster: Cluster, name: str, folder: Path, server: str = "") -> Iter
         cluster.kubectl("delete", "serviceaccount", "-n", namespace, name, "--ignore-not-found")
 
 
-class Relay:
-    """Passes TCP connections on to one address, until it is cut: then they stay, and go silent."""
+class CuttableProxy:
+    """Forwards TCP connections to one address. While cut, connections stay open and are silent."""
 
     def __init__(self, server: str) -> None:
         url = urlsplit(server)
@@ -65,15 +65,15 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing passes any more."""
+        """Forwards nothing until `heal`."""
         self._open.clear()
 
     def heal(self) -> None:
-        """It passes again."""
+        """Forwards again."""
         self._open.set()
 
     def close(self) -> None:
-        """Ends it."""
+        """Stops the proxy."""
         self._ended = True
         self._open.set()
         self._listener.close()
@@ -99,10 +99,10 @@ class Relay:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One answered request that asked for a change."""
+    """An answered request for a change."""
 
     at: float
-    """When the server got it (`time.time`)."""
+    """Time of its receipt by the server (`time.time`)."""
     verb: str
     resource: str
     namespace: str
@@ -112,8 +112,8 @@ class Write:
 
 
 def writes(cluster: Cluster, *, since: float, namespace: str = "") -> list[Write]:
-    """What bridges wrote to the cluster since then, Leases aside; in one namespace, where one is
-    named."""
+    """Changes that bridges have requested since then, Leases aside; ``namespace`` selects one
+    namespace."""
     assert cluster.audit_log is not None
     found = []
     with cluster.audit_log.open("rb") as log:
@@ -137,38 +137,38 @@ def _write(event: Json) -> Write:
         namespace=ref.get("namespace", ""),
         name=ref.get("name", ""),
         code=(event.get("responseStatus") or {}).get("code", 0),
-        # A request that is refused before it is known whose it is has none.
+        # A request that is rejected before authentication has no user.
         user=(event.get("user") or {}).get("username", ""),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Second:
-    """A second bridge of a node, whose user is ``user`` in both clusters."""
+class StandbyBridge:
+    """A second bridge of a node; ``user`` is its user name in both clusters."""
 
     bridge: Bridge
     user: str
-    relay: Relay
+    home_proxy: CuttableProxy
 
     def stand_by(self) -> None:
-        """Joins, and waits until it stands by."""
+        """Joins, and waits until the bridge is the standby replica."""
         self.bridge.start(until="standing by")
 
 
 @contextmanager
-def second(bridged: Bridged, folder: Path) -> Iterator[Second]:
-    """Not joined yet. It reaches home through a relay."""
+def standby_bridge(bridged: Bridged, folder: Path) -> Iterator[StandbyBridge]:
+    """A bridge that has not joined yet. It reaches home through a proxy."""
     name = f"second-{bridged.namespace}"
-    relay = Relay(bridged.home.server)
+    relay = CuttableProxy(bridged.home.server)
     with (
-        account(bridged.home, name, folder, relay.server) as home,
-        account(bridged.remote, name, folder) as remote,
+        administrator(bridged.home, name, folder, relay.server) as home,
+        administrator(bridged.remote, name, folder) as remote,
     ):
-        # Home's API server has to reach it; what it reaches home by is on loopback.
+        # Home's API server must reach it; the proxy's address is on loopback.
         args = (*bridged.bridge.args, "--address", bridged.home.host_address)
         bridge = Bridge(home, remote, folder / "second.log", args)
         try:
-            yield Second(bridge, f"system:serviceaccount:default:{name}", relay)
+            yield StandbyBridge(bridge, f"system:serviceaccount:default:{name}", relay)
         finally:
             relay.heal()
             bridge.kill()
@@ -177,5 +177,5 @@ def second(bridged: Bridged, folder: Path) -> Iterator[Second]:
 
 
 def now() -> float:
-    """The clock of the audit logs."""
+    """The time on the clock of the audit logs."""
     return time.time()

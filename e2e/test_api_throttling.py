@@ -19,7 +19,7 @@ import yaml
 
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import BRIDGE
-from e2e.bench.pods.benchmark_client import Api
+from e2e.bench.pods.benchmark_client import BenchmarkClient
 from e2e.bench.pods.pod_load import Crowd, Shape
 from e2e.bridge_process import Bridge
 from e2e.clusters import Cluster, Nodes, down, find, specs, up
@@ -216,7 +216,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def _made(remote: Api, node: str) -> AsyncIterator[list[str]]:
+async def _made(remote: BenchmarkClient, node: str) -> AsyncIterator[list[str]]:
     """The remote's pods of the virtual node, in the order in which they are made."""
     made: list[str] = []
 
@@ -234,7 +234,7 @@ async def _made(remote: Api, node: str) -> AsyncIterator[list[str]]:
         task.cancel()
 
 
-async def _pods_of(remote: Api, node: str) -> list[Json]:
+async def _pods_of(remote: BenchmarkClient, node: str) -> list[Json]:
     """The remote's pods of the virtual node."""
     label = f"cluster-bridge.io/node={node}"
     found: list[Json] = (await remote.call("GET", "/api/v1/pods", query={"labelSelector": label}))[
@@ -243,7 +243,7 @@ async def _pods_of(remote: Api, node: str) -> list[Json]:
     return found
 
 
-async def _is_ready(home: Api, node: str) -> bool:
+async def _is_ready(home: BenchmarkClient, node: str) -> bool:
     status = (await home.call("GET", f"/api/v1/nodes/{node}"))["status"]
     return any(it["type"] == "Ready" and it["status"] == "True" for it in status["conditions"])
 

@@ -16,7 +16,7 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
-from e2e.unmanaged_objects import asked_by_others
+from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import pod, shell
 from translators.capacity import pod_requests
 
@@ -97,7 +97,7 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
             lambda: "example.com/gpu" in _allocatable(bridged) and _allocatable(bridged),
             "the large worker is offered",
         )
-        left = real["memory"] - asked_by_others(bridged, "memory") + 15 * 2**30
+        left = real["memory"] - unmanaged_requests(bridged, "memory") + 15 * 2**30
         assert found["memory"] == left // 2
         assert (found["cpu"], found["pods"]) == (2000, 7)
         assert (found["example.com/gpu"], found["hugepages-2Mi"]) == (2, 2**25)

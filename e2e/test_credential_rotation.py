@@ -10,7 +10,7 @@ import pytest
 from e2e.clusters.cluster import Backend, Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get_one, wait_for
-from e2e.second_api_server import ApiServer
+from e2e.second_api_server import SecondApiServer
 from e2e.workload_manifests import busybox
 
 #: Seconds from the rewritten kubeconfig until a new pod runs: 40 are promised for the bridge.
@@ -50,9 +50,9 @@ def _followed(bridged: Bridged, side: str, folder: Path) -> None:
     cluster: Cluster = getattr(bridged.bridge, side)
     if cluster.backend is not Backend.NATIVE:
         pytest.skip("a second API server is a process of native clusters")
-    with ApiServer(cluster, folder) as server:
+    with SecondApiServer(cluster, folder) as server:
         assert bridged.bridge.stop() == 0
-        setattr(bridged.bridge, side, server.written())
+        setattr(bridged.bridge, side, server.write_kubeconfig())
         bridged.bridge.start()
         wait_for(lambda: _runs(bridged, "stays"), "a pod runs")
         home = get_one(bridged.home, "pod", "stays", namespace=bridged.namespace)
@@ -61,12 +61,12 @@ def _followed(bridged: Bridged, side: str, folder: Path) -> None:
         server.rotate()
         log = bridged.bridge.log
         wait_for(lambda: "is not trusted" in log.read_text(), "the new CA is not trusted yet")
-        server.written()
+        server.write_kubeconfig()
         what = "a pod runs after the CA was rotated"
         wait_for(lambda: _runs(bridged, "rotated"), what, seconds=FOLLOWED_SECONDS)
 
         server.move()
-        server.written()
+        server.write_kubeconfig()
         what = "a pod runs after the server moved"
         wait_for(lambda: _runs(bridged, "moved"), what, seconds=FOLLOWED_SECONDS)
         wait_for(lambda: _is_ready(bridged), "the node is Ready")
@@ -99,9 +99,9 @@ def test_kubeconfig_that_leads_to_another_cluster_is_not_followed(
     cluster = bridged.bridge.remote
     if cluster.backend is not Backend.NATIVE:
         pytest.skip("a second API server is a process of native clusters")
-    with ApiServer(cluster, tmp_path) as server:
+    with SecondApiServer(cluster, tmp_path) as server:
         assert bridged.bridge.stop() == 0
-        bridged.bridge.remote = server.written()
+        bridged.bridge.remote = server.write_kubeconfig()
         bridged.bridge.start()
         wait_for(lambda: _runs(bridged, "stays"), "a pod runs")
         before = _lives(bridged.remote_pods())
@@ -117,7 +117,7 @@ def test_kubeconfig_that_leads_to_another_cluster_is_not_followed(
         log = bridged.bridge.log
         wait_for(lambda: "leads to another cluster" in log.read_text(), "the bridge reports it")
         assert _lives(bridged.remote_pods()) == before
-        server.written()
+        server.write_kubeconfig()
         what = "a pod runs when the kubeconfig leads to the remote again"
         wait_for(lambda: _runs(bridged, "after"), what, seconds=FOLLOWED_SECONDS)
         after = _lives(bridged.remote_pods())

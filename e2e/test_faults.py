@@ -44,7 +44,7 @@ def test_faults_lose_duplicate_and_leave_nothing(
     with set_up(home, remote, settings, folder=tmp_path, seed=seed, say=lambda _: None) as stage:
         run = Run(stage, say)
         run.faults(plan)
-        steps = "\n".join(stage.mix.steps[-60:])
+        steps = "\n".join(stage.load.steps[-60:])
     counted = [f"{trial.fault}: {one}" for trial in run.trials for one in trial.findings]
     counted += [f"{trial.fault}: {one}" for trial in run.trials for one in trial.failed]
     assert not counted, "\n".join([*counted, "the last steps:", steps])

@@ -19,8 +19,16 @@ from e2e import bridge_process as bridge_command
 from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
-from e2e.random_load import Mix
-from e2e.standby_replica import Relay, Second, Write, account, now, second, writes
+from e2e.random_load import RandomLoad
+from e2e.standby_replica import (
+    CuttableProxy,
+    StandbyBridge,
+    Write,
+    administrator,
+    now,
+    standby_bridge,
+    writes,
+)
 from e2e.test_soak import auditor_of
 from e2e.workload_manifests import busybox, web
 
@@ -38,9 +46,9 @@ SHUT, OPEN = "nothing is written", "work goes on"
 
 
 @pytest.fixture
-def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
     """A second bridge of the node, standing by."""
-    with second(bridged, tmp_path) as made:
+    with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
 
@@ -60,7 +68,7 @@ def _made(bridged: Bridged, *, since: float) -> Counter[str]:
     return Counter(it.name for it in found if it.resource == "pods" and it.code == 201)
 
 
-def _of(other: Second, found: list[Write], *, theirs: bool) -> list[Write]:
+def _of(other: StandbyBridge, found: list[Write], *, theirs: bool) -> list[Write]:
     """The writes of the second bridge, or those of the first."""
     return [it for it in found if (it.user == other.user) == theirs]
 
@@ -76,7 +84,9 @@ def _serves(bridged: Bridged) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill -9", "SIGTERM", "SIGHUP"])
-def test_standby_takes_over_and_pods_continue(bridged: Bridged, other: Second, how: str) -> None:
+def test_standby_takes_over_and_pods_continue(
+    bridged: Bridged, other: StandbyBridge, how: str
+) -> None:
     """It writes what is new, and nothing twice; each remote pod was made once."""
     began = now()
     running = _running(bridged)
@@ -88,11 +98,11 @@ def test_standby_takes_over_and_pods_continue(bridged: Bridged, other: Second, h
     if how != "kill -9":
         assert bridged.bridge.process is not None
         bridged.bridge.signal(signal.Signals[how])
-        bridged.bridge.ended()
+        bridged.bridge.wait_for_exit()
     else:
         bridged.bridge.kill()
     bridged.apply(busybox(bridged.node, "meanwhile", "sleep 3600", restart="Never"))
-    other.bridge.says(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED, seconds=15)
     first = _of(other, writes(bridged.home, since=ended), theirs=True)[0]
     print(f"{how}: the first write of the next came after {first.at - ended:.2f} s")
     assert first.at - ended < (TAKEOVER if how == "kill -9" else AT_ONCE)
@@ -112,20 +122,22 @@ def test_standby_takes_over_and_pods_continue(bridged: Bridged, other: Second, h
     _serves(bridged)
 
 
-def test_suspended_bridge_writes_nothing_when_it_resumes(bridged: Bridged, other: Second) -> None:
+def test_suspended_bridge_writes_nothing_when_it_resumes(
+    bridged: Bridged, other: StandbyBridge
+) -> None:
     """Though there is something to be done in both clusters that it knows of first."""
     running = _running(bridged)
     bridged.bridge.signal(signal.SIGSTOP)
     stopped = now()
     try:
-        other.bridge.says(REGISTERED, seconds=15)
+        other.bridge.wait_for_log(REGISTERED, seconds=15)
         time.sleep(max(0.0, stopped + 8 - now()))
         bridged.kubectl("delete", "pod", "once", "--wait=false")
         bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
         bridged.apply(busybox(bridged.node, "late", "sleep 3600"))
     finally:
         bridged.bridge.signal(signal.SIGCONT)
-    bridged.bridge.says("is held by")
+    bridged.bridge.wait_for_log("is held by")
     time.sleep(FOUND_OUT)
     for cluster in (bridged.home, bridged.remote):
         assert not _of(other, writes(cluster, since=stopped + 0.5), theirs=False)
@@ -133,9 +145,9 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(bridged: Bridged, other
     assert "once" in running
     wait_for(lambda: "once" not in uids(bridged.remote_pods()), "the deletion was passed on")
     # It stands by now, and takes over in its turn.
-    bridged.bridge.says("standing by")
+    bridged.bridge.wait_for_log("standing by")
     other.bridge.kill()
-    bridged.bridge.says(REGISTERED, times=2, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
     bridged.apply(busybox(bridged.node, "later", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/later", "--timeout=60s")
     made = _made(bridged, since=stopped)
@@ -143,17 +155,17 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(bridged: Bridged, other
 
 
 def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
-    bridged: Bridged, other: Second
+    bridged: Bridged, other: StandbyBridge
 ) -> None:
     """Though it can reach that, and sees there what it would put right."""
     running = _running(bridged)
     assert bridged.bridge.stop() == 0
-    other.bridge.says(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED, seconds=15)
     bridged.bridge.start(until="standing by")
 
-    other.relay.cut()
+    other.home_proxy.cut()
     cut = now()
-    bridged.bridge.says(REGISTERED, times=2, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
     taken = now()
     assert taken - cut < TAKEOVER + 1
     bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
@@ -164,8 +176,8 @@ def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
         "it is put right by the one that serves",
     )
     time.sleep(2)
-    other.relay.heal()
-    other.bridge.says("is held by", seconds=60)
+    other.home_proxy.heal()
+    other.bridge.wait_for_log("is held by", seconds=60)
     time.sleep(FOUND_OUT)
     for cluster in (bridged.home, bridged.remote):
         late = _of(other, writes(cluster, since=cut + 3.0), theirs=True)
@@ -174,21 +186,21 @@ def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     _serves(bridged)
 
 
-def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: Second) -> None:
+def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridge) -> None:
     """With the lease still its own, nothing begins anew."""
     running = _running(bridged)
     bridged.bridge.kill()
-    other.bridge.says(REGISTERED, seconds=15)
-    other.relay.cut()
+    other.bridge.wait_for_log(REGISTERED, seconds=15)
+    other.home_proxy.cut()
     # On a busy machine it may have been so for a moment before, too.
     before = other.bridge.log.read_text()
-    other.bridge.says(SHUT, times=before.count(SHUT) + 1, seconds=15)
+    other.bridge.wait_for_log(SHUT, times=before.count(SHUT) + 1, seconds=15)
     shut = now()
     bridged.remote.kubectl("delete", "configmap", "web", "-n", bridged.remote_namespace)
     time.sleep(5)
     assert not writes(bridged.remote, since=shut, namespace=bridged.remote_namespace)
-    other.relay.heal()
-    other.bridge.says(OPEN, times=before.count(OPEN) + 1, seconds=60)
+    other.home_proxy.heal()
+    other.bridge.wait_for_log(OPEN, times=before.count(OPEN) + 1, seconds=60)
     wait_for(
         lambda: (
             "web" in uids(get(bridged.remote, "configmaps", namespace=bridged.remote_namespace))
@@ -200,7 +212,7 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: Second) -> N
     _serves(bridged)
 
 
-def test_forced_leave_ends_both_replicas(bridged: Bridged, other: Second) -> None:
+def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
     """Without it the bridge that serves is named, and nothing is touched."""
     _running(bridged)
     refused = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
@@ -213,7 +225,7 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: Second) -> Non
     )
     assert left.returncode == 0, left.stderr
     for bridge in (bridged.bridge, other.bridge):
-        assert bridge.ended() == 1
+        assert bridge.wait_for_exit() == 1
         assert "has left" in bridge.log.read_text()
     time.sleep(FOUND_OUT)
     assert bridged.node not in uids(get(bridged.home, "nodes"))
@@ -223,10 +235,12 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: Second) -> Non
 
 
 @pytest.mark.timeout(600, func_only=True)
-def test_clusters_agree_after_many_takeovers_under_load(bridged: Bridged, other: Second) -> None:
+def test_clusters_agree_after_many_takeovers_under_load(
+    bridged: Bridged, other: StandbyBridge
+) -> None:
     """Crashes, stops and processes that stand still, one after the other, with a mix of all that
     happens to pods; then an audit of both clusters."""
-    mix = Mix(bridged, 7, lambda line: print(line, file=sys.stderr))
+    mix = RandomLoad(bridged, 7, lambda line: print(line, file=sys.stderr))
     mix.set_up()
     serving, waiting = bridged.bridge, other.bridge
     took = []
@@ -246,7 +260,10 @@ def test_clusters_agree_after_many_takeovers_under_load(bridged: Bridged, other:
                     serving.signal(signal.SIGSTOP)
             mix.step()
             took.append(
-                (how, round(waiting.says(REGISTERED, times=seen + 1, seconds=15) - began, 2))
+                (
+                    how,
+                    round(waiting.wait_for_log(REGISTERED, times=seen + 1, seconds=15) - began, 2),
+                )
             )
             mix.step()
             if how == "stand still":
@@ -261,27 +278,27 @@ def test_clusters_agree_after_many_takeovers_under_load(bridged: Bridged, other:
 
 
 def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
-    bridged: Bridged, other: Second, tmp_path: Path
+    bridged: Bridged, other: StandbyBridge, tmp_path: Path
 ) -> None:
     """Home keeps the node, and nothing is done twice."""
     began = now()
     running = _running(bridged)
-    relay = Relay(bridged.remote.server)
+    relay = CuttableProxy(bridged.remote.server)
     name = f"far-{bridged.namespace}"
-    with account(bridged.remote, name, tmp_path, relay.server) as through:
+    with administrator(bridged.remote, name, tmp_path, relay.server) as through:
         assert bridged.bridge.stop() == 0
-        other.bridge.says(REGISTERED, seconds=15)
+        other.bridge.wait_for_log(REGISTERED, seconds=15)
         bridged.bridge.remote = through
         bridged.bridge.start(until="standing by")
         assert other.bridge.stop() == 0
-        bridged.bridge.says(REGISTERED, times=2, seconds=15)
+        bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
         other.stand_by()
         cut = now()
         relay.close()
-        taken = other.bridge.says(REGISTERED, times=2, seconds=GIVES_WAY)
+        taken = other.bridge.wait_for_log(REGISTERED, times=2, seconds=GIVES_WAY)
         print(f"measured: taken over {taken - cut:.1f} s after the way to the remote was lost")
         assert is_ready(get_one(bridged.home, "node", bridged.node)), "nothing was seen of it"
-        bridged.bridge.says("gives node", seconds=15)
+        bridged.bridge.wait_for_log("gives node", seconds=15)
         _serves(bridged)
         after = uids(bridged.remote_pods())
         assert {it: after[it] for it in running} == running

@@ -67,7 +67,7 @@ class Install:
     def objects(self) -> list[Json]:
         """What is installed."""
         selector = f"app.kubernetes.io/instance=cluster-bridge-{self.node}"
-        return get(self.home, KINDS, selector=selector, every=True)
+        return get(self.home, KINDS, selector=selector, all_namespaces=True)
 
     def bridges(self) -> list[Json]:
         """The pods of the bridge."""
@@ -200,7 +200,7 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     ours = f"cluster-bridge.io/node={it.node}"
     kinds = "pods,configmaps,secrets,services,endpointslices"
     wait_for(
-        lambda: not get(it.remote, kinds, selector=ours, every=True),
+        lambda: not get(it.remote, kinds, selector=ours, all_namespaces=True),
         "nothing of ours is left in the remote",
     )
 

@@ -77,7 +77,7 @@ def leftovers(cluster: Cluster, *named: str) -> list[str]:
     events, which tell what was."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
     kinds = [kind for kind in kinds if not kind.startswith("events") and "metrics.k8s" not in kind]
-    found = get(cluster, ",".join(kinds), every=True)
+    found = get(cluster, ",".join(kinds), all_namespaces=True)
     return [
         f"{obj['kind']} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
         for obj in found

@@ -8,7 +8,7 @@ import urllib.request
 
 from e2e.conftest import Bridged
 from e2e.kubectl import PATIENCE, get, get_one, is_ready, made_by_bridge, uids, wait_for
-from e2e.unmanaged_objects import asked_by_others
+from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import busybox, web
 from translators import quantity
 
@@ -224,7 +224,7 @@ def test_node_has_the_fields_of_a_node_and_the_remotes_capacity(bridged: Bridged
     theirs = get(bridged.remote, "nodes")[0]
     offered = quantity.parse_quantity(node["status"]["allocatable"]["cpu"])
     whole = quantity.parse_quantity(theirs["status"]["allocatable"]["cpu"])
-    assert offered == whole - asked_by_others(bridged, "cpu")
+    assert offered == whole - unmanaged_requests(bridged, "cpu")
     name = theirs["metadata"]["name"]
     bridged.remote.kubectl("cordon", name)
     try:

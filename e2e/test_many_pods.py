@@ -15,7 +15,7 @@ import pytest
 from e2e.audit import Auditor
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, Request, Requests
-from e2e.bench.pods.load_targets import Pair, Runner, connected
+from e2e.bench.pods.load_targets import ClusterPair, Runner, connected
 from e2e.bench.pods.pod_load import Crowd, Shape
 from e2e.bench.report_output import say
 from e2e.clusters.cluster import Cluster
@@ -91,7 +91,7 @@ async def test_two_thousand_pods_are_created_updated_and_deleted(
     assert changed.total() <= SHAPE.pods + SHAPE.namespaces, changed
 
 
-async def _config_maps_follow(pair: Pair, crowd: Crowd) -> None:
+async def _config_maps_follow(pair: ClusterPair, crowd: Crowd) -> None:
     """One ConfigMap of each namespace changes, which an eighth of its pods use."""
     for number in range(SHAPE.namespaces):
         await crowd.patch_reference({"data": {"key": "changed"}}, namespace=number)
@@ -106,7 +106,7 @@ async def _config_maps_follow(pair: Pair, crowd: Crowd) -> None:
     await _until_none(stale, "copies of ConfigMaps have not followed")
 
 
-async def _labels_follow(pair: Pair, crowd: Crowd, runner: Runner) -> None:
+async def _labels_follow(pair: ClusterPair, crowd: Crowd, runner: Runner) -> None:
     """All pods change, wave by wave."""
     for first in range(0, SHAPE.pods, WAVE):
         body = {"metadata": {"labels": {"wave": str(first // WAVE)}}}
@@ -122,7 +122,7 @@ async def _labels_follow(pair: Pair, crowd: Crowd, runner: Runner) -> None:
     await _until_none(stale, "pods have not followed")
 
 
-async def _all_gone(pair: Pair, runner: Runner) -> None:
+async def _all_gone(pair: ClusterPair, runner: Runner) -> None:
     """Until nothing lingers: what was copied goes first, then its empty namespace."""
     query = {"labelSelector": f"cluster-bridge.io/node={runner.node}"}
 

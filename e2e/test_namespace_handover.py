@@ -101,7 +101,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
     bridged.bridge.kill()
     bridged.home.kubectl("delete", *_LEASE, "-n", "kube-node-lease")
     bridged.bridge.start()
-    bridged.bridge.says("are taken for its own")
+    bridged.bridge.wait_for_log("are taken for its own")
     bridged.apply(pod(bridged.node, "third"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/third", "--timeout=90s")
     recorded = wait_for(lambda: _recorded(bridged) or "", "it is recorded again")

@@ -71,7 +71,9 @@ def _own_node(home: Cluster) -> Json:
 def _cpu_left(home: Cluster, node: Json) -> int:
     """Thousandths of a CPU that home's own node has left."""
     name = node["metadata"]["name"]
-    bound = [it for it in get(home, "pods", every=True) if it["spec"].get("nodeName") == name]
+    bound = [
+        it for it in get(home, "pods", all_namespaces=True) if it["spec"].get("nodeName") == name
+    ]
     taken = sum(pod_requests.requests_of(it).get("cpu", 0) for it in bound)
     return pod_requests.parse_resource_list(node["status"]["allocatable"])["cpu"] - taken
 

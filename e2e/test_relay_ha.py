@@ -11,7 +11,7 @@ import pytest
 from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import wait_for
-from e2e.standby_replica import Second, second
+from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_relay import (
     Asking,
     address,
@@ -31,9 +31,9 @@ FIRST, SECOND = range(31100, 31164), range(31200, 31264)
 
 
 @pytest.fixture
-def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
     """A second bridge of the node, standing by."""
-    with second(bridged, tmp_path) as made:
+    with standby_bridge(bridged, tmp_path) as made:
         made.bridge.args = (*made.bridge.args, f"--relay-ports={SECOND[0]}-{SECOND[-1]}")
         made.stand_by()
         yield made
@@ -45,7 +45,7 @@ def _ports(bridged: Bridged) -> list[int]:
 
 
 @pytest.mark.join("--network=relay", f"--relay-ports={FIRST[0]}-{FIRST[-1]}")
-def test_successor_takes_over_the_services(bridged: Bridged, other: Second) -> None:
+def test_successor_takes_over_the_services(bridged: Bridged, other: StandbyBridge) -> None:
     """After a crash, and back again after a stop."""
     bridged.apply(service("web") + deployment("web", "far", bridged.node, 2) + client(bridged))
     all_ready(bridged, 3)
@@ -55,7 +55,7 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: Second) -> N
     assert all(port in FIRST for port in _ports(bridged))
 
     bridged.bridge.kill()
-    other.bridge.says(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED, seconds=15)
     began = time.monotonic()
     wait_for(
         lambda: len(found := _ports(bridged)) == 2 and all(port in SECOND for port in found),
@@ -72,7 +72,7 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: Second) -> N
     assert all(port in SECOND for port in _ports(bridged)), "who stands by publishes nothing"
     registered = bridged.bridge.log.read_text().count(REGISTERED)
     other.bridge.stop()
-    bridged.bridge.says(REGISTERED, times=registered + 1, seconds=15)
+    bridged.bridge.wait_for_log(REGISTERED, times=registered + 1, seconds=15)
     wait_for(
         lambda: len(found := _ports(bridged)) == 2 and all(port in FIRST for port in found),
         "the first is back",

@@ -18,7 +18,7 @@ from e2e.clusters.run_command import run
 from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import get, get_one, uids, wait_for
-from e2e.standby_replica import Second, second
+from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices
 from e2e.workload_manifests import AGNHOST
@@ -145,14 +145,16 @@ def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: 
 
 
 @pytest.fixture
-def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
     """A second bridge of the node on the same machine, standing by."""
-    with second(bridged, tmp_path) as made:
+    with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
 
 
-def test_successor_takes_over_the_addresses(bridged: Bridged, other: Second, cidr: str) -> None:
+def test_successor_takes_over_the_addresses(
+    bridged: Bridged, other: StandbyBridge, cidr: str
+) -> None:
     """After a crash, and back again after a stop."""
     bridged.apply(
         _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
@@ -162,14 +164,14 @@ def test_successor_takes_over_the_addresses(bridged: Bridged, other: Second, cid
     both_answer(bridged)
 
     bridged.bridge.kill()
-    other.bridge.says(REGISTERED)
+    other.bridge.wait_for_log(REGISTERED)
     both_answer(bridged)
     assert addresses(bridged) == found
 
     bridged.bridge.start(until="standing by")
     registered = bridged.bridge.log.read_text().count(REGISTERED)
     other.bridge.stop()
-    bridged.bridge.says(REGISTERED, times=registered + 1)
+    bridged.bridge.wait_for_log(REGISTERED, times=registered + 1)
     wait_for(lambda: addresses(bridged) == found, "the addresses of before")
     both_answer(bridged)
     assert here(cidr)

@@ -27,7 +27,7 @@ from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
 from e2e.pod_processes import processes
-from e2e.standby_replica import Second, second
+from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
 from e2e.workload_manifests import pod, shell
@@ -174,15 +174,15 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
 
 
 @pytest.fixture
-def other(bridged: Bridged, tmp_path: Path) -> Iterator[Second]:
+def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
     """A second bridge of the node, standing by."""
-    with second(bridged, tmp_path) as made:
+    with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
 
 
 def test_successor_fetches_connections_held_by_the_relay_agent(
-    bridged: Bridged, other: Second
+    bridged: Bridged, other: StandbyBridge
 ) -> None:
     """The bridge that serves is killed; its relay pod goes on with the other."""
     bridged.apply(client(bridged) + service("web"))
@@ -195,7 +195,7 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
     bridged.bridge.kill()
     said = run(bridged, "timeout 30 wget -q -O - http://web/hostname")
     assert said.startswith("web-near"), "it waits in the relay pod for who takes over"
-    other.bridge.says(REGISTERED, seconds=15)
+    other.bridge.wait_for_log(REGISTERED, seconds=15)
     seen = Asking(bridged, 100).enough()
     assert all(name.startswith("web-near") for name in seen), seen
     assert uids(relays(bridged)) == before

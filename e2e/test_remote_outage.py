@@ -90,14 +90,14 @@ def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
     try:
         bridged.bridge.args = [*bridged.bridge.args, f"--health-port={port}"]
         bridged.bridge.launch()
-        bridged.bridge.says(WAITING_SUFFIX)
+        bridged.bridge.wait_for_log(WAITING_SUFFIX)
         assert probe("/livez")[0] == 200
         code, why = probe("/readyz")
         assert code == 503
         assert why.startswith("remote: ")
     finally:
         bridged.remote.start_component("kube-apiserver")
-    bridged.bridge.says(REGISTERED, times=2)
+    bridged.bridge.wait_for_log(REGISTERED, times=2)
     wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again")
     wait_for(lambda: probe("/readyz")[0] == 200, "it is ready")
     assert uids(bridged.remote_pods()) == before

@@ -96,7 +96,7 @@ def _starts(pods: list[Json]) -> dict[str, tuple[str, str]]:
 def _refused(bridge: Bridge) -> tuple[str, str]:
     """Joins, and returns the error and the id in it."""
     begin = bridge.launch()
-    assert bridge.ended() == 1
+    assert bridge.wait_for_exit() == 1
     text = bridge.log.read_text()[begin:]
     assert REGISTERED not in text
     [line] = [it for it in text.splitlines() if it.startswith("error: ")]
@@ -144,7 +144,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             usual = second.args
             second.args = (*usual, "--take-over-claim", taken)
             second.start()
-            assert original.bridge.ended() == 1
+            assert original.bridge.wait_for_exit() == 1
             assert "is not this bridge's" in original.bridge.log.read_text()
             wait_for(
                 lambda: "later" not in uids(original.remote_pods()),

@@ -15,8 +15,8 @@ import pytest
 from e2e.audit import Auditor, Finding
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
-from e2e.random_load import Mix, jobs_are_done
-from e2e.unmanaged_objects import objects_of_others
+from e2e.random_load import RandomLoad, jobs_are_done
+from e2e.unmanaged_objects import unmanaged_objects
 from e2e.workload_manifests import busybox
 
 SECONDS = float(os.environ.get("CLUSTER_BRIDGE_SOAK_SECONDS") or 30)
@@ -34,9 +34,9 @@ def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
     of others."""
     seed = int(os.environ.get("CLUSTER_BRIDGE_SOAK_SEED") or random.SystemRandom().getrandbits(32))
     say(f"soak: {SECONDS:.0f} s, CLUSTER_BRIDGE_SOAK_SEED={seed}")
-    mix = Mix(bridged, seed, say)
+    mix = RandomLoad(bridged, seed, say)
     mix.set_up()
-    with objects_of_others(bridged), auditor_of(bridged) as auditor:
+    with unmanaged_objects(bridged), auditor_of(bridged) as auditor:
         bridged.apply(busybox(bridged.node, "clash", "sleep 3600"))
         mix.run(SECONDS, restart_every=RESTART_EVERY)
         say(f"soak: quiet; {auditor.counts()}; {dict(mix.restarts)}")
@@ -63,7 +63,7 @@ def auditor_of(bridged: Bridged) -> Auditor:
     return Auditor(bridged.home, bridged.remote, node=bridged.node)
 
 
-def _report(findings: list[Finding], when: str, mix: Mix) -> None:
+def _report(findings: list[Finding], when: str, mix: RandomLoad) -> None:
     """Fails with the findings. The log of the bridge is printed by the fixture."""
     said = "\n".join(f"  {finding}" for finding in findings)
     steps = "\n".join(mix.steps[-60:])

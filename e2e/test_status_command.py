@@ -173,25 +173,25 @@ def _kept(picture: bytes) -> None:
 def _watched_on_a_terminal(bridged: Bridged) -> None:
     command = (BRIDGE, "status", bridged.node, "--watch")
     with command_terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
-        end = shown.until(f"{bridged.node}: Ready")
+        end = shown.wait_for_text(f"{bridged.node}: Ready")
         assert "\x1b[" in shown.raw
         assert "├──" in shown.text
         bridge(bridged, "cordon", bridged.node)
-        shown.until("Ready,SchedulingDisabled", after=end)
+        shown.wait_for_text("Ready,SchedulingDisabled", after=end)
         bridge(bridged, "uncordon", bridged.node)
         assert shown.interrupt() == 0
     assert "Traceback" not in shown.text
 
     env = {"KUBECONFIG": str(bridged.home.kubeconfig), "NO_COLOR": "1"}
     with command_terminal.opened((BRIDGE, "status", bridged.node), env) as plain:
-        plain.until("the remote's kubelets")
+        plain.wait_for_text("the remote's kubelets")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.raw)
 
 
 def _page_at_this_machine(bridged: Bridged) -> None:
     command = (BRIDGE, "status", bridged.node, "--page")
     with command_terminal.opened(command, {"KUBECONFIG": str(bridged.home.kubeconfig)}) as shown:
-        shown.until("until Ctrl-C")
+        shown.wait_for_text("until Ctrl-C")
         found = re.search(r"http://127\.0\.0\.1:\d+/\S+/bridge/", shown.text)
         assert found
 

@@ -20,7 +20,7 @@ import pytest
 
 from e2e.conftest import TEST_SECONDS, Bridged
 from e2e.kubectl import get_one, wait_for
-from e2e.kubectl_streams import Terminal, command, forwarded, protocol, run, running
+from e2e.kubectl_streams import KubectlTerminal, command, forwarded, protocol, run, running
 from e2e.workload_manifests import BUSYBOX, pod, shell, web
 
 MANY_BYTES = 100_000_000
@@ -171,12 +171,12 @@ def test_terminals(bridged: Bridged) -> None:
         def in_terminal(*args: str, env: Mapping[str, str] = protocol(websockets)) -> int | None:
             """Has a look at a shell, and leaves it; attach is what cannot be left so."""
             line = command(bridged.home, bridged.namespace, *args)
-            with Terminal(line, env=env, size=(33, 77)) as screen:
+            with KubectlTerminal(line, env=env, size=(33, 77)) as screen:
                 _has_size(screen)
                 if args[0] == "attach":
                     return None
                 screen.type("exit 7\n")
-                return screen.left()
+                return screen.wait_for_exit()
 
         assert in_terminal("exec", "-it", "shell", "--", "sh") == 7
         in_terminal("attach", "-it", "shell")
@@ -189,7 +189,7 @@ def test_terminals(bridged: Bridged) -> None:
         )
 
 
-def _has_size(screen: Terminal) -> None:
+def _has_size(screen: KubectlTerminal) -> None:
     """The container's terminal has the size of the user's, before and after a change of it."""
     screen.type("\n")
     _until_seen(screen, "33 77\r")
@@ -197,7 +197,7 @@ def _has_size(screen: Terminal) -> None:
     _until_seen(screen, "44 99\r")
 
 
-def _until_seen(screen: Terminal, size: str) -> None:
+def _until_seen(screen: KubectlTerminal, size: str) -> None:
     for _ in range(20):
         screen.type("stty size; echo e''nd\n")
         if screen.sees(size, before="end\r"):

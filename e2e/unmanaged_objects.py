@@ -1,4 +1,4 @@
-"""What others have in the remote: what the bridge leaves alone, and what is not there for it."""
+"""Unmanaged objects in the remote, which the bridge must leave alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from translators import quantity
 
 
 @contextmanager
-def objects_of_others(bridged: Bridged) -> Iterator[None]:
-    """Objects of others beside ours in our namespace, one in the way, and a namespace of theirs."""
+def unmanaged_objects(bridged: Bridged) -> Iterator[None]:
+    """Creates unmanaged objects in the bridge's namespace, one with a name that collides, and in
+    another namespace."""
     there = f"others-{bridged.namespace}"
     wait_for(bridged.remote_pods, "the namespace is there")
     bridged.remote.kubectl("create", "namespace", there)
@@ -33,15 +34,17 @@ def objects_of_others(bridged: Bridged) -> Iterator[None]:
             )
 
 
-def asked_by_others(bridged: Bridged, resource: str) -> Fraction:
-    """What pods of the remote's own request, such as a control plane that runs as pods: cores or
-    bytes."""
+def unmanaged_requests(bridged: Bridged, resource: str) -> Fraction:
+    """The requests of pods that do not belong to a bridge, such as a control plane that runs as
+    pods: cores or bytes."""
     return sum(
         (
             quantity.parse_quantity(
                 container.get("resources", {}).get("requests", {}).get(resource, 0)
             )
-            for pod in get(bridged.remote, "pods", selector="!cluster-bridge.io/node", every=True)
+            for pod in get(
+                bridged.remote, "pods", selector="!cluster-bridge.io/node", all_namespaces=True
+            )
             for container in pod["spec"]["containers"]
         ),
         Fraction(0),

@@ -1,16 +1,15 @@
-"""Which rights the tests' bridges used, by the API servers' own audit logs.
+"""Reports the permissions that the tests' bridges used, from the API servers' audit logs.
 
-    python -m e2e.used_permissions        of the clusters that are up, since they are
+    python -m e2e.used_permissions        for the running clusters, since their start
 
-A table of each right with how often it was used; then what was refused, and what was asked for
-without a right in the tables. Exit code 1 where a right is unused, or one of the others is not
-empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX, and of pytest-xdist's workers, and keep
-an audit log (kind's do where root starts them). A run of the tests looks at its own at the end
-(`e2e.conftest`).
+Prints a table of each permission with the number of its uses, then rejected requests, and requests
+that no permission in the tables covers. Exit code 1 if a permission is unused, or one of the other
+lists is not empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's
+workers that keep an audit log (kind clusters do if root starts them). A test run checks its own
+clusters at the end (`e2e.conftest`).
 
-Looked at is what the bridge asked with a credential of a service account: its user agent and the
-user's name tell. Requests of namespaces that begin with `UNBOUND` are passed over at home: there a
-test takes rights away.
+Only requests with the bridge's user agent and the credential of a service account count. Requests
+at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions.
 """
 
 from __future__ import annotations
@@ -27,15 +26,15 @@ from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.clusters import find
 from e2e.clusters.pytest_fixture import settings_from_environment
 
-#: How namespaces of home begin whose rights are a test's matter.
+#: Prefix of home namespaces whose permissions a test changes.
 UNBOUND = "unbound-"
 _ACCOUNTS = "system:serviceaccount:"
-#: What every user may ask: what it may itself.
+#: Reviews of the caller's own permissions, which every user may create.
 _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjectrulesreviews"})
 
-#: The account of a webhook in home's cluster, told by how its name ends.
+#: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
-#: Of each side: what its account may; and what the webhook's may, at home.
+#: The permissions of each side's account, and those of the webhook at home.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
     "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
     "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
@@ -45,66 +44,68 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """One verb of one right of one side."""
+    """One verb of one permission of one side."""
 
     side: str
-    right: Permission
+    permission: Permission
     verb: str
 
     def __str__(self) -> str:
-        right = self.right
-        sub = f"/{right.subresource}" if right.subresource else ""
-        where = f" in {right.namespace}" if right.namespace else ""
-        name = f" {'|'.join(right.names)}" if right.names else ""
-        return f"{self.side}: {self.verb} {right.resource}{sub}{name}{where}"
+        permission = self.permission
+        sub = f"/{permission.subresource}" if permission.subresource else ""
+        where = f" in {permission.namespace}" if permission.namespace else ""
+        name = f" {'|'.join(permission.names)}" if permission.names else ""
+        return f"{self.side}: {self.verb} {permission.resource}{sub}{name}{where}"
 
     def covers(self, request: Request) -> bool:
         """Whether it allows the request."""
-        right = self.right
-        plural = right.resource.plural + (f"/{right.subresource}" if right.subresource else "")
+        permission = self.permission
+        plural = permission.resource.plural + (
+            f"/{permission.subresource}" if permission.subresource else ""
+        )
         return (
             self.verb == request.verb
             and (
-                right.resource == ALL_RESOURCES
-                or (right.resource.group, plural) == (request.group, request.resource)
+                permission.resource == ALL_RESOURCES
+                or (permission.resource.group, plural) == (request.group, request.resource)
             )
-            and right.namespace in ("", request.namespace)
-            and (not right.names or request.name in right.names)
+            and permission.namespace in ("", request.namespace)
+            and (not permission.names or request.name in permission.names)
         )
 
 
-#: What a bridge looks at where its credential may, which it asks first: no table grants it, and a
+#: Optional reads: the bridge first asks whether its credential may. No table grants them, and a
 #: test's administrator may.
 _SHOWN = [
-    Granted("home", right, verb)
-    for right in (*permissions.HOME_RANGES, *permissions.HOME_DAEMON_SETS)
-    for verb in right.verbs
+    Granted("home", permission, verb)
+    for permission in (*permissions.HOME_RANGES, *permissions.HOME_DAEMON_SETS)
+    for verb in permission.verbs
 ]
 
 
 @dataclass(slots=True)
 class Report:
-    """What the logs tell."""
+    """The uses of permissions in the logs."""
 
     used: Counter[str] = field(default_factory=Counter)
-    """By the name of what is granted."""
+    """Uses by the name of the grant."""
     refused: Counter[str] = field(default_factory=Counter)
     undeclared: Counter[str] = field(default_factory=Counter)
-    """What was answered although no right in the tables allows it."""
+    """Answered requests that no permission in the tables allows."""
 
     @property
     def unused(self) -> list[Granted]:
-        """The rights that nobody used."""
-        return [it for it in every() if not self.used[str(it)]]
+        """The grants without a use."""
+        return [it for it in all_grants() if not self.used[str(it)]]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
-        """Adds another, as `as_json` gives it."""
+        """Adds another report in the form of `as_json`."""
         self.used.update(other["used"])
         self.refused.update(other["refused"])
         self.undeclared.update(other["undeclared"])
 
     def as_json(self) -> dict[str, dict[str, int]]:
-        """It, in plain types."""
+        """The report in plain types."""
         return {
             "used": dict(self.used),
             "refused": dict(self.refused),
@@ -113,45 +114,45 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The table."""
-        for granted in every():
+        for granted in all_grants():
             yield f"{self.used[str(granted)] or 'unused':>8}  {granted}"
-        yield from self.wrong()
+        yield from self.problems()
 
-    def wrong(self) -> Iterator[str]:
-        """What no test should see."""
+    def problems(self) -> Iterator[str]:
+        """Rejected and undeclared requests."""
         for title, found in (("refused", self.refused), ("undeclared", self.undeclared)):
             for what, count in sorted(found.items()):
                 yield f"{count:>8}  {title}: {what}"
 
 
-def every() -> Iterator[Granted]:
-    """All that is granted."""
-    for side, rights in TABLES.items():
-        for right in rights:
-            for verb in right.verbs:
-                yield Granted(side, right, verb)
+def all_grants() -> Iterator[Granted]:
+    """All grants of all tables."""
+    for side, granted in TABLES.items():
+        for permission in granted:
+            for verb in permission.verbs:
+                yield Granted(side, permission, verb)
 
 
 def report(logs: Mapping[str, Requests]) -> Report:
-    """What is in the logs of ``home`` and ``remote``."""
-    found, granted = Report(), list(every())
+    """Counts the requests in the logs of ``home`` and ``remote``."""
+    found, granted = Report(), list(all_grants())
     for side, requests in logs.items():
         for request in requests.all():
             if not _counts(side, request):
                 continue
             who = WEBHOOK if request.user.endswith(_WEBHOOKS) else side
-            told = f"{who}: {request} in {request.namespace or 'all namespaces'}"
+            description = f"{who}: {request} in {request.namespace or 'all namespaces'}"
             uses = [it for it in granted if it.side == who and it.covers(request)]
             if request.forbidden:
-                # What is granted is refused by a server that has just started and has not read its
-                # roles yet, and where a test takes rights away.
-                found.refused.update([] if uses else [told])
+                # A server that has just started rejects granted requests until it has read its
+                # roles, and a test may remove permissions.
+                found.refused.update([] if uses else [description])
                 continue
-            # What another right allows does not need that to all kinds.
-            exact = [it for it in uses if it.right.resource != ALL_RESOURCES]
+            # A request that another permission covers is no use of the one for all resources.
+            exact = [it for it in uses if it.permission.resource != ALL_RESOURCES]
             found.used.update(map(str, exact or uses))
             if not uses and not any(it.side == who and it.covers(request) for it in _SHOWN):
-                found.undeclared[told] += 1
+                found.undeclared[description] += 1
     return found
 
 
@@ -166,7 +167,7 @@ def _counts(side: str, request: Request) -> bool:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command."""
     settings, found, any_log = settings_from_environment(), Report(), False
     for worker in ("", *map(str, range(10))):
         clusters = find(replace(settings, prefix=f"{settings.prefix}{worker}"))
@@ -178,7 +179,7 @@ def main() -> int:
         any_log |= bool(logs)
         found.add(report(logs).as_json())
     if not any_log:
-        print("error: there is no cluster with an audit log; start some", file=sys.stderr)
+        print("error: no cluster with an audit log is up; start some", file=sys.stderr)
         return 1
     _say(found.lines())
     return 1 if found.unused or found.refused or found.undeclared else 0

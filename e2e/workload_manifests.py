@@ -1,4 +1,4 @@
-"""Workloads of the tests, as YAML that a user could have written."""
+"""YAML manifests of the tests' workloads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ spec:
 
 
 def web(node: str) -> str:
-    """A Deployment of 3 with ConfigMap, Secret and Service, on the virtual node."""
+    """A Deployment with 3 replicas, ConfigMap, Secret and Service, on the virtual node."""
     return WEB.replace("THE-NODE", node)
 
 
@@ -99,7 +99,7 @@ spec:
 
 
 def pod(node: str, name: str, meta: Json | None = None, **spec: Any) -> str:
-    """A pod with what ``spec`` has; a container that sleeps where that names none."""
+    """A pod with the fields of ``spec``; without containers in it, a container that sleeps."""
     return json.dumps(
         {
             "apiVersion": "v1",
@@ -130,7 +130,7 @@ def config_map(name: str, data: Json, **fields: Any) -> str:
 
 
 def secret(name: str, data: Json, **fields: Any) -> str:
-    """A Secret of plain text."""
+    """A Secret with plain text."""
     meta = {"name": name}
     return json.dumps(
         {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data, **fields}

@@ -1,9 +1,9 @@
-"""An auditor of one virtual node: does the remote run what home says, and nothing else?
+"""An auditor of one virtual node: does the remote run exactly what home specifies?
 
-It reads only the two API servers, and says in words of its own what must be true: what it took
-from the bridge's code it would believe too. The checks are functions of plain objects
-(`pods`, `copies`, `foreign`, `history`), each tested with what it must find; `Auditor` reads the
-clusters for them, and watches pods meanwhile, since what ran twice shows in no state afterwards.
+It reads only the two API servers, and its expectations are independent of the bridge's code, whose
+errors it would share otherwise. The checks are pure functions of objects (`pod_pairs`,
+`copied_objects`, `unmanaged_changes`, `pod_history`), each with tests; `Auditor` reads the clusters
+for them, and watches pods meanwhile, since a later state does not show that a pod ran twice.
 """
 
 from e2e.audit.auditor import Auditor

@@ -1,10 +1,10 @@
-"""Reads two clusters for the checks of this package, and watches pods while it is entered.
+"""Reads two clusters for the checks of this package, and watches their pods meanwhile.
 
     with Auditor(home, remote, node=...) as auditor:
-        ...                                  # whatever is to be audited
-        findings = auditor.settled()         # [] when all is well
+        ...                                  # the audited actions
+        findings = auditor.settled()         # [] if nothing is wrong
 
-It reads in the words of kubectl alone. API servers may be away meanwhile: watches begin anew.
+API servers may be unavailable meanwhile: watches restart.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from e2e.audit.copied_objects import check_copies, check_namespaces
-from e2e.audit.findings import LABEL_NODE, Finding, Json, is_ours, of_kind
+from e2e.audit.findings import LABEL_NODE, Finding, Json, is_managed, of_kind
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
 from e2e.audit.unmanaged_changes import Seen, check_foreign, check_home, snapshot
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import ClusterError
-from e2e.kubectl import get_one, read
+from e2e.kubectl import get_one, get_with_managed_fields
 
-#: The kinds that a bridge makes or could touch.
+#: The resources that a bridge creates or could touch.
 KINDS = "pods,configmaps,secrets,services,namespaces,endpointslices"
-#: Seconds for which what was found may still come right by itself (an empty namespace lingers for
-#: 60), and between two looks.
+#: Seconds in which findings may still resolve themselves (an empty namespace lingers for 60), and
+#: between two checks.
 SETTLE_SECONDS = 90.0
 LOOK_EVERY = 2.0
 
 
 class Auditor:
-    """Audits the virtual node ``node`` of ``home``, which ``remote`` stands behind."""
+    """Audits the virtual node ``node`` of ``home``, whose pods run in ``remote``."""
 
     def __init__(self, home: Cluster, remote: Cluster, *, node: str) -> None:
         self._home = home
@@ -41,7 +41,7 @@ class Auditor:
         self._node = node
         self._history = History()
         self._lock = threading.Lock()
-        self._foreign: dict[str, Seen] = {}
+        self._unmanaged: dict[str, Seen] = {}
         self._watches = [
             _Watch(home, ("--field-selector", f"spec.nodeName={node}"), self._saw_home),
             _Watch(remote, ("--selector", f"{LABEL_NODE}={node}"), self._saw_remote),
@@ -58,19 +58,19 @@ class Auditor:
             watch.stop()
 
     def accept(self) -> None:
-        """What others have in the remote is now as it should be: they changed it."""
-        self._foreign = snapshot(_read(self._remote))
+        """Accepts the current state of unmanaged objects in the remote."""
+        self._unmanaged = snapshot(_read(self._remote))
 
     def findings(self) -> list[Finding]:
-        """What is wrong now. The clusters are not read at one moment: see `settled`."""
+        """The current findings. The clusters are not read at the same moment: see `settled`."""
         home, remote = _read(self._home), _read(self._remote)
         pods = [pod for pod in of_kind(home, "Pod") if pod["spec"].get("nodeName") == self._node]
-        mine = [pod for pod in of_kind(remote, "Pod") if is_ours(pod, self._node)]
+        mine = [pod for pod in of_kind(remote, "Pod") if is_managed(pod, self._node)]
         found = {
             *check_pods(pods, mine, foreign=remote, address=self._address()),
             *check_copies(home, remote, pods=pods, node=self._node),
             *check_namespaces(remote, pods=pods, node=self._node),
-            *check_foreign(self._foreign, remote),
+            *check_foreign(self._unmanaged, remote),
             *check_home(home),
         }
         with self._lock:
@@ -78,10 +78,10 @@ class Auditor:
         return sorted(found)
 
     def settled(self, seconds: float = SETTLE_SECONDS) -> list[Finding]:
-        """Looks again until nothing is wrong, or time is up; what is wrong then.
+        """Checks until there are no findings, or time is up; returns the remaining findings.
 
-        What two looks in a row have not both seen, word for word, has come and gone between the
-        reading of one cluster and of the other, as the state of a pod that crashes.
+        A finding that is not identical in two consecutive checks was caused by a change between the
+        reading of the two clusters, such as the state of a crashing pod.
         """
         deadline = time.monotonic() + seconds
         found = set(self.findings())
@@ -94,7 +94,7 @@ class Auditor:
         return []
 
     def counts(self) -> str:
-        """How much was seen so far, for people."""
+        """Numbers of observed objects, for messages."""
         with self._lock:
             return ", ".join(f"{count} {what}" for what, count in self._history.counts().items())
 
@@ -114,14 +114,14 @@ class Auditor:
 
 def _read(cluster: Cluster) -> list[Json]:
     try:
-        return read(cluster, KINDS)
+        return get_with_managed_fields(cluster, KINDS)
     except ClusterError:
-        # Once more says if it is more than a moment's trouble.
-        return read(cluster, KINDS)
+        # A second failure is more than a momentary one.
+        return get_with_managed_fields(cluster, KINDS)
 
 
 class _Watch:
-    """A `kubectl get pods --watch` that begins anew whenever it ends."""
+    """A `kubectl get pods --watch` that restarts whenever it ends."""
 
     def __init__(
         self, cluster: Cluster, args: tuple[str, ...], saw: Callable[[Json], None]
@@ -129,7 +129,7 @@ class _Watch:
         self._command = [
             *(str(cluster.kubectl_path), f"--kubeconfig={cluster.kubeconfig}", "get", "pods"),
             *("--all-namespaces", "--watch", "--output-watch-events", "--output=json", *args),
-            # In one list: of several, kubectl shows the lists and not what is in them.
+            # As one list: of several chunks, kubectl would print the lists and not their items.
             "--chunk-size=0",
         ]
         self._saw = saw
@@ -138,11 +138,11 @@ class _Watch:
         self._thread = threading.Thread(target=self._run, name=f"audit-{cluster.name}")
 
     def start(self) -> None:
-        """Watches in a thread of its own."""
+        """Starts the watch in a thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the watch."""
+        """Stops the watch."""
         self._stopping.set()
         if self._process is not None:
             self._process.terminate()
@@ -167,7 +167,7 @@ class _Watch:
 
 
 def events(lines: Iterable[str]) -> Iterator[Json]:
-    """The events in kubectl's output, one a line; a last one that was cut off is none."""
+    """The events in kubectl's output, one per line; an incomplete last line is ignored."""
     for line in lines:
         if line.endswith("\n"):
             yield json.loads(line)

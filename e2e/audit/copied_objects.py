@@ -1,8 +1,8 @@
-"""Copies: what pods refer to is in the remote as it is at home, and no copy is there in vain.
+"""Copies: referenced objects are in the remote as they are at home, and no copy is unnecessary.
 
-Between what must be there and what may be there is a margin: a copy may outlive its last pod's
-end. All Services of a namespace with pods must be there, and home's endpoints of them: the bridges
-that are audited are joined with ``--network=flat``.
+Some copies are allowed but not required: a copy may outlive its last pod. All Services of a
+namespace with pods are required, and home's endpoints of them: the audited bridges are joined with
+``--network=flat``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from e2e.audit.findings import (
     Json,
     Kind,
     annotations_of,
-    carried_differences,
-    differing,
+    field_differences,
     is_daemon,
     is_deleting,
-    is_foreign,
-    is_ours,
+    is_managed,
     is_terminal,
+    is_unmanaged,
     labels_of,
     meta,
+    metadata_differences,
     of_kind,
     subject_of,
     uid,
@@ -35,8 +35,8 @@ from e2e.audit.findings import (
 #: Kind, namespace and name of a home object.
 Ref = tuple[str, str, str]
 
-#: The keys by which a pod's spec names ConfigMaps and Secrets, at whatever depth, and under which
-#: key the name then is.
+#: Keys by which a pod's spec references ConfigMaps and Secrets, at any depth: kind, and the key of
+#: the name.
 _NAMES = {
     "configMap": ("ConfigMap", "name"),
     "configMapKeyRef": ("ConfigMap", "name"),
@@ -46,26 +46,26 @@ _NAMES = {
     "secretKeyRef": ("Secret", "name"),
     "secretRef": ("Secret", "name"),
 }
-#: Each cluster publishes its own.
+#: Each cluster publishes one itself.
 _ROOT_CA = "kube-root-ca.crt"
 _API_SERVER = ("Service", "default", "kubernetes")
 _TOKEN = "kubernetes.io/service-account-token"
 
-#: What of an object is its content, by kind.
+#: The content fields of each kind.
 _CONTENT = {
     "ConfigMap": ("data", "binaryData", "immutable"),
     "Secret": ("data", "type", "immutable"),
 }
 _SERVICE = ("selector", "externalName", "publishNotReadyAddresses", "sessionAffinity")
-#: On a home Service: ``"false"`` keeps it at home.
+#: Annotation of a home Service: ``"false"`` prevents its copy.
 _MIRROR = "cluster-bridge.io/mirror"
-#: Of an EndpointSlice: the Service that it is of.
+#: Label of an EndpointSlice: its Service.
 _SERVICE_NAME = "kubernetes.io/service-name"
 _PORT = ("name", "port", "targetPort", "protocol", "appProtocol")
 
 
 def references(pod: Json) -> set[Ref]:
-    """The ConfigMaps and Secrets that a pod names, found by the names of keys at any depth."""
+    """The ConfigMaps and Secrets that a pod references, found by the names of keys at any depth."""
     namespace = str(meta(pod).get("namespace", ""))
     found = {(kind, namespace, name) for kind, name in _named(pod["spec"])}
     for item in pod["spec"].get("imagePullSecrets") or ():
@@ -91,9 +91,9 @@ def _named(value: object) -> Iterator[tuple[str, str]]:
 def check_copies(
     home: Sequence[Json], remote: Sequence[Json], *, pods: Sequence[Json], node: str
 ) -> Iterator[Finding]:
-    """``home`` and ``remote``: all that is there; ``pods``: home's on the virtual node.
+    """``home`` and ``remote``: all objects; ``pods``: home's pods on the virtual node.
 
-    A clash (a foreign object of that name) is no loss: the pod says so (`check_pods`).
+    A name collision with an unmanaged object is not a loss: the pod reports it (`check_pods`).
     """
     pods = [pod for pod in pods if not is_daemon(pod)]
     originals = {_ref(obj): obj for obj in of_kind(home, "ConfigMap", "Secret", "Service")}
@@ -104,13 +104,13 @@ def check_copies(
         copy = there.get((ref[0], mapped.get(ref[1], ""), ref[2]))
         if copy is None:
             yield Finding(Kind.LOST, subject_of(original), "a pod needs it, and it has no copy")
-        elif not is_foreign(copy):
+        elif not is_unmanaged(copy):
             for detail in _differences(original, copy):
                 yield Finding(Kind.DISAGREES, subject_of(original), detail)
-    ours = [obj for obj in remote if is_ours(obj, node)]
-    yield from _check_endpoints(home, ours, pods=pods, node=node)
-    for copy in ours:
-        why = _in_vain(copy, home=home, ours=ours, pods=pods)
+    managed = [obj for obj in remote if is_managed(obj, node)]
+    yield from _check_endpoints(home, managed, pods=pods, node=node)
+    for copy in managed:
+        why = _reason_to_delete(copy, home=home, managed=managed, pods=pods)
         if why:
             yield Finding(Kind.LEAKED, subject_of(copy), why)
 
@@ -120,11 +120,11 @@ def _ref(obj: Json) -> Ref:
 
 
 def _namespaces(remote: Iterable[Json], node: str) -> dict[str, str]:
-    """Which namespace of the remote stands for which of home, by what stands in them."""
+    """Home namespace → remote namespace, from the managed objects."""
     found = {}
     for obj in remote:
         here, there = annotations_of(obj).get(HOME_NAMESPACE), meta(obj).get("namespace")
-        if here and there and is_ours(obj, node):
+        if here and there and is_managed(obj, node):
             found[here] = str(there)
     return found
 
@@ -155,15 +155,15 @@ def _live_namespaces(pods: Iterable[Json]) -> set[str]:
 
 
 def _check_endpoints(
-    home: Sequence[Json], ours: Sequence[Json], *, pods: Sequence[Json], node: str
+    home: Sequence[Json], managed: Sequence[Json], *, pods: Sequence[Json], node: str
 ) -> Iterator[Finding]:
-    """Home's endpoints of each Service that has a copy, but for the node's own pods."""
+    """Compares home's endpoints of each copied Service, without those of the node's own pods."""
     namespaces = _live_namespaces(pods)
-    services = {_origin(obj) for obj in of_kind(ours, "Service")}
-    copies = {annotations_of(obj).get(HOME_UID): obj for obj in of_kind(ours, "EndpointSlice")}
+    services = {_origin(obj) for obj in of_kind(managed, "Service")}
+    copies = {annotations_of(obj).get(HOME_UID): obj for obj in of_kind(managed, "EndpointSlice")}
     for slice_ in of_kind(home, "EndpointSlice"):
         namespace = str(meta(slice_).get("namespace", ""))
-        wanted = _addresses(slice_, but=node)
+        wanted = _addresses(slice_, except_node=node)
         served = (namespace, labels_of(slice_).get(_SERVICE_NAME)) in services
         if not wanted or not served or namespace not in namespaces:
             continue
@@ -180,67 +180,67 @@ def _origin(copy: Json) -> tuple[str | None, str | None]:
     return notes.get(HOME_NAMESPACE), notes.get(HOME_NAME)
 
 
-def _addresses(slice_: Json, *, but: str = "") -> list[tuple[str, bool | None]]:
-    """Each address and whether it is ready, less those on the node ``but``."""
+def _addresses(slice_: Json, *, except_node: str = "") -> list[tuple[str, bool | None]]:
+    """Each address and whether it is ready, except those on the node ``except_node``."""
     return sorted(
         (address, (endpoint.get("conditions") or {}).get("ready"))
         for endpoint in slice_.get("endpoints") or ()
-        if not but or endpoint.get("nodeName") != but
+        if not except_node or endpoint.get("nodeName") != except_node
         for address in endpoint["addresses"]
     )
 
 
 def _differences(home: Json, copy: Json) -> Iterator[str]:
-    """What differs; never what a Secret holds."""
+    """The differences; never the content of a Secret."""
     if annotations_of(copy).get(HOME_UID) != uid(home):
-        yield f"its copy stands for {annotations_of(copy).get(HOME_UID)}, not {uid(home)}"
-    yield from carried_differences(home, copy)
+        yield f"its copy has the home UID {annotations_of(copy).get(HOME_UID)}, not {uid(home)}"
+    yield from metadata_differences(home, copy)
     for field in _CONTENT.get(home["kind"], ()):
         if (home.get(field) or None) != (copy.get(field) or None):
             yield f"{field} differs"
     if home["kind"] != "Service":
         return
-    ours, theirs = home["spec"], copy["spec"]
-    yield from differing("", ours, theirs, _SERVICE)
+    home_spec, copy_spec = home["spec"], copy["spec"]
+    yield from field_differences("", home_spec, copy_spec, _SERVICE)
     ports = [
         [{key: port.get(key) for key in _PORT} for port in spec.get("ports") or ()]
-        for spec in (ours, theirs)
+        for spec in (home_spec, copy_spec)
     ]
     if ports[0] != ports[1]:
         yield f"ports: home {ports[0]}, remote {ports[1]}"
-    if (ours.get("clusterIP") == "None") != (theirs.get("clusterIP") == "None"):
-        yield "one of them alone is headless"
-    if any("nodePort" in port for port in theirs.get("ports") or ()):
-        yield "it takes a node port in the remote"
+    if (home_spec.get("clusterIP") == "None") != (copy_spec.get("clusterIP") == "None"):
+        yield "only one of them is headless"
+    if any("nodePort" in port for port in copy_spec.get("ports") or ()):
+        yield "its copy has a node port"
 
 
-def _in_vain(
-    copy: Json, *, home: Sequence[Json], ours: Sequence[Json], pods: Sequence[Json]
+def _reason_to_delete(
+    copy: Json, *, home: Sequence[Json], managed: Sequence[Json], pods: Sequence[Json]
 ) -> str | None:
-    """Why an object of ours should not be there, or None."""
+    """Why a managed object should not exist, or None."""
     kind = copy["kind"]
     if kind in ("Pod", "Namespace"):
-        return None  # NB: `check_pods` and `check_namespaces` see to those.
-    standing = list(of_kind(ours, "Pod"))
+        return None  # NB: `check_pods` and `check_namespaces` handle these.
+    standing = list(of_kind(managed, "Pod"))
     home_uid = annotations_of(copy).get(HOME_UID)
     if home_uid is None:
         known = {uid(pod) for pod in pods}
         known |= {annotations_of(pod).get(HOME_UID, "") for pod in standing}
-        told = known & set(annotations_of(copy).values())
-        return None if told else "it stands for no object and no pod of home"
+        references_pod = known & set(annotations_of(copy).values())
+        return None if references_pod else "no home object or pod belongs to it"
     original = next((obj for obj in home if uid(obj) == home_uid), None)
     namespace = annotations_of(copy).get(HOME_NAMESPACE)
     users = [pod for pod in pods if meta(pod).get("namespace") == namespace]
     if kind not in _CONTENT:
         if original is None:
-            return "home has it no more"
+            return "home no longer has it"
         return None if users else "no pod of its namespace is on the node"
     if copy.get("type") == _TOKEN:
-        return "a service account's token has left home"
+        return "a service account token was copied"
     held = any(_ref(copy) in references(pod) for pod in standing)
     if original is None:
-        # Under a running pod its configuration is not taken away; a kubelet keeps it too.
-        return None if held else "home has it no more"
+        # The configuration of a running pod is not deleted, as by a kubelet.
+        return None if held else "home no longer has it"
     if held or any(_ref(original) in references(pod) for pod in users):
         return None
     return "no pod refers to it"
@@ -249,20 +249,20 @@ def _in_vain(
 def check_namespaces(
     remote: Sequence[Json], *, pods: Sequence[Json], node: str
 ) -> Iterator[Finding]:
-    """What stands for the node stands in namespaces that are ours or were handed over, and ours
-    go when nothing is in them; ``pods``: home's on the virtual node."""
+    """Managed objects are in managed or handed-over namespaces, and managed namespaces are deleted
+    when they are empty; ``pods``: home's pods on the virtual node."""
     namespaces = list(of_kind(remote, "Namespace"))
-    theirs = {
+    unmanaged = {
         str(meta(obj)["name"])
         for obj in namespaces
-        if is_foreign(obj) and ACCEPTS not in annotations_of(obj)
+        if is_unmanaged(obj) and ACCEPTS not in annotations_of(obj)
     }
     for obj in remote:
-        if is_ours(obj, node) and meta(obj).get("namespace") in theirs:
-            yield Finding(Kind.LEAKED, subject_of(obj), "stands in a namespace of others")
+        if is_managed(obj, node) and meta(obj).get("namespace") in unmanaged:
+            yield Finding(Kind.LEAKED, subject_of(obj), "is in an unmanaged namespace")
     full = {meta(obj).get("namespace") for obj in remote if meta(obj)["name"] != _ROOT_CA}
     wanted = {meta(pod).get("namespace") for pod in pods}
     for obj in namespaces:
         home = annotations_of(obj).get(HOME_NAMESPACE)
-        if is_ours(obj, node) and meta(obj)["name"] not in full and home not in wanted:
-            yield Finding(Kind.LEAKED, subject_of(obj), "is empty, and nothing needs it")
+        if is_managed(obj, node) and meta(obj)["name"] not in full and home not in wanted:
+            yield Finding(Kind.LEAKED, subject_of(obj), "is empty and unused")

@@ -1,4 +1,4 @@
-"""What an audit finds, and how objects of the two clusters are told apart."""
+"""Findings of an audit, and the labels that identify managed objects."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from typing import Any
 
 Json = dict[str, Any]
 
-#: What the bridge promises to write on each object of its own in a remote. Spelled out here: an
-#: auditor that imported them would not notice when they change.
+#: Labels and annotations of the bridge's objects in a remote. Repeated here, because an auditor
+#: that imported them would not notice a change.
 DOMAIN = "cluster-bridge.io"
 LABEL_HOME = f"{DOMAIN}/home"
 LABEL_NODE = f"{DOMAIN}/node"
 HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 HOME_NAME = f"{DOMAIN}/home-name"
 HOME_UID = f"{DOMAIN}/home-uid"
-#: The scheduling gate of a pod that runs once, until it may.
+#: The scheduling gate of a run-once pod.
 GATE = f"{DOMAIN}/once"
-#: What others write on a namespace of theirs that a bridge may use.
+#: Annotation by which the owner of an unmanaged namespace hands it over to a home.
 ACCEPTS = f"{DOMAIN}/accepts-home"
 
-#: A webhook of a test annotates pods of the remote with it whose requests it changed at creation.
+#: Annotation of remote pods whose requests a test's webhook changed at creation.
 MUTATED = "faults.example.com/mutated"
 
 TERMINAL = ("Succeeded", "Failed")
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """Kinds of findings."""
 
     LOST = "lost"
-    """Home has it, the remote should and has not."""
+    """Home has the object, and the remote lacks it."""
     DUPLICATED = "duplicated"
-    """The remote has it more than once, or made it more often than it may."""
+    """The remote has it more than once, or created it more often than allowed."""
     TWICE_RUN = "twice-run"
-    """What must run at most once was started again."""
+    """Something that may run once was started again."""
     LEAKED = "leaked"
-    """The remote has something of ours that nothing at home needs."""
+    """The remote has a managed object that home does not need."""
     STUCK = "stuck"
-    """It should be gone from home."""
+    """It should no longer exist at home."""
     DISAGREES = "disagreeing"
-    """Both have it, and they differ."""
+    """Both clusters have it, and they differ."""
     FOREIGN = "foreign-touched"
-    """An object of others was changed or removed."""
+    """An unmanaged object was changed or removed."""
     HARMED = "harmed"
-    """A running pod that nobody touched ended, or was started again."""
+    """A running pod that no user touched ended or restarted."""
     UNSEEN = "unseen"
-    """The auditor's own watch missed it: what it went through is not known."""
+    """The auditor's watch missed it: its history is unknown."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One thing that is wrong; ``subject`` is `subject_of` the object."""
+    """One finding; ``subject`` is `subject_of` the object."""
 
     kind: Kind
     subject: str
@@ -91,73 +91,73 @@ def annotations_of(obj: Json) -> dict[str, str]:
 
 
 def is_deleting(obj: Json) -> bool:
-    """Whether its deletion was asked for."""
+    """Whether the object is being deleted."""
     return "deletionTimestamp" in meta(obj)
 
 
 def is_terminal(pod: Json) -> bool:
-    """Whether the pod has ended for good."""
+    """Whether the pod has ended."""
     return phase(pod) in TERMINAL
 
 
 def phase(pod: Json) -> str:
-    """The pod's phase; Pending where nothing was said yet."""
+    """The pod's phase; Pending if it has none."""
     return str((pod.get("status") or {}).get("phase") or "Pending")
 
 
 def is_daemon(pod: Json) -> bool:
-    """Whether a DaemonSet made the pod; those are not run in a remote."""
+    """Whether a DaemonSet created the pod; such pods do not run in a remote."""
     return any(owner["kind"] == "DaemonSet" for owner in meta(pod).get("ownerReferences") or ())
 
 
 def written_by_controller(obj: Json) -> bool:
-    """Whether the remote's own controller made this EndpointSlice: it copies the labels of its
-    Service, ours included."""
+    """Whether the remote's own controller created this EndpointSlice, with the labels of its
+    Service."""
     writer = labels_of(obj).get("endpointslice.kubernetes.io/managed-by", "")
     return writer.endswith("controller.k8s.io")
 
 
-def is_ours(remote: Json, node: str) -> bool:
-    """Whether a bridge made this object of the remote for the virtual node ``node``."""
+def is_managed(remote: Json, node: str) -> bool:
+    """Whether a bridge created this remote object for the virtual node ``node``."""
     return labels_of(remote).get(LABEL_NODE) == node and not written_by_controller(remote)
 
 
-def is_foreign(remote: Json) -> bool:
-    """Whether no bridge made this object of the remote."""
+def is_unmanaged(remote: Json) -> bool:
+    """Whether no bridge created this remote object."""
     return LABEL_HOME not in labels_of(remote)
 
 
 def of_kind(objects: Iterable[Json], *kinds: str) -> Iterator[Json]:
-    """Those of the objects that are of these kinds."""
+    """The objects of these kinds."""
     return (obj for obj in objects if obj["kind"] in kinds)
 
 
-def differing(
+def field_differences(
     where: str, home: Mapping[str, Any], remote: Mapping[str, Any], keys: Iterable[str]
 ) -> Iterator[str]:
-    """What the two have under these keys, where that is not the same."""
+    """The differences of the values of these keys."""
     for key in keys:
         if home.get(key) != remote.get(key):
             yield f"{where}{key}: home {home.get(key)!r}, remote {remote.get(key)!r}"
 
 
-def carried_differences(home: Json, remote: Json) -> Iterator[str]:
-    """What labels and annotations of the remote object should be, by home's, and are not.
+def metadata_differences(home: Json, remote: Json) -> Iterator[str]:
+    """Differences of labels and annotations that should be copied from home.
 
-    Keys with a domain that only the remote has may be its own machinery's.
+    Keys with a domain that only the remote object has may come from the remote's controllers.
     """
     for field in ("labels", "annotations"):
-        ours = {
+        copied = {
             key: value
             for key, value in (meta(home).get(field) or {}).items()
             if not _is_private(key)
         }
-        theirs = meta(remote).get(field) or {}
-        for key, value in ours.items():
-            if theirs.get(key) != value:
-                yield f"{field} {key}: home {value!r}, remote {theirs.get(key)!r}"
-        for key in theirs:
-            if key not in ours and "/" not in key:
+        remote_values = meta(remote).get(field) or {}
+        for key, value in copied.items():
+            if remote_values.get(key) != value:
+                yield f"{field} {key}: home {value!r}, remote {remote_values.get(key)!r}"
+        for key in remote_values:
+            if key not in copied and "/" not in key:
                 yield f"{field} {key}: only in the remote"
 
 

@@ -1,7 +1,7 @@
-"""What pods went through, from a watch of each cluster: what ran twice, what went back.
+"""The history of pods, from a watch of each cluster: restarts that are not allowed, and reversals.
 
-A watch that breaks loses what happened meanwhile; what a later state tells of it (restart counts,
-containers' IDs) still counts.
+A broken watch loses changes; what a later state shows of them (restart counts, container IDs) still
+counts.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from e2e.audit.findings import (
     uid,
 )
 
-#: What home is told of a pod that must not run again and whose end was not seen.
+#: Reason at home of a run-once pod whose end in the remote is unknown.
 _LOST = "RemotePodLost"
 _STATUSES = ("initContainerStatuses", "containerStatuses")
 
 
 @dataclass(slots=True)
 class _Runs:
-    """All remote pods that stood for one home pod."""
+    """All remote pods of one home pod."""
 
     name: str
     never: bool
     pods: set[str] = field(default_factory=set)
-    """Those that could run: their scheduling gate was gone."""
+    """Pods that could run, since their scheduling gate was removed."""
     containers: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     restarts: int = 0
     ended: str = ""
     removed: bool = False
-    """Whether the last one ended as it was being deleted: it may be gone before anybody looks."""
+    """Whether the last pod ended during its deletion, so that its end may be unobserved."""
 
 
 @dataclass(slots=True)
-class _Told:
-    """What home was told of one pod."""
+class _HomeState:
+    """The observed states of one home pod."""
 
     name: str
     ended: str = ""
     reason: str = ""
-    back: str = ""
+    reversal: str = ""
 
 
 class History:
-    """Give it each state of each pod, in the order of its cluster; ask for `findings`."""
+    """Takes the states of pods in the order of their cluster, and returns `findings`."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Runs] = {}
-        self._told: dict[str, _Told] = {}
+        self._home: dict[str, _HomeState] = {}
         self._seen: set[str] = set()
 
     def saw_remote(self, pod: Json) -> None:
-        """A remote pod that stands for one of home, in some state."""
+        """Observes a state of a remote pod of the node."""
         self._seen.add(uid(pod))
         home_uid = annotations_of(pod).get(HOME_UID)
         if home_uid is None:
@@ -84,19 +84,19 @@ class History:
             runs.restarts = max(runs.restarts, int(container.get("restartCount") or 0))
 
     def saw_home(self, pod: Json) -> None:
-        """A home pod that is bound to the node, in some state."""
+        """Observes a state of a home pod on the node."""
         self._seen.add(uid(pod))
-        told = self._told.setdefault(uid(pod), _Told(subject_of(pod)))
-        if told.ended and phase(pod) != told.ended:
-            told.back = f"{told.ended}, then {phase(pod)}"
+        state = self._home.setdefault(uid(pod), _HomeState(subject_of(pod)))
+        if state.ended and phase(pod) != state.ended:
+            state.reversal = f"{state.ended}, then {phase(pod)}"
         if phase(pod) in TERMINAL:
-            told.ended = phase(pod)
-            told.reason = str((pod.get("status") or {}).get("reason") or "")
+            state.ended = phase(pod)
+            state.reason = str((pod.get("status") or {}).get("reason") or "")
 
     def counts(self) -> dict[str, int]:
-        """How much was seen, for a line of progress."""
+        """Numbers of observed objects, for a line of progress."""
         return {
-            "home pods": len(self._told),
+            "home pods": len(self._home),
             "remote pods": sum(len(runs.pods) for runs in self._runs.values()),
             "containers": sum(
                 len(ids) for runs in self._runs.values() for ids in runs.containers.values()
@@ -104,35 +104,35 @@ class History:
         }
 
     def unseen(self, pods: Iterable[Json]) -> Iterator[Finding]:
-        """Pods of either cluster that are there and of which nothing was ever seen."""
+        """Existing pods of either cluster that were never observed."""
         for pod in pods:
             if uid(pod) not in self._seen:
-                yield Finding(Kind.UNSEEN, subject_of(pod), "the audit's watch has missed it")
+                yield Finding(Kind.UNSEEN, subject_of(pod), "the audit's watch missed it")
 
     def findings(self) -> Iterator[Finding]:
-        """Pods that may run once and were made or started again; ends that were taken back or
-        are not those of the remote."""
+        """Run-once pods that were created or started again; ends that were reversed or differ from
+        the remote's."""
         for home_uid, runs in self._runs.items():
             if runs.never:
                 yield from _once(f"{runs.name} ({home_uid})", runs)
-        for home_uid, told in self._told.items():
-            subject = f"{told.name} ({home_uid})"
-            if told.back:
-                yield Finding(Kind.DISAGREES, subject, f"an end was taken back: {told.back}")
+        for home_uid, state in self._home.items():
+            subject = f"{state.name} ({home_uid})"
+            if state.reversal:
+                yield Finding(Kind.DISAGREES, subject, f"an end was reversed: {state.reversal}")
             there = self._runs.get(home_uid)
-            # Deleted there, by hand, and gone while the bridge was away: nobody could know its end.
-            unknown = there is not None and there.removed and told.reason == _LOST
-            if there and told.ended and there.ended not in ("", told.ended) and not unknown:
+            # Deleted manually in the remote while the bridge was stopped: its end cannot be known.
+            unknown = there is not None and there.removed and state.reason == _LOST
+            if there and state.ended and there.ended not in ("", state.ended) and not unknown:
                 yield Finding(
                     Kind.DISAGREES,
                     subject,
-                    f"ended {there.ended} in the remote, and {told.ended} {told.reason} at home",
+                    f"ended {there.ended} in the remote, and {state.ended} {state.reason} at home",
                 )
 
 
 def _once(subject: str, runs: _Runs) -> Iterator[Finding]:
     if len(runs.pods) > 1:
-        detail = f"restartPolicy Never, and {len(runs.pods)} remote pods were let run"
+        detail = f"restartPolicy Never, and {len(runs.pods)} remote pods could run"
         yield Finding(Kind.DUPLICATED, subject, detail)
     for name, ids in runs.containers.items():
         if len(ids) > 1:

@@ -1,4 +1,4 @@
-"""Pods: each home pod of the virtual node has its one remote pod, and both say the same."""
+"""Pods: each home pod of the virtual node has one remote pod, and both have the same state."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from e2e.audit.findings import (
     Json,
     Kind,
     annotations_of,
-    carried_differences,
-    differing,
+    field_differences,
     is_daemon,
     is_deleting,
-    is_foreign,
     is_terminal,
+    is_unmanaged,
     meta,
+    metadata_differences,
     phase,
     subject_of,
     uid,
 )
 
-#: Fields of a pod's spec, and of its containers, that are the same in both, updates included.
+#: Fields of the specs of a pod and its containers that are equal in both, updates included.
 _SPEC = ("activeDeadlineSeconds", "restartPolicy", "terminationGracePeriodSeconds")
 _CONTAINER = ("args", "command", "image", "resources")
-#: Fields of a pod's status, and of its containers', that are the remote's word.
+#: Fields of the statuses of a pod and its containers that the remote determines.
 _STATUS = ("podIP", "podIPs", "reason", "message")
-#: Of these, what a kubelet that starts anew takes back from pods that ended before; home, where an
-#: ended pod is not written to any more, keeps it.
+#: A restarted kubelet removes these from ended pods; home, which no longer updates an ended pod,
+#: keeps them.
 _ADDRESSES = ("podIP", "podIPs")
 _CONTAINER_STATUS = (
     *("allocatedResources", "containerID", "image", "imageID", "ready", "resources"),
     *("restartCount", "started", "state"),
 )
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-#: Why a pod waits while a foreign object of the remote is in its way.
+#: Reason of a pod that waits for the removal of an unmanaged object.
 _CLASH = "RemoteClash"
-#: Why a DaemonSet's pod counts as available although nothing of it runs.
+#: Reason of a DaemonSet's pod that counts as available without a remote pod.
 _SKIPPED = "DaemonSetSkipped"
 
 
 def check_pods(
     home: Sequence[Json], remote: Sequence[Json], *, foreign: Sequence[Json], address: str
 ) -> Iterator[Finding]:
-    """``home``: the pods bound to the node; ``remote``: those made for it. ``foreign``: what
-    others have in the remote. ``address``: the virtual node's."""
+    """``home``: the pods bound to the node; ``remote``: those created for it. ``foreign``: all
+    remote objects. ``address``: the virtual node's."""
     standing = defaultdict(list)
     for pod in remote:
         standing[annotations_of(pod).get(HOME_UID, "")].append(pod)
@@ -74,7 +74,7 @@ def _check(
         yield Finding(Kind.DUPLICATED, subject, f"the remote has {names}")
     if not standing:
         if is_deleting(home):
-            yield Finding(Kind.STUCK, subject, "is being deleted, and nothing of it is left")
+            yield Finding(Kind.STUCK, subject, "is being deleted without a remote pod")
         elif is_daemon(home):
             yield from _skipped(home, subject)
         elif not is_terminal(home) and not _clashes(home, foreign):
@@ -86,11 +86,11 @@ def _check(
                 f"{status.get('message')!r}",
             )
     for remote in standing:
-        # What has ended is not changed any more.
+        # Ended pods are not updated.
         follows = not is_terminal(home) and not is_terminal(remote) and not is_deleting(home)
         for detail in (
             *_origin(home, remote),
-            *(carried_differences(home, remote) if follows else ()),
+            *(metadata_differences(home, remote) if follows else ()),
             *(_spec(home, remote) if follows else ()),
             *_ends(home, remote),
             *_status(home, remote, address),
@@ -99,8 +99,8 @@ def _check(
 
 
 def _skipped(home: Json, subject: str) -> Iterator[Finding]:
-    """A DaemonSet's pod without a remote pod counts as running only while it states that nothing
-    of it runs, and has no address that a Service could lead to."""
+    """A DaemonSet's pod without a remote pod is Running only with the reason `DaemonSetSkipped`,
+    and has no address for Services."""
     status = home.get("status") or {}
     if phase(home) == "Running" and status.get("reason") != _SKIPPED:
         yield Finding(Kind.DISAGREES, subject, "is Running without a remote pod, and not skipped")
@@ -109,31 +109,31 @@ def _skipped(home: Json, subject: str) -> Iterator[Finding]:
 
 
 def _clashes(home: Json, foreign: Sequence[Json]) -> bool:
-    """Whether the pod says truly that a foreign object keeps it from running: it names it."""
+    """Whether the pod reports truthfully which unmanaged object blocks it."""
     status = home.get("status") or {}
     message = str(status.get("message"))
     return status.get("reason") == _CLASH and any(
-        is_foreign(obj) and f"{meta(obj).get('namespace')}/{meta(obj)['name']} " in message
+        is_unmanaged(obj) and f"{meta(obj).get('namespace')}/{meta(obj)['name']} " in message
         for obj in foreign
     )
 
 
 def _origin(home: Json, remote: Json) -> Iterator[str]:
-    said = (annotations_of(remote).get(HOME_NAMESPACE), annotations_of(remote).get(HOME_NAME))
-    if said != (meta(home).get("namespace"), meta(home)["name"]):
-        yield f"{subject_of(remote)} says that it stands for {said}"
+    origin = (annotations_of(remote).get(HOME_NAMESPACE), annotations_of(remote).get(HOME_NAME))
+    if origin != (meta(home).get("namespace"), meta(home)["name"]):
+        yield f"{subject_of(remote)} belongs to {origin}"
     if meta(remote)["name"] != meta(home)["name"]:
-        yield f"its remote pod is called {meta(remote)['name']}"
+        yield f"its remote pod has the name {meta(remote)['name']}"
 
 
 def _spec(home: Json, remote: Json) -> Iterator[str]:
     ours, theirs = home["spec"], remote["spec"]
-    # Requests that the remote's admission chose when the pod was made are its decision.
+    # The remote's admission determined these requests at the pod's creation.
     mutated = MUTATED in annotations_of(remote)
     kept = [key for key in _CONTAINER if not (mutated and key == "resources")]
     for field in ("initContainers", "containers", "ephemeralContainers"):
         yield from _each(field, ours, theirs, kept)
-    yield from differing("", ours, theirs, _SPEC)
+    yield from field_differences("", ours, theirs, _SPEC)
     for toleration in ours.get("tolerations") or ():
         virtual = str(toleration.get("key", "")).startswith(f"{DOMAIN}/")
         if not virtual and toleration not in (theirs.get("tolerations") or ()):
@@ -141,13 +141,13 @@ def _spec(home: Json, remote: Json) -> Iterator[str]:
 
 
 def _each(field: str, ours: Json, theirs: Json, keys: Sequence[str]) -> Iterator[str]:
-    """What differs in a list of things with names."""
+    """The differences in a list of named items."""
     here = {item["name"]: item for item in ours.get(field) or ()}
     there = {item["name"]: item for item in theirs.get(field) or ()}
     if here.keys() != there.keys():
         yield f"{field}: home {sorted(here)}, remote {sorted(there)}"
     for name in sorted(here.keys() & there.keys()):
-        yield from differing(f"{field} {name}: ", here[name], there[name], keys)
+        yield from field_differences(f"{field} {name}: ", here[name], there[name], keys)
 
 
 def _ends(home: Json, remote: Json) -> Iterator[str]:
@@ -162,18 +162,18 @@ def _ends(home: Json, remote: Json) -> Iterator[str]:
 def _status(home: Json, remote: Json, address: str) -> Iterator[str]:
     ours, theirs = home.get("status") or {}, remote.get("status") or {}
     if is_terminal(home) and not is_terminal(remote):
-        return  # NB: said by `_ends`; what is being deleted has no more to say.
+        return  # NB: `_ends` reports this; the status of a pod that is being deleted is final.
     if phase(home) != phase(remote):
         yield f"phase: home {phase(home)}, remote {phase(remote)}"
     taken_back = is_terminal(home) and not theirs.get("podIP")
-    yield from differing(
+    yield from field_differences(
         "", ours, theirs, [key for key in _STATUS if not (taken_back and key in _ADDRESSES)]
     )
     for field in _STATUSES:
         yield from _each(field, ours, theirs, _CONTAINER_STATUS)
     gates = home["spec"].get("readinessGates")
     kinds = ("ContainersReady", "Initialized", *(() if gates else ("Ready",)))
-    yield from differing("condition ", _conditions(home), _conditions(remote), kinds)
+    yield from field_differences("condition ", _conditions(home), _conditions(remote), kinds)
     if theirs.get("hostIP") and ours.get("hostIP") != address:
         yield f"hostIP: {ours.get('hostIP')!r} is not the virtual node's {address}"
     if theirs.get("startTime") and not ours.get("startTime"):

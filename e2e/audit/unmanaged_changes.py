@@ -1,51 +1,51 @@
-"""Objects of others: none is changed, taken or removed by a bridge, in either cluster."""
+"""Unmanaged objects: a bridge changes or removes none of them, in either cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from e2e.audit.findings import Finding, Json, Kind, is_foreign, meta, subject_of, uid
+from e2e.audit.findings import Finding, Json, Kind, is_unmanaged, meta, subject_of, uid
 
-#: What API servers call the bridge in ``metadata.managedFields``, from its user agent.
+#: The field manager of the bridge in ``metadata.managedFields``, from its user agent.
 MANAGER = "cluster-bridge"
-#: What others change all the time: controllers of the cluster itself.
+#: Namespaces whose objects the cluster's own controllers change all the time.
 _OWN_NAMESPACES = ("kube-system", "kube-node-lease", "kube-public")
-#: Published into every namespace, and gone with it.
+#: Published into every namespace, and deleted with it.
 _ROOT_CA = "kube-root-ca.crt"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A foreign object as it was: changed means another UID or version."""
+    """The recorded state of an unmanaged object; another UID or version is a change."""
 
     uid: str
     version: str
 
 
 def snapshot(remote: Iterable[Json]) -> dict[str, Seen]:
-    """All that is not ours in the remote, by `subject_of`."""
+    """All unmanaged objects in the remote, by `subject_of`."""
     return {
         subject_of(obj): Seen(uid(obj), str(meta(obj)["resourceVersion"]))
         for obj in remote
-        if is_foreign(obj) and meta(obj)["name"] != _ROOT_CA
+        if is_unmanaged(obj) and meta(obj)["name"] != _ROOT_CA
     }
 
 
 def check_foreign(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterator[Finding]:
-    """What was in ``before`` is there still, and nobody but its owners wrote it.
+    """Every object in ``before`` still exists, and the bridge has not written it.
 
-    A new version is a finding where a write of the bridge's is in it, and for what nobody writes:
-    ConfigMaps and Secrets outside of the cluster's own namespaces. Pods, nodes and the like have
-    kubelets and controllers that write them.
+    A new version is a finding if the bridge wrote it, and for objects that no client writes:
+    ConfigMaps and Secrets outside of the cluster's own namespaces. Kubelets and controllers update
+    pods, nodes and the like.
     """
     there = {subject_of(obj): obj for obj in remote}
     for subject, seen in sorted(before.items()):
         obj = there.get(subject)
         if obj is None:
-            yield Finding(Kind.FOREIGN, subject, "is gone")
+            yield Finding(Kind.FOREIGN, subject, "was deleted")
         elif uid(obj) != seen.uid:
-            yield Finding(Kind.FOREIGN, subject, "was removed and made anew")
+            yield Finding(Kind.FOREIGN, subject, "was deleted and re-created")
         elif _is_still(obj) and meta(obj)["resourceVersion"] != seen.version:
             yield Finding(
                 Kind.FOREIGN,
@@ -53,13 +53,13 @@ def check_foreign(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterato
                 f"was written (versions {seen.version} and {meta(obj)['resourceVersion']})",
             )
     for subject, obj in sorted(there.items()):
-        if is_foreign(obj) and _written(obj):
+        if is_unmanaged(obj) and _written(obj):
             yield Finding(Kind.FOREIGN, subject, "has a write of the bridge")
 
 
 def check_home(home: Iterable[Json]) -> Iterator[Finding]:
-    """At home the bridge writes the status of pods, and otherwise only what it made: the Node,
-    its Lease, Events."""
+    """At home the bridge writes the status of pods and its own objects only: the Node, its Lease,
+    Events."""
     for obj in home:
         if any(part != "status" or obj["kind"] != "Pod" for part in _written(obj)):
             yield Finding(Kind.FOREIGN, f"home's {subject_of(obj)}", "has a write of the bridge")

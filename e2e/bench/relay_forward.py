@@ -61,7 +61,7 @@ _ANSWER = b"\r\n\r\nhello"
 _BIG = b"GET /big HTTP/1.0\r\n\r\n"
 
 Progress = Callable[[str], None]
-Way = dict[str, tuple[str, int]]
+Endpoints = dict[str, tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,15 @@ class Settings:
 def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
     with joined(home, remote, log) as pid, _served(home, remote, asked.size) as ways:
-        return measured("relay", asked, ways, {"": pid}, say)
+        return measure_paths("relay", asked, ways, {"": pid}, say)
 
 
-def measured(
-    name: str, asked: Settings, ways: Mapping[str, Way], pids: Mapping[str, int], say: Progress
+def measure_paths(
+    name: str,
+    asked: Settings,
+    ways: Mapping[str, Endpoints],
+    pids: Mapping[str, int],
+    say: Progress,
 ) -> Report:
     """Measures both ways. ``pids`` are processes to look at, by what their figures begin with."""
     report = Report(name, {"rounds": asked.rounds, "bytes": asked.size, "idle": asked.idle})
@@ -98,13 +102,13 @@ def measured(
                 found.setdefault(f"{way}.{figure}", []).append(value)
         said = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
         say(f"round {number + 1}: {said}")
-    for figure, rounds in compared(found).items():
+    for figure, rounds in with_comparisons(found).items():
         if not (figure.startswith("flat.") and _CPU in figure):
             report.add(figure, _unit(figure), rounds)
     return report
 
 
-def compared(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
+def with_comparisons(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
     """What was found in each round, and the relay's of it beside that of the flat network."""
     more: dict[str, list[float]] = {}
     for name, flat in found.items():
@@ -129,7 +133,7 @@ def _unit(name: str) -> str:
     return "MB/s" if name.endswith("download") else ""
 
 
-def _round(way: Way, pids: Mapping[str, int]) -> dict[str, float]:
+def _round(way: Endpoints, pids: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
     for clients in CLIENTS:
         found[f"connect_{clients}"] = asyncio.run(_connections(way["http"], clients))
@@ -171,7 +175,7 @@ def _request(at: tuple[str, int]) -> float:
         took = []
         for _ in range(REQUESTS):
             began = time.perf_counter()
-            _asked(sock)
+            _exchange(sock)
             took.append((time.perf_counter() - began) * 1000)
         return statistics.median(took)
 
@@ -189,19 +193,19 @@ def _download(at: tuple[str, int]) -> tuple[float, int]:
 def _idle(at: tuple[str, int], count: int, pids: Mapping[str, int]) -> dict[str, float]:
     held = [socket.create_connection(at, SECONDS) for _ in range(10)]
     for sock in held:
-        _asked(sock)
+        _exchange(sock)
     before = {whose: resident(pid) for whose, pid in pids.items()}
     try:
         for _ in range(count):
             held.append(socket.create_connection(at, SECONDS))
-            _asked(held[-1])
+            _exchange(held[-1])
         return {whose: (resident(pid) - before[whose]) / count for whose, pid in pids.items()}
     finally:
         for sock in held:
             sock.close()
 
 
-def _asked(sock: socket.socket) -> None:
+def _exchange(sock: socket.socket) -> None:
     """One answer on a connection that stands."""
     sock.sendall(_HELLO)
     answer = b""
@@ -230,7 +234,7 @@ def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[in
 
 
 @contextmanager
-def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Way]]:
+def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Endpoints]]:
     """A pod in the remote, and the two ways to its ports."""
     with namespace(home):
         apply(home, SERVICE + server(NODE, size))
@@ -266,12 +270,12 @@ def apply(home: Cluster, manifest: str) -> None:
     home.kubectl(*wait, "--timeout=60s")
 
 
-def way(slice_: Json) -> Way:
+def way(slice_: Json) -> Endpoints:
     """To where an EndpointSlice leads."""
     (address,) = slice_["endpoints"][0]["addresses"]
     return {port["name"]: (str(address), int(port["port"])) for port in slice_["ports"]}
 
 
-def flat(address: str) -> Way:
+def flat(address: str) -> Endpoints:
     """To the pod's own address."""
     return {"http": (address, 8080), "file": (address, 9000)}

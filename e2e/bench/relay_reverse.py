@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.bench import relay_forward
-from e2e.bench.relay_forward import NAMESPACE, NODE, SERVICE, Progress, Settings, Way
+from e2e.bench.relay_forward import NAMESPACE, NODE, SERVICE, Endpoints, Progress, Settings
 from e2e.bench.report import Report
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import get, get_one, wait_for
@@ -35,11 +35,11 @@ def run(
     ):
         (made,) = get(remote, "pods", namespace=_THERE, selector="cluster-bridge.io/relay=pod")
         (there,) = processes(made)
-        return relay_forward.measured("relay-back", asked, ways, {"": pid, "pod_": there}, say)
+        return relay_forward.measure_paths("relay-back", asked, ways, {"": pid, "pod_": there}, say)
 
 
 @contextmanager
-def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Way]]:
+def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Endpoints]]:
     """A pod at home, and the two ways to its ports."""
     with relay_forward.namespace(home):
         (near, *_) = home.node_names

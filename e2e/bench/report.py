@@ -53,7 +53,7 @@ class Report:
     """What one benchmark found."""
 
     benchmark: str
-    asked: Mapping[str, Any]
+    parameters: Mapping[str, Any]
     """What it was asked to do; a target names what it is meant for in these words."""
     figures: dict[str, Figure] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Report:
         return {
             "benchmark": self.benchmark,
             "machine": machine(),
-            "asked": dict(self.asked),
+            "asked": dict(self.parameters),
             "figures": {name: figure.as_json() for name, figure in self.figures.items()},
             "details": self.details,
         }

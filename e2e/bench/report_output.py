@@ -20,8 +20,8 @@ from e2e.bench import report_plot as pictures
 from e2e.bench import report_tables
 from e2e.bench.pods.audit_log import LogGone
 from e2e.bench.pods.benchmark_client import ApiFailed
-from e2e.bench.pods.load_targets import Pair, connected
-from e2e.bench.pods.pod_load import Lost
+from e2e.bench.pods.load_targets import ClusterPair, connected
+from e2e.bench.pods.pod_load import PodsLost
 from e2e.bench.report import Report, machine
 from e2e.bench.targets import judge
 from e2e.bridge_process import BridgeFailed
@@ -30,13 +30,13 @@ from e2e.clusters.cluster import Backend, Nodes
 from sync.base.exception_summary import leaves
 
 Json = dict[str, Any]
-Measure = Callable[[Pair], Awaitable[Report]]
+Measure = Callable[[ClusterPair], Awaitable[Report]]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw a picture into this file, .svg or .png.", metavar="FILE")
 ]
 
 #: What ends a run that is otherwise well: it counts for nothing, and says why.
-_FAILURES = (Lost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
+_FAILURES = (PodsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
 
 
 def say(line: str) -> None:

@@ -19,7 +19,7 @@ from typing import IO, Literal
 from websocket import ABNF, WebSocket
 
 from e2e import kubectl_streams
-from e2e.bench.stream_paths import PATIENCE, Way
+from e2e.bench.stream_paths import PATIENCE, StreamPath
 
 CHUNK = 1 << 20
 ECHO_PORT, SOURCE_PORT = 9000, 9001
@@ -38,7 +38,7 @@ class Measure:
 
     name: str
     unit: Literal["MB/s", "ms"]
-    take: Callable[[Way, int], float]
+    take: Callable[[StreamPath, int], float]
     """Of a way and how many bytes go over it (a latency needs none)."""
     tries: int = 1
     """How often it is taken in a round; the median counts."""
@@ -48,7 +48,7 @@ def _speed(size: int, since: float) -> float:
     return size / (time.perf_counter() - since) / 1e6
 
 
-def _started(way: Way, *args: str) -> subprocess.Popen[bytes]:
+def _started(way: StreamPath, *args: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         kubectl_streams.command(way.cluster, way.namespace, *args),
         stdin=subprocess.PIPE,
@@ -76,7 +76,7 @@ def _take(connection: socket.socket, size: int) -> None:
 
 
 @contextlib.contextmanager
-def _forwarded(way: Way, port: int) -> Iterator[socket.socket]:
+def _forwarded(way: StreamPath, port: int) -> Iterator[socket.socket]:
     """A connection to that port of the pod, through a kubectl."""
     forwarded = kubectl_streams.forwarded(
         way.cluster, way.namespace, f"pod/{way.pod}", port, env={}
@@ -95,7 +95,7 @@ def _until_channel(made: WebSocket, channel: int) -> bytes:
             return message[1:]
 
 
-def _output(way: Way, size: int, *args: str) -> float:
+def _output(way: StreamPath, size: int, *args: str) -> float:
     """MB/s of what a kubectl prints."""
     with _started(way, *args) as process:
         assert process.stdout is not None
@@ -107,12 +107,12 @@ def _output(way: Way, size: int, *args: str) -> float:
     return _speed(received, since)
 
 
-def exec_output(way: Way, size: int) -> float:
+def exec_output(way: StreamPath, size: int) -> float:
     """What a command writes."""
     return _output(way, size, "exec", way.pod, "--", "head", "-c", str(size), "/dev/zero")
 
 
-def exec_input(way: Way, size: int) -> float:
+def exec_input(way: StreamPath, size: int) -> float:
     """What a command reads; it says when it has begun and when it has all."""
     script = f"echo begun; head -c {size} >/dev/null; echo all"
     with _started(way, "exec", "-i", way.pod, "--", "sh", "-c", script) as process:
@@ -127,13 +127,13 @@ def exec_input(way: Way, size: int) -> float:
         return _speed(size, since)
 
 
-def logs(way: Way, size: int) -> float:
+def logs(way: StreamPath, size: int) -> float:
     """The pod's whole log."""
     del size  # a log is as long as it is
     return _output(way, LOG_BYTES, "logs", way.pod)
 
 
-def forward_download(way: Way, size: int) -> float:
+def forward_download(way: StreamPath, size: int) -> float:
     """What a server in the pod sends."""
     with _forwarded(way, SOURCE_PORT) as connection:
         _take(connection, 1)
@@ -142,7 +142,7 @@ def forward_download(way: Way, size: int) -> float:
         return _speed(size, since)
 
 
-def forward_echo(way: Way, size: int) -> float:
+def forward_echo(way: StreamPath, size: int) -> float:
     """What a server in the pod is sent and sends back."""
     with _forwarded(way, ECHO_PORT) as connection:
         since = time.perf_counter()
@@ -153,7 +153,7 @@ def forward_echo(way: Way, size: int) -> float:
         return _speed(size, since)
 
 
-def first_log_byte(way: Way, size: int) -> float:
+def first_log_byte(way: StreamPath, size: int) -> float:
     """From asking for the last line of the log to its first byte, on an open connection."""
     del size
     with way.connection() as connection:
@@ -170,7 +170,7 @@ def first_log_byte(way: Way, size: int) -> float:
     raise AssertionError
 
 
-def exec_round_trip(way: Way, size: int) -> float:
+def exec_round_trip(way: StreamPath, size: int) -> float:
     """From asking for a command that does nothing to its end."""
     del size
     since = time.perf_counter()
@@ -179,7 +179,7 @@ def exec_round_trip(way: Way, size: int) -> float:
     return (time.perf_counter() - since) * 1e3
 
 
-def keystroke(way: Way, size: int) -> float:
+def keystroke(way: StreamPath, size: int) -> float:
     """From a byte to its echo in an exec that is open."""
     del size
     with way.exec("cat", stdin=True) as made:

@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
-class Way:
+class StreamPath:
     """A pod and the cluster whose API server is asked for it."""
 
     name: str

@@ -23,7 +23,7 @@ from typing import Any
 
 from e2e.bench.report import Report
 from e2e.bench.stream_measurements import MEASURES, SCRIPT, Measure
-from e2e.bench.stream_paths import Way
+from e2e.bench.stream_paths import StreamPath
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import wait_for
@@ -62,9 +62,9 @@ def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, 
     """Joins, measures, and leaves; the report."""
     with _joined(home, remote, log) as bridge, _pods(home) as own:
         ways = [
-            Way(BRIDGE, home, NAMESPACE, POD),
-            Way(DIRECT, remote, REMOTE_NAMESPACE, POD),
-            Way(HOME, home, NAMESPACE, own),
+            StreamPath(BRIDGE, home, NAMESPACE, POD),
+            StreamPath(DIRECT, remote, REMOTE_NAMESPACE, POD),
+            StreamPath(HOME, home, NAMESPACE, own),
         ]
         assert bridge.process is not None
         pid = bridge.process.pid
@@ -75,7 +75,7 @@ def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, 
 
 
 def _measured(
-    measure: Measure, ways: Sequence[Way], settings: Settings, pid: int, progress: Progress
+    measure: Measure, ways: Sequence[StreamPath], settings: Settings, pid: int, progress: Progress
 ) -> Taken:
     taken = Taken(measure, {way.name: [] for way in ways}, [])
     for number in range(settings.rounds):
@@ -121,7 +121,7 @@ def _compared(taken: Taken, settings: Settings) -> Json:
     return compared
 
 
-def _idle(way: Way, count: int, pid: int, progress: Progress) -> Json:
+def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
     """What this many streams that do nothing take of the bridge's memory."""
     before = resident(pid)
     with contextlib.ExitStack() as stack:

@@ -141,7 +141,7 @@ STREAMS: tuple[Target, ...] = (
 )
 
 
-def _carried(benchmark: str, direction: str) -> Iterator[Target]:
+def _relayed(benchmark: str, direction: str) -> Iterator[Target]:
     """Of connections that the bridge carries."""
 
     def bound(
@@ -163,8 +163,8 @@ def _carried(benchmark: str, direction: str) -> Iterator[Target]:
 
 #: Of connections that the bridge carries. A port-forward alone opens in 10 ms and carries 116 MB/s.
 RELAY: tuple[Target, ...] = (
-    *_carried("relay", ""),
-    *_carried("relay-back", "from the remote to home: "),
+    *_relayed("relay", ""),
+    *_relayed("relay-back", "from the remote to home: "),
 )
 
 

@@ -8,14 +8,13 @@
 
 Contract:
 
-- `up` returns when the nodes of every cluster are Ready, a pod can be created, and (where nodes
-  are real) names resolve. It changes nothing about a cluster that is up, and starts again what had
-  ended of it.
+- `up` returns when all nodes of all clusters are Ready, a pod can be created, and (on real nodes)
+  names resolve. It leaves a running cluster unchanged, but starts its stopped components.
 - Pods of any cluster reach pods of any other, and the host, by address.
 - `down` leaves no process, network namespace, interface, mount, rule or cgroup.
-- Both may be interrupted anywhere: the next `up` or `down` finds what was left and removes it.
+- Both may be interrupted anywhere: the next `up` or `down` finds and removes the remains.
 - Sets of clusters with different prefixes share nothing but the cache of built programs.
-- What fails raises a `ClusterError` that says what, where, and what to do next.
+- Failures raise a `ClusterError` with what failed, where, and what to do next.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ def specs(
 def up(
     wanted: Sequence[ClusterSpec], settings: Settings | None = None, say: Progress = silent
 ) -> dict[str, Cluster]:
-    """Have these clusters up, and return them by name in the order given.
+    """Starts these clusters and returns them by name, in the given order.
 
-    :raises ClusterError: they cannot be had; see `e2e.clusters.errors`.
+    :raises ClusterError: a cluster cannot be started; see `e2e.clusters.errors`.
     """
     settings = settings or Settings()
     backend = choose(settings, wanted)
@@ -82,7 +81,7 @@ def up(
 def down(
     names: Iterable[str] | None = None, settings: Settings | None = None, say: Progress = silent
 ) -> None:
-    """Take clusters of the set down, all of them by default; those that are not up are no error.
+    """Stops and removes clusters of the set (default: all). Absent clusters are not an error.
 
     :raises ClusterError: something could not be removed.
     """
@@ -109,19 +108,17 @@ def find(settings: Settings | None = None) -> dict[str, Cluster]:
 
 
 def choose(settings: Settings, wanted: Sequence[ClusterSpec]) -> Backend:
-    """Which backend runs these clusters.
+    """Returns the backend for these clusters: that of the set's existing clusters, if it has any.
 
-    A set has one backend: that of the clusters that it has already counts before anything else.
-
-    :raises InvalidRequest: the backend that is asked for cannot have such nodes, or is not the
-        one that the set has.
+    :raises InvalidRequest: the requested backend does not support such nodes, or differs from the
+        backend of the set.
     """
     simulated = any(spec.nodes is Nodes.SIMULATED for spec in wanted)
     several = any(spec.several_real for spec in wanted)
     present = {record.backend for record in read_all(settings).values()}
     if present and settings.backend not in {Backend.AUTO, *present}:
         raise InvalidRequest(
-            f"the clusters of this set are of the backend {present.pop()}",
+            f"the clusters of this set run on the backend {present.pop()}",
             where=f"--backend {settings.backend}",
             next_step="take them down first, or take another --prefix",
         )
@@ -147,7 +144,7 @@ def _lock(settings: Settings) -> AbstractContextManager[None]:
 
 
 class _Module(Protocol):
-    """What each backend's module offers."""
+    """The functions of each backend's module."""
 
     def up(
         self, settings: Settings, specs: Sequence[ClusterSpec], say: Progress

@@ -1,8 +1,8 @@
 """`python -m e2e.clusters up|down|status|env`: two real clusters from one command.
 
-What a script wants (kubeconfig paths, shell lines) goes to standard output, what a person wants
-to see meanwhile to standard error. Exit status 0: done; 1: it failed, or `status` found something
-that does not run; 2: the request was wrong.
+Output for scripts (kubeconfig paths, shell lines) goes to standard output, progress to standard
+error. Exit status 0: success; 1: failure, or `status` found a stopped component; 2: invalid
+request.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 Names = Annotated[
     list[str] | None, typer.Argument(metavar="[NAME]…", help="Clusters.", show_default=False)
 ]
-Prefix = Annotated[str, typer.Option(help="Tells sets of clusters on one machine apart.")]
+Prefix = Annotated[str, typer.Option(help="Prefix that separates sets of clusters on one machine.")]
 StateDir = Annotated[
     Path | None,
-    typer.Option(help="Where clusters are kept.", show_default="~/.local/state/cluster-bridge"),
+    typer.Option(
+        help="Folder for the state of clusters.", show_default="~/.local/state/cluster-bridge"
+    ),
 ]
 CacheDir = Annotated[
     Path | None,
-    typer.Option(help="Where built programs are kept.", show_default="~/.cache/cluster-bridge"),
+    typer.Option(help="Folder for built programs.", show_default="~/.cache/cluster-bridge"),
 ]
 
 
@@ -47,11 +49,11 @@ CacheDir = Annotated[
 def up(  # noqa: PLR0917 - typer calls it by keyword
     names: Names = None,
     backend: Annotated[
-        Backend, typer.Option(help="auto: kind where Docker answers.")
+        Backend, typer.Option(help="auto: kind if a Docker engine answers, else native.")
     ] = Backend.AUTO,
     nodes: Annotated[str, typer.Option(metavar="real|simulated[=N]")] = "real",
     node_count: Annotated[
-        int, typer.Option(help="How many nodes; several real ones with kind.", min=1)
+        int, typer.Option(help="Number of nodes; more than one real node needs kind.", min=1)
     ] = 1,
     kubernetes: Annotated[
         str, typer.Option(help=f"Version: {', '.join(KUBERNETES)}, or a full one.")
@@ -59,16 +61,18 @@ def up(  # noqa: PLR0917 - typer calls it by keyword
     node_image: Annotated[
         str,
         typer.Option(
-            help="Of kind's nodes: stock (as kind publishes it), local (put together here, from "
-            "Debian packages and Go modules), auto (local where stock cannot be had), or a name.",
+            help="Image of kind's nodes: stock (published by kind), local (composed here from "
+            "Debian packages and Go modules), auto (local if stock is unavailable), or a name.",
         ),
     ] = "auto",
     prefix: Prefix = DEFAULT_PREFIX,
-    network: Annotated[str, typer.Option(help="Addresses to choose from.")] = str(DEFAULT_NETWORK),
+    network: Annotated[str, typer.Option(help="Network to take addresses from.")] = str(
+        DEFAULT_NETWORK
+    ),
     state_dir: StateDir = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Start clusters (home and remote by default), and print their kubeconfig files."""
+    """Start clusters (default: home and remote) and print the paths of their kubeconfig files."""
     kind, count = parse_nodes(nodes, node_count)
     wanted = api.specs(names or api.DEFAULT_NAMES, nodes=kind, node_count=count)
     settings = _settings(
@@ -91,7 +95,7 @@ def down(
     state_dir: StateDir = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Take clusters down (all of the set by default), and leave nothing of them."""
+    """Stop clusters (default: all of the set) and remove all traces of them."""
     api.down(names or None, _settings(prefix, state_dir, cache_dir), _say)
 
 
@@ -102,7 +106,7 @@ def status(
     state_dir: StateDir = None,
     cache_dir: CacheDir = None,
 ) -> None:
-    """Show which clusters are up, and what of them does not run."""
+    """Show which clusters are up, and which of their components have stopped."""
     found = _select(names, _settings(prefix, state_dir, cache_dir), missing_is_error=False)
     stopped = {c.name: [n for n, runs in c.components().items() if not runs] for c in found}
     rows = [("CLUSTER", "VERSION", "SERVER", "NODES", "PODS", "HOST", "STOPPED")]
@@ -137,7 +141,7 @@ def env(
 
 
 def main() -> None:
-    """Run the command line, and exit with its status."""
+    """Run the command line and exit with its status."""
     try:
         app(prog_name="python -m e2e.clusters")
     except InvalidRequest as error:

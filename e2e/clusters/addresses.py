@@ -1,4 +1,4 @@
-"""Which addresses a set of clusters uses. Pure.
+"""The address plan of a set of clusters. Pure.
 
 A set takes one /16 (its *slot*) out of the configured network:
 
@@ -17,7 +17,7 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from e2e.clusters.errors import InvalidRequest
 
-# Pods take the third octet's 16…127 and services 128…239, sixteen a cluster.
+# Pods use the third octets 16…127 and services 128…239, sixteen per cluster.
 MAX_CLUSTERS = 7
 _RANGE = 16 * 256
 
@@ -68,7 +68,7 @@ class Plan:
 def free_slot(network: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network:
     """The first /16 of `network` that overlaps with nothing taken.
 
-    :raises InvalidRequest: there is none left.
+    :raises InvalidRequest: no free /16 is left.
     """
     used = list(taken)
     for slot in network.subnets(new_prefix=16):
@@ -77,12 +77,12 @@ def free_slot(network: IPv4Network, taken: Iterable[IPv4Network]) -> IPv4Network
     raise InvalidRequest(
         f"no free /16 in {network}",
         where="--network",
-        next_step="take other clusters down, or name another network",
+        next_step="take other clusters down, or choose another network",
     )
 
 
 def free_index(taken: Iterable[int]) -> int:
-    """The lowest index that no cluster of the set has.
+    """The lowest index that no cluster of the set uses.
 
     :raises InvalidRequest: the set is full.
     """

@@ -1,8 +1,8 @@
 """Certificates and kubeconfig files of one cluster.
 
-One certificate authority for servers and clients, one for the front proxy (API aggregation), and
-one key pair for service account tokens. Keys are readable by their owner alone. Everything is made
-anew for each cluster, so a credential of one never opens another.
+One certificate authority signs certificates of servers and clients, another those of the front
+proxy (API aggregation); one key pair signs service account tokens. Only the owner can read keys.
+Every cluster has new keys, so no credential is valid in two clusters.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Long enough for any cluster that is left up, and no more.
+# Longer than any cluster stays up.
 VALIDITY = dt.timedelta(days=365)
-# A machine whose clock is a little behind still takes them.
+# Tolerates a clock that is slightly behind.
 BACKDATE = dt.timedelta(hours=1)
 
 
@@ -51,7 +51,7 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, name: str, common_name: str) -> Authority:
-        """A new authority, written as NAME.crt and NAME.key."""
+        """Creates an authority, written as NAME.crt and NAME.key."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(common_name)
         usage = _usage(sign_certificates=True)
@@ -77,7 +77,7 @@ class Authority:
         groups: Sequence[str] = (),
         hosts: Sequence[str] = (),
     ) -> Pair:
-        """Sign a certificate: for a client, and for a server too when it is given hosts."""
+        """Signs a client certificate; with ``hosts`` it is valid for a server, too."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(
@@ -101,7 +101,7 @@ class Authority:
 
 
 def service_account_keys(folder: Path) -> Pair:
-    """A key pair for service account tokens: the public key stands in for the certificate."""
+    """Creates a key pair for service account tokens; the public key is in ``certificate``."""
     key = ec.generate_private_key(ec.SECP256R1())
     pair = Pair(folder / "sa.pub", folder / "sa.key")
     public = key.public_key().public_bytes(
@@ -115,10 +115,10 @@ def service_account_keys(folder: Path) -> Pair:
 def write_kubeconfig(
     path: Path, *, context: str, server: str, authority: Path, client: Pair, user: str
 ) -> None:
-    """A kubeconfig that needs no other file.
+    """Writes a kubeconfig that needs no other file.
 
-    Context and cluster have the cluster's name and the user carries it, so that files of several
-    clusters can be merged by naming all of them in KUBECONFIG.
+    Context and cluster have the cluster's name, which the user's name contains, so that KUBECONFIG
+    can merge the files of several clusters.
     """
     user_entry = f"{user}-{context}"
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}

@@ -1,9 +1,9 @@
-"""The cgroups of one cluster: made before its kubelet starts, emptied and removed at the end.
+"""The cgroups of one cluster: created before its kubelet starts, emptied and removed at the end.
 
-Works on version 1 (one tree a controller, however they are mounted together) and on version 2.
-The cluster's own processes join `daemons`, under the pids controller alone on version 1: that is
-enough to find every one of them and their children again, and moves no accounting. Containers go
-wherever the kubelet puts them below the same name.
+Works on version 1 (one tree per controller, however mounted) and version 2. The cluster's own
+processes join `daemons`, on version 1 with the pids controller only: enough to find them and
+their children again, without moving accounting. The kubelet places containers below the same
+name.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Cgroups:
 
     @property
     def join(self) -> Path:
-        """The file that a process writes itself into to belong to the cluster."""
+        """The cgroup.procs file through which a process joins the cluster's cgroup."""
         for hierarchy in self.hierarchies:
             if "pids" in hierarchy.options:
                 return hierarchy.path / self.name / "daemons" / "cgroup.procs"
@@ -74,7 +74,7 @@ class Cgroups:
         return unified / self.name / "daemons" / "cgroup.procs"
 
     def create(self) -> None:
-        """Make them, so that the kubelet finds its root under every controller."""
+        """Creates them, so that the kubelet finds its root under every controller."""
         version_1 = any("pids" in hierarchy.options for hierarchy in self.hierarchies)
         for hierarchy in self.hierarchies:
             if hierarchy.unified and version_1:
@@ -91,7 +91,7 @@ class Cgroups:
         self.join.parent.mkdir(exist_ok=True)
 
     def pids(self) -> set[int]:
-        """Every process in them now."""
+        """Every process in them."""
         found: set[int] = set()
         for folder in self._folders():
             with contextlib.suppress(OSError):
@@ -99,9 +99,9 @@ class Cgroups:
         return found
 
     def kill(self) -> None:
-        """Kill every process in them and wait until there is none.
+        """Kills every process in them and waits until they are empty.
 
-        :raises StartFailed: one does not go away.
+        :raises StartFailed: a process does not end.
         """
         deadline = time.monotonic() + EMPTY_TIMEOUT
         while pids := self.pids():
@@ -109,7 +109,7 @@ class Cgroups:
                 raise StartFailed(
                     f"processes {sorted(pids)} do not end",
                     where=self.name,
-                    next_step="look at their state in /proc/PID/stack, then run `down` again",
+                    next_step="inspect their state in /proc/PID/stack, then run `down` again",
                 )
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -119,14 +119,14 @@ class Cgroups:
             time.sleep(POLL / 5)
 
     def remove(self) -> None:
-        """Kill what is in them, then remove them, the deepest first."""
+        """Kills their processes, then removes the cgroups, the deepest first."""
         self.kill()
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
 
     def _folders(self) -> list[Path]:
-        """All of them, the deepest first."""
+        """All cgroup folders, the deepest first."""
         folders = []
         for hierarchy in self.hierarchies:
             for folder, _, _ in os.walk(hierarchy.path / self.name, topdown=False):
@@ -135,7 +135,7 @@ class Cgroups:
 
 
 def _delegate(folder: Path) -> None:
-    """Turn on every controller for the children of a version 2 cgroup."""
+    """Enables every controller for the children of a version 2 cgroup."""
     for controller in (folder / "cgroup.controllers").read_text().split():
         with contextlib.suppress(OSError):
             (folder / "cgroup.subtree_control").write_text(f"+{controller}")

@@ -1,8 +1,8 @@
-"""What a run is asked for, and what a running cluster offers.
+"""Settings and specifications of clusters, and the handle of a running cluster.
 
-`Settings` belong to a set of clusters, `ClusterSpec` to one of them; both are checked when they
-are made. A `Cluster` is a handle: it holds no process and no connection, so it can be made again
-at any time from what is recorded (`e2e.clusters.find`), and dropped without effect.
+`Settings` apply to a set of clusters, `ClusterSpec` to one cluster; both validate themselves. A
+`Cluster` is a handle without process or connection: `e2e.clusters.find` can re-create it at any
+time from the record, and dropping it has no effect.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from e2e.clusters.versions import DEFAULT_KUBERNETES, KubernetesVersion
 DEFAULT_NAMES = ("home", "remote")
 DEFAULT_PREFIX = "cb"
 
-# The kernel's limit for an interface name is 15 bytes; "PREFIX-v0" and "PREFIX-br" must fit, and
-# a short prefix keeps socket paths below their limit of 107 bytes too.
+# The kernel's limit for an interface name is 15 bytes; "PREFIX-v0" and "PREFIX-br" must fit. A~
+# short prefix also keeps socket paths below their limit of 107 bytes too.
 _PREFIX = re.compile(r"[a-z][a-z0-9]{0,8}")
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
 
@@ -34,15 +34,15 @@ _NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
 
-#: Each node has 254 addresses of its cluster's for pods (`e2e.clusters.addresses`).
+#: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
 MAX_REAL_NODES = 16
 
-# Sixteen sets of clusters, each with 65536 addresses, in a corner that few networks use.
+# Sixteen sets of clusters, each with 65536 addresses, in a range that few networks use.
 DEFAULT_NETWORK = IPv4Network("10.208.0.0/12")
 
 
 class Backend(StrEnum):
-    """Who runs the clusters."""
+    """The software that runs the clusters."""
 
     AUTO = "auto"
     KIND = "kind"
@@ -50,16 +50,16 @@ class Backend(StrEnum):
 
 
 class Nodes(StrEnum):
-    """What the nodes are: a kubelet with containers, or KWOK's pretence of any number."""
+    """The kind of nodes: real ones with kubelet and containers, or ones simulated by KWOK."""
 
     REAL = "real"
     SIMULATED = "simulated"
 
 
 def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
-    """Read `real`, `simulated` or `simulated=N`; `count` is what --node-count says.
+    """Parses `real`, `simulated` or `simulated=N`; `count` is the value of --node-count.
 
-    :raises InvalidRequest: it is none of these.
+    :raises InvalidRequest: the text is none of these.
     """
     found = _NODES.fullmatch(text)
     if found is None:
@@ -78,7 +78,7 @@ def _default_folder(variable: str, fallback: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """One cluster that is wanted."""
+    """The specification of one cluster."""
 
     name: str
     nodes: Nodes = Nodes.REAL
@@ -87,7 +87,7 @@ class ClusterSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise InvalidRequest(
-                f"{self.name!r} is no name for a cluster",
+                f"{self.name!r} is not a valid cluster name",
                 next_step="take lower-case letters, digits and dashes, at most 20",
             )
         if self.node_count < 1 or (self.nodes is Nodes.REAL and self.node_count > MAX_REAL_NODES):
@@ -99,13 +99,13 @@ class ClusterSpec:
 
     @property
     def several_real(self) -> bool:
-        """Whether it has more real nodes than one: a control plane, and workers."""
+        """Whether it has several real nodes: a control plane and workers."""
         return self.nodes is Nodes.REAL and self.node_count > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a set of clusters shares. Two sets stand side by side when their prefixes differ."""
+    """The settings of a set of clusters. Sets with different prefixes coexist."""
 
     prefix: str = DEFAULT_PREFIX
     backend: Backend = Backend.AUTO
@@ -118,12 +118,12 @@ class Settings:
     )
     cache: Path = field(default_factory=lambda: _default_folder("XDG_CACHE_HOME", ".cache"))
     node_image: str = "auto"
-    """Of kind's nodes: `auto`, `stock`, `local` (see `e2e.clusters.node_image`), or a name."""
+    """Image of kind's nodes: `auto`, `stock`, `local` (see `e2e.clusters.node_image`) or a name."""
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):
             raise InvalidRequest(
-                f"{self.prefix!r} is no prefix",
+                f"{self.prefix!r} is not a valid prefix",
                 where="--prefix",
                 next_step="take a lower-case letter and up to 8 letters or digits",
             )
@@ -140,11 +140,11 @@ class Settings:
 
     @property
     def state(self) -> Path:
-        """Where these clusters keep everything; `down` of the last one removes it."""
+        """The folder of the set; `down` of the last cluster removes it."""
         return self.state_root.absolute() / self.prefix
 
     def folder(self, name: str) -> Path:
-        """Where one cluster keeps everything."""
+        """The folder of one cluster."""
         return self.state / name
 
     def kubeconfig(self, name: str) -> Path:
@@ -152,56 +152,56 @@ class Settings:
         return self.folder(name) / "kubeconfig"
 
 
-# Told one line at a time what goes on; the command line prints it.
+# Receives one line of progress at a time; the command line prints it.
 Progress = Callable[[str], None]
 
 
 class Control(Protocol):
-    """What a backend can do to a running cluster; tests of faults use it through `Cluster`."""
+    """Operations of a backend on a running cluster; tests use them through `Cluster`."""
 
     def components(self) -> dict[str, bool]:
-        """Every component's name, and whether it runs."""
+        """Component name → whether it runs."""
 
     def pid(self, component: str) -> int | None:
         """The process of a component on this machine, if it runs as one."""
 
     def stop(self, component: str, *, grace: float) -> None:
-        """End one component, and kill it after `grace` seconds."""
+        """Terminates a component, and kills it after `grace` seconds."""
 
     def start(self, component: str) -> None:
-        """Start one component again, as it was."""
+        """Starts a stopped component with its previous arguments."""
 
     def suspend(self, component: str, *, suspended: bool) -> None:
-        """Freeze one component, or let it go on."""
+        """Suspends (SIGSTOP) or resumes a component."""
 
     def connect(self, *, connected: bool) -> None:
-        """Cut the cluster off from host and other clusters, or end that."""
+        """Disconnects the cluster from host and other clusters, or reconnects it."""
 
-    def ways(self, pods: str, address: str) -> dict[str, str]:
-        """Where others send what is for the pods of this cluster: range → a node's address.
+    def pod_routes(self, pods: str, address: str) -> dict[str, str]:
+        """Routes to the pods of this cluster: range → a node's address.
 
-        `pods` are all of its ranges in one, `address` its control plane's.
+        `pods` is the range of all its pods, `address` that of its control plane.
         """
 
     def route(self, pods: str, via: str | None) -> None:
-        """Have a way to other pods through that node, or know that there is none, on each node."""
+        """Routes `pods` through that node on each node; None makes them unreachable."""
 
     def load(self, archive: Path) -> None:
-        """Import a Docker or OCI image archive into each node."""
+        """Imports a Docker or OCI image archive into each node."""
 
     def serve_metrics(self, say: Progress) -> None:
-        """Have a metrics-server answer for `metrics.k8s.io`; built if it is not in the cache."""
+        """Runs a metrics-server for `metrics.k8s.io`; builds it if the cache has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A running cluster.
 
-    `host_address` is this machine's own address as the cluster sees it: a server that listens
-    there can be dialled from the API server and from pods. `context` is the only context of
-    `kubeconfig`, and equals `name`. `audit_log` has a line of JSON for each request that was
-    answered (audit.k8s.io/v1 Event), where the backend keeps one. Of `node_names`, the control
-    plane's is the last where there are several: it takes no pods then.
+    `host_address` is this machine's address in the cluster's network: the API server and pods can
+    dial a server that listens there. `context` is the only context of `kubeconfig`, and equals
+    `name`. `audit_log` has a line of JSON for each answered request (audit.k8s.io/v1 Event), if the
+    backend keeps one. With several `node_names`, the last is the control plane's, which takes no
+    pods.
     """
 
     name: str
@@ -230,7 +230,7 @@ class Cluster:
         input: str | None = None,  # noqa: A002 - as in subprocess.run
         timeout: float | None = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run this version's kubectl against the cluster.
+        """Runs kubectl of the cluster's version.
 
         :raises CommandFailed: it ended with an error and `check` is set.
         """
@@ -242,34 +242,34 @@ class Cluster:
         return run(command, check=check, input=input, timeout=timeout)
 
     def components(self) -> dict[str, bool]:
-        """Every component of the cluster, and whether it runs."""
+        """Component name → whether it runs."""
         return self.control.components()
 
     def component_pid(self, name: str) -> int | None:
-        """The process of a component on this machine; None where it has none, as within kind."""
+        """The process of a component on this machine; None if it has none, as with kind."""
         return self.control.pid(name)
 
     def stop_component(self, name: str, *, grace: float = 10.0) -> None:
-        """End a component, such as `kube-apiserver`; what it had stored stays.
+        """Stops a component, such as `kube-apiserver`; its stored data stays.
 
-        It is asked to end, and killed after `grace` seconds: at once with 0, as in a crash.
+        It is terminated, and killed after `grace` seconds: at once with 0, as in a crash.
         """
         self.control.stop(name, grace=grace)
 
     def start_component(self, name: str) -> None:
-        """Start a stopped component with the arguments it had; does not wait until it is ready."""
+        """Starts a stopped component with its previous arguments; does not wait for readiness."""
         self.control.start(name)
 
     def suspend_component(self, name: str) -> None:
-        """Let a component hang without ending it."""
+        """Suspends a component, so that it hangs without ending."""
         self.control.suspend(name, suspended=True)
 
     def resume_component(self, name: str) -> None:
-        """End `suspend_component`."""
+        """Ends `suspend_component`."""
         self.control.suspend(name, suspended=False)
 
     def freeze_network(self) -> None:
-        """Cut the cluster off: packets from and to the host and other clusters are lost."""
+        """Disconnects the cluster: packets from and to the host and other clusters are lost."""
         self.control.connect(connected=False)
 
     def thaw_network(self) -> None:
@@ -277,21 +277,21 @@ class Cluster:
         self.control.connect(connected=True)
 
     def route_pods(self, other: Cluster, *, routed: bool) -> None:
-        """Have this cluster know a way to the other one's pods, or none."""
-        for pods, via in other.control.ways(other.pod_cidr, other.node_ip).items():
+        """Adds (or removes) this cluster's routes to the other cluster's pods."""
+        for pods, via in other.control.pod_routes(other.pod_cidr, other.node_ip).items():
             self.control.route(pods, via if routed else None)
 
     def load_images(self, archive: Path) -> None:
-        """Import a Docker or OCI image archive into each node."""
+        """Imports a Docker or OCI image archive into each node."""
         self.control.load(archive)
 
     def serve_metrics(self, say: Progress) -> None:
-        """Have a metrics-server answer for `metrics.k8s.io`: the component `metrics-server`.
+        """Runs a metrics-server for `metrics.k8s.io`: the component `metrics-server`.
 
-        :raises InvalidRequest: the backend has none.
+        :raises InvalidRequest: the backend does not support it.
         """
         self.control.serve_metrics(say)
 
 
 def silent(_: str) -> None:
-    """A `Progress` that says nothing."""
+    """A `Progress` that discards its lines."""

@@ -1,8 +1,8 @@
-"""What is remembered about a set of clusters between two runs of the command line.
+"""Records of a set of clusters, kept between two runs of the command line.
 
-One file a cluster, written before anything of it is started, so that whatever an interrupted run
-left can be found and removed; `ready` turns true when everything had started. One file a set, with
-the addresses it was given.
+Each cluster has a file, written before any part of it starts, so that the remains of an interrupted
+run can be found and removed; `ready` is true after a complete start. Each set has a file with its
+addresses.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SET = "set.json"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One cluster as it was started."""
+    """The record of one cluster."""
 
     name: str
     backend: Backend
@@ -35,21 +35,21 @@ class Record:
     boot: str
     ready: bool = False
     runs: str = ""
-    """The version that runs, where it is not the one that was asked for."""
+    """The running version, if it is not the requested one."""
 
     @property
     def spec(self) -> ClusterSpec:
-        """What was asked for."""
+        """The specification of the cluster."""
         return ClusterSpec(self.name, self.nodes, self.node_count)
 
     @property
     def this_boot(self) -> bool:
-        """Whether the machine has not been started anew since."""
+        """Whether the machine has not been rebooted since."""
         return self.boot == boot_id()
 
     @classmethod
     def new(cls, settings: Settings, spec: ClusterSpec, backend: Backend, index: int) -> Record:
-        """A cluster that is about to be started."""
+        """The record of a cluster that is about to be started."""
         return cls(
             name=spec.name,
             backend=backend,
@@ -61,12 +61,12 @@ class Record:
         )
 
     @property
-    def asked(self) -> KubernetesVersion:
-        """The version that was asked for."""
+    def requested_version(self) -> KubernetesVersion:
+        """The requested version."""
         return KubernetesVersion.parse(self.kubernetes)
 
     def require_same(self, settings: Settings, spec: ClusterSpec) -> None:
-        """Refuse a request for another cluster under the name of one that is up.
+        """Rejects another specification for the name of a running cluster.
 
         :raises InvalidRequest: node kind, count or version differ.
         """
@@ -74,20 +74,20 @@ class Record:
             raise InvalidRequest(
                 f"{self.name} is up with {self.node_count} {self.nodes} node(s) of "
                 f"{self.kubernetes}, and {spec.node_count} {spec.nodes} of "
-                f"{settings.kubernetes} are asked for",
+                f"{settings.kubernetes} are requested",
                 where=str(settings.folder(self.name)),
                 next_step=f"`down {self.name}` first, or take another --prefix",
             )
 
     def write(self, settings: Settings) -> None:
-        """Remember it, in place of what was remembered under its name."""
+        """Writes the record in place of the previous one."""
         folder = settings.folder(self.name)
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / _CLUSTER, asdict(self))
 
 
 def read_all(settings: Settings) -> dict[str, Record]:
-    """All clusters of the set that were started and not taken down, by name."""
+    """The records of all clusters of the set, by name."""
     found = {}
     for path in sorted(settings.state.glob(f"*/{_CLUSTER}")):
         fields = json.loads(path.read_text())
@@ -103,19 +103,19 @@ def read_slot(settings: Settings) -> IPv4Network | None:
 
 
 def slots(settings: Settings) -> list[IPv4Network]:
-    """The addresses of all sets that are kept beside this one."""
+    """The addresses of all sets in this state folder."""
     found = settings.state_root.glob(f"*/{_SET}")
     return [IPv4Network(json.loads(path.read_text())["slot"]) for path in found]
 
 
 def write_slot(settings: Settings, slot: IPv4Network) -> None:
-    """Remember the addresses of the set."""
+    """Records the addresses of the set."""
     settings.state.mkdir(parents=True, exist_ok=True)
     _write(settings.state / _SET, {"slot": str(slot)})
 
 
 def forget(settings: Settings, name: str) -> None:
-    """Remove a cluster's folder, its record last: an interrupted removal can be found again."""
+    """Removes a cluster's folder, its record last: an interrupted removal can be repeated."""
     folder = settings.folder(name)
     for path in folder.iterdir():
         if path.name == _CLUSTER:
@@ -128,7 +128,7 @@ def forget(settings: Settings, name: str) -> None:
 
 
 def forget_set(settings: Settings) -> None:
-    """Forget a set that has no cluster left."""
+    """Removes the record of a set without clusters."""
     (settings.state / _SET).unlink(missing_ok=True)
     settings.state.rmdir()
 

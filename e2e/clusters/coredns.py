@@ -1,9 +1,9 @@
-"""Names in a native cluster: CoreDNS, behind the Service kube-system/kube-dns.
+"""DNS of a native cluster: CoreDNS, behind the Service kube-system/kube-dns.
 
-A process beside the other components, at the node's address: it needs no image and no pod, and is
-there before the first pod looks for a name. The Service has the address that kubelets tell their
-pods, no selector, and an EndpointSlice that leads to the process. Names of the cluster resolve;
-every other is said not to exist, at once: the clusters have no way out.
+CoreDNS is a process beside the other components, at the node's address: it needs no image and no
+pod, and runs before the first pod resolves a name. The Service has the address that kubelets give
+to pods, no selector, and an EndpointSlice that leads to the process. CoreDNS resolves the cluster's
+names and answers NXDOMAIN for all others at once: the clusters have no access to other networks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOMAIN = "cluster.local"
 PORT = 53
 
 START_TIMEOUT = 60.0
-#: Seconds for one answer; a question that is lost is asked again.
+#: Seconds to wait for one response; callers repeat lost queries.
 ANSWER_TIMEOUT = 1.0
 
 _NAME = "kube-dns"
@@ -34,26 +34,26 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def start(site: Site, folder: Path) -> None:
-    """Start it; needs a ready API server.
+    """Starts CoreDNS; needs a ready API server.
 
-    :raises StartFailed: one of its objects cannot be made.
+    :raises StartFailed: one of its objects cannot be created.
     """
     config = site.folder / "Corefile"
     config.write_text(corefile(site))
     site.supervisor.start(DNS, [folder / DNS, "-conf", config])
     api = site.api
     for path, body in objects(site):
-        # A server that has just started refuses for a moment: it has yet to make kube-system, and
-        # to learn which addresses Services can have.
-        made = functools.partial(api.made, path, body)
+        # A server that has just started rejects requests for a moment: it has yet to create
+        # kube-system and to load the Service address range.
+        made = functools.partial(api.create_if_absent, path, body)
         site.wait(f"POST {path} was accepted", made, (API_SERVER,), START_TIMEOUT)
     api.close()
 
 
 def wait(site: Site) -> None:
-    """Wait until names resolve where pods ask, kube-proxy's rules included.
+    """Waits until pods can resolve names, kube-proxy's rules included.
 
-    :raises StartFailed: it ended, or it took too long.
+    :raises StartFailed: CoreDNS ended, or names did not resolve in time.
     """
     name = f"kubernetes.default.svc.{DOMAIN}"
     address = str(site.plan.dns)
@@ -61,7 +61,7 @@ def wait(site: Site) -> None:
 
 
 def corefile(site: Site) -> str:
-    """CoreDNS's configuration. Answers live for a second: tests look for what changes."""
+    """CoreDNS's configuration. Responses are valid for one second: tests wait for changes."""
     return f"""\
 {DOMAIN}:{PORT} in-addr.arpa:{PORT} ip6.arpa:{PORT} {{
     bind {site.plan.node.ip}
@@ -82,7 +82,7 @@ def corefile(site: Site) -> str:
 
 
 def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:
-    """What it needs in the cluster: (path to post to, object)."""
+    """The API objects of CoreDNS: (path to post to, object)."""
     core = f"/api/v1/namespaces/{_NAMESPACE}"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{_NAMESPACE}/endpointslices"
     ports = [("dns", "UDP"), ("dns-tcp", "TCP")]
@@ -137,7 +137,7 @@ def objects(site: Site) -> list[tuple[str, dict[str, Any]]]:
 
 
 def resolves(name: str, server: str) -> bool:
-    """Whether the DNS server at that address knows an IPv4 address of the name."""
+    """Whether the DNS server at that address has an IPv4 address for the name."""
     number = secrets.randbits(16)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(ANSWER_TIMEOUT)
@@ -151,7 +151,7 @@ def resolves(name: str, server: str) -> bool:
 
 
 def question(name: str, number: int) -> bytes:
-    """A DNS message that asks for the IPv4 addresses of a name (RFC 1035, 4.1)."""
+    """A DNS message that queries the IPv4 addresses of a name (RFC 1035, 4.1)."""
     labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
     header = struct.pack("!6H", number, 0x0100, 1, 0, 0, 0)  # Recursion desired, one question.
     return header + labels + b"\0" + struct.pack("!2H", 1, 1)  # Type A, class IN.

@@ -1,14 +1,14 @@
 """The Docker engine of kind's clusters: the one that answers here, or a private one.
 
-Where no engine answers and this is root, Debian's dockerd is started with data and sockets of its
-own, in a network namespace of its own: its bridges, its packet rules and its forwarding are not the
-machine's, and are gone with the namespace. A cable joins the namespace to the machine, which has a
-route to the containers, and one to the pods of each cluster (`e2e.clusters.kind_routes`); there is
-no way out of it, so that this engine can pull nothing.
+Without an engine, and as root, Debian's dockerd is started with its own data, sockets and network
+namespace: its bridges, packet rules and forwarding do not affect the machine and end with the
+namespace. A veth pair joins the namespace to the machine, which has a route to the containers and
+one to the pods of each cluster (`e2e.clusters.kind_routes`). The namespace has no route to other
+networks, so this engine cannot pull images.
 
-The private engine is one for all sets of clusters. It is left running by `up`, and ended by the
-`down` after which no container is left. Images stay in the cache; what else is there and of no use
-goes when the engine starts.
+All sets of clusters share one private engine. `up` leaves it running; the `down` that removes the
+last container stops it. Images stay in the cache; other leftovers are removed when the engine
+starts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from e2e.clusters.run_command import run
 NETWORK = "kind"
 
 _DOCKERD = "dockerd"
-#: Of cgroups, network namespace, and (up to fifteen bytes) the machine's end of the cable.
+#: Name of cgroups, network namespace, and (up to fifteen bytes) the machine's end of the veth pair.
 _NAME = "cluster-bridge-docker"
 _CABLE = "cbr-docker"
 _RUN = Path("/run", _NAME)
@@ -49,7 +49,7 @@ _SLOT = _RUN / "slot"
 _CONFIG = _RUN / "daemon.json"
 #: Held while the private engine is started or ended.
 _LOCK = Path("/run/lock", f"{_NAME}.lock")
-#: Held, shared, by whoever makes or removes clusters in it.
+#: Held, shared, by processes that create or remove clusters in it.
 _USERS_LOCK = Path("/run/lock", f"{_NAME}-users.lock")
 
 _ANSWER_TIMEOUT = 10.0
@@ -62,16 +62,16 @@ class Engine:
     """A Docker engine that answered."""
 
     host: str
-    """As DOCKER_HOST; empty for the one that the environment names."""
+    """DOCKER_HOST; empty for the engine that the environment selects."""
 
     @property
     def private(self) -> bool:
-        """Whether it is one of ours."""
+        """Whether it is the private engine."""
         return bool(self.host)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What makes docker and kind talk to it."""
+        """The environment that directs docker and kind to it."""
         return {"DOCKER_HOST": self.host} if self.host else {}
 
     def docker(
@@ -81,25 +81,25 @@ class Engine:
         input: str | None = None,  # noqa: A002 - as in subprocess.run
         timeout: float | None = 120.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run the docker command.
+        """Runs the docker command.
 
-        :raises CommandFailed: it ended with an error and `check` is set, or took too long.
+        :raises CommandFailed: it ended with an error and `check` is set, or it timed out.
         """
         command = ["docker", *argv]
         return run(command, check=check, input=input, env=self.environment, timeout=timeout)
 
     def has_image(self, name: str) -> bool:
-        """Whether it has this image, without asking a registry."""
+        """Whether the engine has this image; no registry is queried."""
         return self.docker("image", "inspect", name, check=False).returncode == 0
 
 
 def available() -> bool:
-    """Whether a Docker engine answers that is not ours."""
+    """Whether a Docker engine other than the private one answers."""
     return _answers(Engine(""))
 
 
 def find() -> Engine | None:
-    """The engine that runs: the user's before a private one."""
+    """The running engine: the user's, else the private one."""
     if available():
         return Engine("")
     own = Engine(f"unix://{_SOCKET}")
@@ -107,10 +107,10 @@ def find() -> Engine | None:
 
 
 def ensure(cache: Path, say: Progress) -> Engine:
-    """The engine that runs, or a private one that is started for it.
+    """The running engine; starts the private one if there is none.
 
-    :raises MissingTool: none runs, and none can be had: this is not root.
-    :raises StartFailed: the private one does not answer.
+    :raises MissingTool: no engine runs, and this process is not root.
+    :raises StartFailed: the private engine does not answer.
     """
     if (found := find()) is not None:
         return found
@@ -126,15 +126,15 @@ def ensure(cache: Path, say: Progress) -> Engine:
 
 @contextlib.contextmanager
 def used() -> Iterator[None]:
-    """As long as the block runs, nobody ends the private engine."""
+    """Prevents other processes from stopping the private engine while the block runs."""
     with _users(fcntl.LOCK_SH):
         yield
 
 
 def release(engine: Engine, say: Progress) -> None:
-    """End the private engine if nothing is in it and nobody works with it. Not within `used`.
+    """Stops the private engine if it has no containers and no users. Not within `used`.
 
-    :raises StartFailed: a process of it does not end.
+    :raises StartFailed: one of its processes does not end.
     """
     if not engine.private:
         return
@@ -142,10 +142,10 @@ def release(engine: Engine, say: Progress) -> None:
         with _users(fcntl.LOCK_EX | fcntl.LOCK_NB), go_build.locked(_LOCK):
             left = engine.docker("ps", "--all", "--quiet", check=False)
             if left.returncode != 0 or not left.stdout.strip():
-                say("ending the private Docker engine")
+                say("stopping the private Docker engine")
                 _end()
     except BlockingIOError:
-        pass  # whoever works with it will come here too
+        pass  # its current user calls `release`, too
 
 
 def host_address(engine: Engine) -> str | None:
@@ -155,20 +155,20 @@ def host_address(engine: Engine) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """What this machine's packets for a private engine's containers go through."""
+    """The next hop of this machine's packets to a private engine's containers."""
 
     namespace: str
     address: IPv4Address
 
 
 def hop(engine: Engine) -> Hop | None:
-    """What lies between this machine and the engine's containers; None for another engine."""
+    """The hop between this machine and the engine's containers; None for another engine."""
     return Hop(_NAME, _Addresses(_read_slot()).engine) if engine.private else None
 
 
 @contextlib.contextmanager
 def _users(how: int) -> Iterator[None]:
-    if os.geteuid() != 0:  # who cannot have a private engine
+    if os.geteuid() != 0:  # without root there is no private engine
         yield
         return
     _USERS_LOCK.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def _answers(engine: Engine) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Addresses:
-    """The private engine's part of the address plan: a cable, and kind's network."""
+    """The private engine's part of the address plan: the veth pair, and kind's network."""
 
     slot: IPv4Network
 
@@ -220,10 +220,10 @@ def _supervisor() -> Supervisor:
 
 def _start(cache: Path, say: Progress) -> Engine:
     say("starting a private Docker engine")
-    _end()  # what an earlier boot or a killed engine left
+    _end()  # remains of an earlier boot or a killed engine
     _RUN.mkdir(parents=True)
     _make_network()
-    _CONFIG.write_text("{}")  # not what somebody configured for another engine
+    _CONFIG.write_text("{}")  # the user's configuration is for another engine
     _cgroups().create()
     supervisor = _supervisor()
     supervisor.start(_DOCKERD, _command(cache, _runtime()))
@@ -233,10 +233,10 @@ def _start(cache: Path, say: Progress) -> Engine:
         if not supervisor.running(_DOCKERD) or time.monotonic() > deadline:
             raise supervisor.failure(_DOCKERD, "the private Docker engine does not answer")
         time.sleep(POLL)
-    # Of an earlier boot, or of an engine that was killed: nothing of it can be of use.
+    # Remains of an earlier boot or of a killed engine: all are useless.
     for container in own.docker("ps", "--all", "--quiet").stdout.split():
         own.docker("rm", "--force", "--volumes", container)
-    for what in ("volume", "image"):  # those of no container, those without a name
+    for what in ("volume", "image"):  # unused volumes, untagged images
         own.docker(what, "prune", "--force")
     own.docker("network", "rm", NETWORK, check=False)
     subnet = str(_Addresses(_read_slot()).containers)
@@ -246,14 +246,14 @@ def _start(cache: Path, say: Progress) -> Engine:
 
 
 def _make_network() -> None:
-    """The namespace with its cable, and the machine's route to the containers."""
+    """Creates the namespace with its veth pair, and the machine's route to the containers."""
     with go_build.locked(native_network.ADDRESS_LOCK):
         slot = free_slot(DEFAULT_NETWORK, native_network.networks_in_use())
         addresses = _Addresses(slot)
         run(["ip", "netns", "add", _NAME])
         peer = ["peer", "name", native_network.INTERFACE, "netns", _NAME]
         run(["ip", "link", "add", _CABLE, "type", "veth", *peer])
-        # The address is what tells sets of clusters that the slot is taken.
+        # The address marks the slot as used for other sets of clusters.
         native_network.batch(
             [f"address add {addresses.host}/24 dev {_CABLE}", f"link set {_CABLE} up"]
         )
@@ -267,16 +267,16 @@ def _make_network() -> None:
         ],
         namespace=_NAME,
     )
-    # Before dockerd looks: where it turns forwarding on itself, it also forbids what it did not
-    # publish, and the machine is to reach the containers.
+    # Before dockerd starts: if dockerd enables forwarding itself, it also drops packets to
+    # unpublished ports, and the machine must reach the containers.
     native_network.forward(native_network.NAMESPACES / _NAME)
 
 
 def _runtime() -> list[str]:
-    """Options for a runtime that asks for less, where that is needed."""
+    """Options for a runtime that requests fewer privileges, if necessary."""
     if not oci_runtime.needed():
         return []
-    # A copy, called by the interpreter that environments are made of: neither goes with a checkout.
+    # A copy, run by the interpreter behind the virtual environment: neither depends on a checkout.
     script, program = _RUN / "oci_runtime.py", _RUN / "runc-with-less"
     shutil.copyfile(Path(oci_runtime.__file__), script)
     python = Path(sys.executable).resolve()
@@ -295,7 +295,7 @@ def _command(cache: Path, runtime: Sequence[str]) -> list[str | Path]:
         f"--pidfile={_RUN / 'dockerd.pid'}",
         f"--config-file={_CONFIG}",
         f"--cgroup-parent=/{_NAME}",
-        # There is no way for it to be spared without CAP_SYS_RESOURCE, and no need.
+        # Without CAP_SYS_RESOURCE it cannot lower its score, and it need not.
         "--oom-score-adjust=0",
         "--bridge=none",
         "--log-level=warn",
@@ -304,7 +304,7 @@ def _command(cache: Path, runtime: Sequence[str]) -> list[str | Path]:
 
 
 def _end() -> None:
-    """Remove every trace of it but the images. Nothing of it need be there."""
+    """Removes all of the engine except its images, whatever exists of it."""
     supervisor, cgroups = _supervisor(), _cgroups()
     if _DOCKERD in supervisor.names():
         supervisor.stop(_DOCKERD, grace=_END_GRACE)
@@ -320,7 +320,7 @@ def _end() -> None:
 
 
 def _unmount_layers() -> None:
-    """Layers of a killed engine; its data folder is known from how it was called."""
+    """Unmounts layers of a killed engine; its command line has the data folder."""
     with contextlib.suppress(FileNotFoundError, StartFailed):
         record = json.loads((_RUN / "processes" / f"{_DOCKERD}.json").read_text())
         for option in record["argv"]:

@@ -1,7 +1,7 @@
-"""What can go wrong with the test clusters.
+"""Errors of the test clusters.
 
-Every error says what failed, where it failed, and what to do next, so that the command line can
-print it as it is. Anything else that escapes this package is a defect of it.
+Every error has what failed, where it failed, and what to do next, so the command line prints it
+unchanged. Any other exception that leaves this package is a defect.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class ClusterError(Exception):
 
 
 class InvalidRequest(ClusterError):
-    """The caller asked for something that cannot be: a bad name, version or combination."""
+    """The request is invalid: a bad name, version or combination."""
 
 
 class MissingTool(ClusterError):
-    """A program or privilege is absent and could not be installed from here."""
+    """A program or privilege is absent and could not be installed."""
 
 
 class CommandFailed(ClusterError):
-    """A program that was run to its end gave an error."""
+    """A program ended with an error or timed out."""
 
 
 class BuildFailed(ClusterError):
-    """A Go build ended with an error. Nothing of it is in the cache."""
+    """A Go build failed. The cache has nothing of it."""
 
 
 class StartFailed(ClusterError):
-    """A component did not become ready. The message carries the end of its log."""
+    """A component did not become ready. The message has the end of its log."""

@@ -1,8 +1,8 @@
-"""Go programs, built once a version and kept in the cache.
+"""Builds Go programs, once per version, and keeps them in the cache.
 
-A build happens in a folder of its own and is renamed into place when all of its programs are
-there, so the cache never holds half a build; what an interrupted one left is removed by the next.
-Two runs that want the same build do it once: the second waits and finds it.
+A build runs in a temporary folder that is renamed when all of its programs exist, so the cache
+never holds a partial build; the next build removes the remains of an interrupted one. Of two
+processes that want the same build, the second waits for the first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from e2e.clusters.go_recipes import Recipe, go_mod, go_needed
 from e2e.clusters.go_toolchain import OLDEST, Go, find_go
 from e2e.clusters.run_command import last_lines, run
 
-# A line in a log every so often shows that a build lives; a terminal line is redrawn quicker.
+# Log lines at this interval show progress; a terminal line is redrawn more often.
 LOG_INTERVAL = 15.0
 TERMINAL_INTERVAL = 0.5
 
@@ -32,7 +32,7 @@ TERMINAL_INTERVAL = 0.5
 def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
     """The folder that holds the recipe's programs, built if they are not there.
 
-    :raises BuildFailed: the compiler said no; the message has its last lines.
+    :raises BuildFailed: the compiler failed; the message has its last lines.
     :raises MissingTool: there is no Go toolchain, and none could be installed.
     """
     final = cache / "bin" / recipe.folder
@@ -43,7 +43,7 @@ def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
             return final
         for left in final.parent.glob(f".{recipe.folder}.*.partial"):
             shutil.rmtree(left, ignore_errors=True)
-        # Named after this process: the compiler of one that was killed may still be writing.
+        # Named after this process: the compiler of a killed process may still be writing.
         partial = final.with_name(f".{recipe.folder}.{os.getpid()}.partial")
         partial.mkdir()
         say(f"building {recipe.name} {recipe.version} (once: it is kept in {final})")
@@ -59,7 +59,7 @@ def programs(recipe: Recipe, cache: Path, say: Progress) -> Path:
 
 
 def go_program(source: str, name: str, target: Path, cache: Path, say: Progress) -> None:
-    """Compile one file of Go that needs the standard library only."""
+    """Compiles one Go file that needs the standard library only."""
     go = find_go(cache, OLDEST, say)
     folder = target.parent / f".{name}.source"
     folder.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def go_program(source: str, name: str, target: Path, cache: Path, say: Progress)
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file; the kernel lets go of it when the process ends, however it ends."""
+    """Holds a lock file; the kernel releases it when the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -85,7 +85,7 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
     (target / "go.mod").write_text(go_mod(recipe, source.go_mod))
     if recipe.source:
         (target / "main.go").write_text(recipe.source)
-    # A trailing slash makes Go put one binary a package into the folder, named after the package.
+    # With a trailing slash, Go writes one binary per package into the folder, by its name.
     flags = ["-v", "-ldflags", recipe.ldflags, "-o"]
     packages = [package for _, package in recipe.programs]
     commands = [[str(go.binary), "build", *flags, f"{target}/", *packages]]
@@ -97,8 +97,8 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
             raise BuildFailed(
                 f"{recipe.name} {recipe.version} does not build:\n{last_lines(errors)}",
                 where=f"{recipe.module} {recipe.version}",
-                next_step="when a module cannot be had, take another version; else see whether "
-                "disk and network are there, and run it again",
+                next_step="if a module is unavailable, use another version; otherwise check disk "
+                "and network, and run it again",
             )
     for name, package in recipe.programs:
         built = target / (recipe.name if package == "." else _binary_name(package))
@@ -111,13 +111,13 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
 
 
 def _binary_name(package: str) -> str:
-    """What Go calls the program of a package: its last element, a version suffix aside."""
+    """The name that Go gives a package's program: the last path element without version suffix."""
     parts = package.split("/")
     return parts[-2] if parts[-1].startswith("v") and parts[-1][1:].isdigit() else parts[-1]
 
 
 def _compile(go: Go, argv: list[str], folder: Path, title: str, say: Progress) -> str | None:
-    """Run the compiler and tell how far it is; its output when it fails."""
+    """Runs the compiler and reports progress; returns the output if it fails, else None."""
     output: list[str] = []
     compiled = 0
 
@@ -141,7 +141,7 @@ def _compile(go: Go, argv: list[str], folder: Path, title: str, say: Progress) -
     with process:
         reader.start()
         try:
-            _tell(process, lambda: compiled, title, say)
+            _report_progress(process, lambda: compiled, title, say)
         except BaseException:
             process.terminate()
             raise
@@ -150,7 +150,7 @@ def _compile(go: Go, argv: list[str], folder: Path, title: str, say: Progress) -
     return None if process.returncode == 0 else "".join(output)
 
 
-def _tell(
+def _report_progress(
     process: subprocess.Popen[str], compiled: Callable[[], int], title: str, say: Progress
 ) -> None:
     terminal = sys.stderr.isatty()

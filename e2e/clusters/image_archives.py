@@ -1,10 +1,10 @@
-"""Image archives, written without a container engine.
+"""Writes image archives without a container engine.
 
-`write_archive` lays out a Docker archive (manifest.json, one config and the layers of each image)
+`write_archive` writes a Docker archive (manifest.json, one config and the layers of each image)
 that containerd imports. Archives are reproducible: no times, no owners, members in a fixed order.
-`archive_of_test_images` holds the few images that tests on real nodes use, under the names that
-upstream tests know them by; they are made from a Go program of twenty lines, Debian's busybox and
-upstream's agnhost. Debian's busybox 1.35 crashes on `wget -T`: write `timeout 5 wget` in tests.
+`archive_of_test_images` has the few images that tests on real nodes use, under their upstream
+names, built from a Go program of twenty lines, Debian's busybox and upstream's agnhost. Debian's
+busybox 1.35 crashes on `wget -T`: write `timeout 5 wget` in tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUSYBOX = "registry.k8s.io/e2e-test-images/busybox:1.37.0-1"
 BUSYBOX_SHORT = "docker.io/library/busybox:1.37"
 AGNHOST = "registry.k8s.io/e2e-test-images/agnhost:2.56"
 
-# Part of the cached archive's name: raise it when the images below change.
+# Part of the cached archive's name: increase it when the images below change.
 _EDITION = 1
 
 # Upstream's pause images run as this user.
@@ -36,8 +36,7 @@ _NOBODY = "65535:65535"
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
-# Ends on the signals that a runtime sends, and reaps what becomes its child in a shared
-# process namespace.
+# Ends on the signals that a runtime sends, and reaps orphans in a shared process namespace.
 PAUSE_SOURCE = """\
 package main
 
@@ -64,7 +63,7 @@ func main() {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One member of a layer: a folder, a link when it has a target, else a file."""
+    """One member of a layer: a link if it has a target, a file if it has content, else a folder."""
 
     path: str
     mode: int = 0o755
@@ -90,7 +89,7 @@ class Image:
 
 
 def write_archive(path: Path, images: Sequence[Image]) -> None:
-    """Write one Docker archive with all of these images; layers that they share are kept once."""
+    """Writes one Docker archive with all of these images; shared layers are stored once."""
     manifest = []
     written: set[str] = set()
     with tarfile.open(path, "w") as archive:
@@ -133,7 +132,7 @@ def layer_bytes(layer: Layer) -> bytes:
 def archive_of_test_images(cache: Path, programs: Path, say: Progress) -> Path:
     """The archive of the test images for the programs of one Kubernetes version.
 
-    It is made once for each version of busybox and agnhost, and renamed into place when complete.
+    It is written once for each version of busybox and agnhost, and renamed when complete.
     """
     busybox = Path(shutil.which("busybox") or "/bin/busybox")
     key = hashlib.sha256(busybox.read_bytes()).hexdigest()[:12]
@@ -143,7 +142,7 @@ def archive_of_test_images(cache: Path, programs: Path, say: Progress) -> Path:
     with locked(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return path
-        say(f"making test images in {path.parent}")
+        say(f"building test images in {path.parent}")
         pause = path.with_name(f".{path.name}.pause")
         go_program(PAUSE_SOURCE, "pause", pause, cache, say)
         partial = path.with_name(f".{path.name}.partial")

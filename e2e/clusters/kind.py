@@ -52,7 +52,7 @@ from e2e.clusters.run_command import run
 
 _CREATE_TIMEOUT = 300.0
 _SETTLE_TIMEOUT = 120.0
-# A node is gone within seconds, but for what `_thaw` tells of.
+# Docker removes a node within seconds, except in the case that `_thaw` describes.
 _DELETE_TIMEOUT = 60.0
 _DELETE_TRIES = 3
 
@@ -73,10 +73,10 @@ def available() -> bool:
 
 
 def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[str, Cluster]:
-    """Have these clusters up. The caller holds the set's lock.
+    """Starts these clusters. The caller holds the set's lock.
 
-    :raises InvalidRequest: one is up already, but is not what is asked for.
-    :raises ClusterError: kind or Docker said no.
+    :raises InvalidRequest: a running cluster differs from its specification.
+    :raises ClusterError: kind or Docker failed.
     """
     tools = _provision(settings, say)
     with engines.used():
@@ -85,17 +85,17 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
         if os.geteuid() == 0:
             native_node.allow_watchers(say)
         for spec in specs:
-            _have(engine, tools, settings, spec, image=image, say=say)
+            _ensure_cluster(engine, tools, settings, spec, image=image, say=say)
         clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
         _connect_all(settings)
         for cluster in clusters.values():
-            ways = cluster.control.ways(cluster.pod_cidr, cluster.node_ip)
-            kind_routes.have(ways, engines.hop(engine), cluster.name, say)
+            ways = cluster.control.pod_routes(cluster.pod_cidr, cluster.node_ip)
+            kind_routes.add(ways, engines.hop(engine), cluster.name, say)
     return clusters
 
 
 def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
-    """Delete these clusters, and the private engine with the last one of all sets.
+    """Deletes these clusters, and the private engine with the last cluster of all sets.
 
     The caller holds the set's lock.
     """
@@ -129,9 +129,9 @@ def find(settings: Settings, record: Record) -> Cluster:
     address = None if engine is None else _address(engine, control.node)
     if engine is None or address is None:
         raise StartFailed(
-            f"{record.name} is not there any more",
+            f"{record.name} no longer exists",
             where=f"Docker container {control.node}",
-            next_step="`python -m e2e.clusters down` removes the rest of it",
+            next_step="`python -m e2e.clusters down` removes its remains",
         )
     log = settings.folder(record.name) / _AUDIT / AUDIT_LOG
     plan = _plan(settings, record)
@@ -152,7 +152,7 @@ def find(settings: Settings, record: Record) -> Cluster:
     )
 
 
-# -- making one ------------------------------------------------------------------------------
+# -- creation ------------------------------------------------------------------------------
 
 
 def _provision(settings: Settings, say: Progress) -> _Tools:
@@ -164,7 +164,7 @@ def _provision(settings: Settings, say: Progress) -> _Tools:
 
 
 def _programs(settings: Settings, say: Progress) -> Path:
-    """The folder of kubectl and agnhost: that of all components, where these were built."""
+    """The folder of kubectl and agnhost: that of all components if it was built."""
     whole = go_recipes.kubernetes(settings.kubernetes)
     built = (settings.cache / "bin" / whole.folder).exists()
     recipe = whole if built else go_recipes.tools(settings.kubernetes)
@@ -179,11 +179,11 @@ def _program(settings: Settings, say: Progress) -> Path:
 
 
 def _kubectl(settings: Settings, record: Record) -> Path:
-    own = replace(settings, kubernetes=record.asked)
+    own = replace(settings, kubernetes=record.requested_version)
     return _programs(own, lambda _: None) / "kubectl"
 
 
-def _have(
+def _ensure_cluster(
     engine: Engine,
     tools: _Tools,
     settings: Settings,
@@ -192,7 +192,7 @@ def _have(
     image: NodeImage,
     say: Progress,
 ) -> None:
-    """Have one cluster up, whatever there is of it."""
+    """Starts one cluster; removes the remains of an interrupted start first."""
     records = read_all(settings)
     record = records.get(spec.name)
     if record is not None:
@@ -200,21 +200,21 @@ def _have(
         if record.ready and record.this_boot and there is not None:
             record.require_same(settings, spec)
             return
-        say(f"{spec.name}: removing what an interrupted start left")
+        say(f"{spec.name}: removing the remains of an interrupted start")
         _delete(engine, tools.kind, settings, spec.name)
         del records[spec.name]
-    _have_slot(settings)
+    _ensure_slot(settings)
     index = free_index(it.index for it in records.values())
     record = Record.new(settings, spec, Backend.KIND, index)
     record = replace(record, runs=str(image.kubernetes))
     record.write(settings)
-    say(f"{spec.name}: creating, of {image.name}")
+    say(f"{spec.name}: creating from {image.name}")
     _create(engine, tools, settings, record, image)
     replace(record, ready=True).write(settings)
 
 
-def _have_slot(settings: Settings) -> None:
-    """Give the set addresses for pods and Services that no other set has."""
+def _ensure_slot(settings: Settings) -> None:
+    """Gives the set addresses for pods and Services that no other set uses."""
     if read_slot(settings) is not None:
         return
     with go_build.locked(settings.state_root / ".addresses.lock"):
@@ -249,7 +249,7 @@ def _create(
     run(command, input=document, env=engine.environment, timeout=_CREATE_TIMEOUT)
     address = _address(engine, f"{name}-control-plane")
     if address is None:
-        raise StartFailed("kind made no node", where=name)
+        raise StartFailed("kind created no node", where=name)
     renamed = named_after(kubeconfig.read_text(), record.name, _server(address.node))
     kubeconfig.write_text(renamed)
     cluster = find(settings, record)
@@ -257,7 +257,7 @@ def _create(
         assert isinstance(cluster.control, KindControl)
         cluster.control.join_nodes()
     cluster.load_images(tools.images)
-    # As natively: a pod can be created, and names resolve.
+    # As with the native backend: a pod can be created, and names resolve.
     for what in ("create", "serviceaccount/default"), ("available", "deployment/coredns"):
         _wait(cluster, *what)
 
@@ -284,11 +284,11 @@ class _Address:
 
 
 def _address(engine: Engine, container: str) -> _Address | None:
-    """Where a running node is; None where it does not run."""
-    said = engine.docker("inspect", container, check=False)
-    if said.returncode != 0:
+    """The addresses of a running node; None if it does not run."""
+    inspected = engine.docker("inspect", container, check=False)
+    if inspected.returncode != 0:
         return None
-    found = json.loads(said.stdout)[0]
+    found = json.loads(inspected.stdout)[0]
     address = found["NetworkSettings"]["Networks"].get(engines.NETWORK)
     if not found["State"]["Running"] or address is None:
         return None
@@ -304,7 +304,7 @@ def _kind_name(settings: Settings, name: str) -> str:
 
 
 def _connect_all(settings: Settings) -> None:
-    """Routes between all clusters of the set, those that were up before included."""
+    """Adds routes between all clusters of the set."""
     clusters = [find(settings, it) for it in read_all(settings).values() if it.ready]
     for one in clusters:
         for other in clusters:
@@ -312,7 +312,7 @@ def _connect_all(settings: Settings) -> None:
                 one.route_pods(other, routed=True)
 
 
-# -- removing one ----------------------------------------------------------------------------
+# -- removal ----------------------------------------------------------------------------
 
 
 def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> None:
@@ -330,7 +330,7 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
                 raise ClusterError(
                     f"{name} cannot be removed: {error.what}",
                     where=f"Docker containers of {cluster}",
-                    next_step="see which of its processes do not end, then run `down` again",
+                    next_step="find its processes that do not end, then run `down` again",
                 ) from error
             for node in nodes:
                 _thaw(node)
@@ -339,9 +339,9 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
 
 
 def _thaw(container: str) -> None:
-    """Let go on what a killed node left frozen: a process in a frozen cgroup cannot be killed.
+    """Thaws the frozen processes of a killed node: a process in a frozen cgroup cannot be killed.
 
-    On cgroup version 1, runc within the node may have frozen one when the node was killed.
+    On cgroup version 1, runc in the node may have frozen one when the node was killed.
     """
     for tree in hierarchies():
         if container and "freezer" in tree.options:

@@ -1,7 +1,7 @@
-"""What kind is told about a cluster. Pure.
+"""The configuration of a kind cluster. Pure.
 
-As far as kind lets it, a cluster is what the native backend starts: the same limits, the same
-audit log, the same policies at admission.
+As far as kind allows, a cluster equals one of the native backend: the same limits, audit log and
+admission policies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from e2e.clusters.native_control_plane import API_BURST, API_QPS, AUDIT_LOG, AUT
 from e2e.clusters.versions import KubernetesVersion
 
 AUDIT_POLICY_FILE = "audit-policy.yaml"
-#: In the node, and in the API server's pod.
+#: The folder in the node, and in the API server's pod.
 _AUDIT_FOLDER = "/var/log/kubernetes-audit"
 _POLICY = f"/etc/kubernetes/{AUDIT_POLICY_FILE}"
 
@@ -32,9 +32,9 @@ def cluster_config(
 ) -> dict[str, Any]:
     """kind's configuration (kind.x-k8s.io/v1alpha4).
 
-    `audit` is a folder of this machine that has the policy and gets the log; none, and there is no
-    log. `cgroup_v1` tells that this machine has nothing newer. Nodes beyond the first are workers,
-    and take what the control plane then does not.
+    `audit` is a folder of this machine that has the policy and receives the log; without it there
+    is no log. `cgroup_v1`: this machine has cgroup version 1 only. Nodes beyond the first are
+    workers; the control plane then takes no pods.
     """
     node: dict[str, Any] = {"role": "control-plane"}
     if audit is not None:
@@ -56,7 +56,7 @@ def cluster_config(
         ],
     }
     if version.minor in (34, 35):
-        # As natively: see MUTATING_POLICIES in `control_plane`.
+        # As with the native backend: see MUTATING_POLICIES in `native_control_plane`.
         config["featureGates"] = {"MutatingAdmissionPolicy": True}
         config["runtimeConfig"] = {"admissionregistration.k8s.io/v1beta1": "true"}
     return config
@@ -93,7 +93,7 @@ def _kubelet(version: KubernetesVersion, *, cgroup_v1: bool) -> dict[str, Any]:
     patch: dict[str, Any] = {
         "kind": "KubeletConfiguration",
         "maxPods": 250,
-        # Edits of ConfigMaps and Secrets appear in volumes within seconds.
+        # Changes of ConfigMaps and Secrets appear in volumes within seconds.
         "syncFrequency": "10s",
         "serializeImagePulls": False,
         "registryPullQPS": 100,
@@ -108,8 +108,8 @@ def _kubelet(version: KubernetesVersion, *, cgroup_v1: bool) -> dict[str, Any]:
 
 
 def named_after(kubeconfig: str, name: str, server: str) -> str:
-    """A kubeconfig of kind, with cluster, context and user called after our cluster, for a server
-    that is reached from this machine and from the other cluster alike.
+    """A kubeconfig of kind with cluster, context and user renamed after the test cluster, and a
+    server address that this machine and the other cluster reach.
 
     :raises InvalidRequest: it is not a kubeconfig with one context.
     """

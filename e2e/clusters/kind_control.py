@@ -1,8 +1,8 @@
-"""What can be done to a cluster of kind while it runs: see `e2e.clusters.cluster.Control`.
+"""Control of a running kind cluster: see `e2e.clusters.cluster.Control`.
 
-The control plane's parts are static pods of the node, kubelet and containerd its services. A static
-pod is stopped by moving its manifest away, a service by systemd; both are ended by force where they
-take longer than they may, as the native backend does it.
+The control plane's components are static pods of the node; kubelet and containerd are its services.
+A static pod is stopped by moving its manifest away, a service by systemd; both are killed after
+their grace period, as by the native backend.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SERVICES = ("kubelet", "containerd")
 _LOAD_TIMEOUT = 300.0
 _GONE_TIMEOUT = 60.0
 _METRICS_TIMEOUT = 60.0
-# As the kernel knows a program's name.
+# The kernel truncates program names to this length.
 _COMM = 15
 
-#: Packets to and from other machines are lost here; the node's own stay.
+#: Chains that drop packets to and from other machines; the node's own packets pass.
 _CUTS = (
     ("raw", "PREROUTING", "-i"),
     ("mangle", "POSTROUTING", "-o"),
@@ -45,13 +45,13 @@ _METRICS_UNIT = "/etc/systemd/system/metrics-server.service"
 
 
 def worker_name(cluster: str, number: int) -> str:
-    """The container of a cluster's n-th worker, counted from 1, as kind calls it."""
+    """The container of a cluster's n-th worker, counted from 1, as named by kind."""
     return f"{cluster}{_WORKER_SUFFIX}{number if number > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class KindControl:
-    """The cluster's nodes, which are containers; components are those of the control plane's."""
+    """Controls the cluster's nodes, which are containers; components are the control plane's."""
 
     program: Path
     engine: Engine
@@ -75,8 +75,8 @@ class KindControl:
         return static | {name: self._active(name) for name in self._services()}
 
     def pid(self, component: str) -> int | None:
-        said = self.engine.docker("top", self.node, "-eo", "pid,comm", check=False).stdout
-        for line in said.splitlines()[1:]:
+        processes = self.engine.docker("top", self.node, "-eo", "pid,comm", check=False).stdout
+        for line in processes.splitlines()[1:]:
             pid, _, name = line.strip().partition(" ")
             if name.strip() == component[:_COMM]:
                 return int(pid)
@@ -90,7 +90,7 @@ class KindControl:
         elif grace > 0:
             self.inside("systemctl", "stop", "--no-block", component)
         else:
-            # A service that is killed is started again; one that is stopped is not.
+            # systemd restarts a killed service, but not a stopped one.
             self.inside("systemctl", "stop", "--no-block", component)
             self._signal(component, "KILL")
         self._wait_gone(component, grace)
@@ -109,27 +109,27 @@ class KindControl:
         for node in self.nodes:
             others = [address for other, address in addresses.items() if other != node]
             for table, chain, direction in _CUTS:
-                # The last one that is inserted is asked first.
+                # iptables evaluates the rule that was inserted last first.
                 rules: list[tuple[str, ...]] = [("-j", "DROP")]
                 source = "-s" if direction == "-i" else "-d"
                 rules += [(source, other, "-j", "ACCEPT") for other in others]
                 for rule in rules:
                     whole = (chain, direction, "eth0", *rule)
-                    self._have_rule(node, table, whole, wanted=not connected)
+                    self._set_rule(node, table, whole, wanted=not connected)
 
-    def _have_rule(self, node: str, table: str, rule: tuple[str, ...], *, wanted: bool) -> None:
+    def _set_rule(self, node: str, table: str, rule: tuple[str, ...], *, wanted: bool) -> None:
         filtering = ("iptables", "--wait", "--table", table)
         there = self._succeeds(*filtering, "-C", *rule, node=node)
         if there != wanted:
             self.inside(*filtering, "-I" if wanted else "-D", *rule, node=node)
 
-    def ways(self, pods: str, address: str) -> dict[str, str]:
-        # Through another node the first packet would get there, and no further one: what comes back
-        # takes the short way, and a node drops a connection of which it sees one half.
-        return dict(self._known().values()) if self.node_count > 1 else {pods: address}
+    def pod_routes(self, pods: str, address: str) -> dict[str, str]:
+        # Routed through another node, only the first packet would arrive: replies take the direct
+        # route, and a node drops a connection of which it sees one direction.
+        return dict(self._pod_ranges().values()) if self.node_count > 1 else {pods: address}
 
-    def _known(self) -> dict[str, tuple[str, str]]:
-        """Of each node, by name: the range of its pods, and its own address."""
+    def _pod_ranges(self) -> dict[str, tuple[str, str]]:
+        """Node name → the range of its pods, and its address."""
         listed = json.loads(self._kubectl("get", "nodes", "--output", "json"))["items"]
         return {
             it["metadata"]["name"]: (
@@ -142,7 +142,7 @@ class KindControl:
     def route(self, pods: str, via: str | None) -> None:
         hop = engines.hop(self.engine)
         if hop is not None and via == engines.host_address(self.engine):
-            # This machine lies behind the engine's namespace, which is the nodes' gateway.
+            # This machine is behind the engine's namespace, which is the nodes' gateway.
             native_network.batch([f"route replace {pods} via {via}"], namespace=hop.namespace)
             via = self.inside("ip", "route", "show", "default").split()[2]
         way = (pods, "via", via) if via is not None else ("unreachable", pods)
@@ -150,17 +150,17 @@ class KindControl:
             self.inside("ip", "route", "replace", *way, node=node)
 
     def join_nodes(self) -> None:
-        """Have each node know the way to the pods of the others, and not change the addresses of
-        what its pods send there. The published image has kindnetd, which does just that.
+        """Adds routes to the pods of the other nodes to each node, and exempts that traffic from
+        source NAT. The published image has kindnetd, which does the same.
         """
-        known = self._known()
+        known = self._pod_ranges()
         for node, (own, _) in known.items():
             for other, (theirs, address) in known.items():
                 if other != node:
                     way = (theirs, "via", address)
                     self.inside("ip", "route", "replace", *way, node=node)
                     unchanged = ("POSTROUTING", "-s", own, "-d", theirs, "-j", "ACCEPT")
-                    self._have_rule(node, "nat", unchanged, wanted=True)
+                    self._set_rule(node, "nat", unchanged, wanted=True)
 
     def load(self, archive: Path) -> None:
         command: list[str | Path] = [
@@ -191,13 +191,13 @@ class KindControl:
         while not self._kubectl("get", "--raw", _METRICS_API, check=False):
             if time.monotonic() > deadline:
                 log = self.inside("journalctl", "-u", METRICS, "-n", "20", "--no-pager")
-                raise StartFailed(f"{self.cluster}: no answer of {METRICS}:\n{log}")
+                raise StartFailed(f"{self.cluster}: {METRICS} does not answer:\n{log}")
             time.sleep(POLL)
 
     def inside(
         self, *argv: str, check: bool = True, text: str | None = None, node: str | None = None
     ) -> str:
-        """Run a command in a node, by default the control plane's; its standard output."""
+        """Runs a command in a node, by default the control plane's; returns its standard output."""
         interactive = () if text is None else ("--interactive",)
         command = ("exec", *interactive, node or self.node, *argv)
         return self.engine.docker(*command, check=check, input=text).stdout
@@ -215,8 +215,8 @@ class KindControl:
         return (*_SERVICES, *more)
 
     def _active(self, service: str) -> bool:
-        said = self.inside("systemctl", "is-active", service, check=False).strip()
-        return said in {"active", "reloading"}
+        state = self.inside("systemctl", "is-active", service, check=False).strip()
+        return state in {"active", "reloading"}
 
     def _address(self, node: str | None = None) -> str:
         return self.inside("hostname", "--ip-address", node=node).split()[0]

@@ -1,10 +1,10 @@
-"""This machine's ways to the pods of clusters of kind, as native clusters have them.
+"""Routes of this machine to the pods of kind clusters, as native clusters have them.
 
-A program that runs on this machine and not in a cluster, such as the bridge of the tests, reaches
-nodes by Docker's network, and pods through their node: directly where the engine is the user's own,
-through the private engine's namespace otherwise. A way may be had again, and is not missed where it
-is gone. An ordinary user cannot have one, nor does it lead anywhere where Docker runs in a machine
-of its own (Docker Desktop): that is said, and all else goes on.
+A program on this machine that is not in a cluster, such as the bridge of the tests, reaches nodes
+through Docker's network and pods through their node: directly with the user's own engine, through
+the engine's namespace with a private one. Adding an existing route and removing an absent one are
+no errors. An ordinary user cannot add routes, and with Docker in a virtual machine (Docker Desktop)
+they lead nowhere: this is reported, and everything else continues.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from e2e.clusters.errors import CommandFailed, MissingTool
 from e2e.clusters.run_command import run
 
 
-def have(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> None:
-    """Send what is for these ranges of pods to their nodes: range → a node's address.
+def add(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> None:
+    """Adds routes to these ranges of pods: range → a node's address.
 
-    `hop` lies before the nodes of a private engine. `name` is the cluster's, for what is said.
+    `hop` is the next hop before the nodes of a private engine. `name` is the cluster's name for
+    messages.
 
-    :raises CommandFailed: a private engine's namespace takes no route.
+    :raises CommandFailed: a private engine's namespace rejects a route.
     """
     if hop is not None:
         native_network.batch(_routes(ways), namespace=hop.namespace)
@@ -35,16 +36,16 @@ def have(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> 
         native_network.batch(_routes(ways))
     except (CommandFailed, MissingTool) as error:
         say(
-            f"{name}: this machine has no way to its pods ({error.what}): what runs here reaches "
-            "none, as a bridge with --relay-image has to (e2e/test_relay_reverse.py). Run `up` as "
-            "root, on the Linux that Docker's containers run on"
+            f"{name}: this machine has no route to its pods ({error.what}): programs here, such as "
+            "a bridge with --relay-image (e2e/test_relay_reverse.py), cannot reach them. Run `up` "
+            "as root, on the Linux that runs Docker's containers"
         )
 
 
 def remove(pods: IPv4Network, hop: Hop | None) -> None:
-    """Take away every way to pods of this range, or of a part of it."""
+    """Removes every route to pods of this range, or of a part of it."""
     flush = ["route", "flush", "root", str(pods)]
-    with contextlib.suppress(MissingTool):  # then there has never been one
+    with contextlib.suppress(MissingTool):  # then no route was ever added
         run(["ip", *flush], check=False)
         if hop is not None:
             run(["ip", "-netns", hop.namespace, *flush], check=False)

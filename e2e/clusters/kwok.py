@@ -1,6 +1,6 @@
 """Simulated nodes: Node objects, and KWOK's controller that keeps them and their pods alive.
 
-Nothing runs on such a node: its pods become Ready at once and have addresses out of the cluster's
+No container runs on such a node: its pods become Ready at once and have addresses of the cluster's
 pod network. Any number of nodes costs one process.
 """
 
@@ -17,31 +17,31 @@ from e2e.clusters.native_site import Site
 KWOK = "kwok"
 COMPONENTS = (KWOK,)
 
-# Requests at a time: the API server's own limit for writes is 200.
+# Concurrent requests: the API server's own limit for writes is 200.
 _PARALLEL = 16
 
-# The controller makes about 300 nodes a second Ready on two cores.
+# On two cores the controller makes about 300 nodes per second Ready.
 START_TIMEOUT = 120.0
 _TIMEOUT_PER_NODE = 0.05
 
-# A machine of a common size, and no reason for a scheduler to stop at the usual 110 pods.
+# A node of a common size that may have more pods than the usual 110.
 CAPACITY = {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti", "pods": "1000"}
 
 
 def start(site: Site, folder: Path) -> None:
-    """Start the controller and make the nodes; needs a ready API server.
+    """Starts the controller and creates the nodes; needs a ready API server.
 
-    :raises StartFailed: the API server refused a node.
+    :raises StartFailed: the API server rejected a node.
     """
     site.supervisor.start(KWOK, command(site, folder))
     api = site.api
 
     def make(name: str) -> None:
         status, answer = api.request("POST", "/api/v1/nodes", node(site, name))
-        # 409: an interrupted start had made it already.
+        # 409: an interrupted start had created it.
         if status not in {201, 409}:
             raise StartFailed(
-                f"{site.spec.name}: node {name} was refused: {answer}", where=site.server
+                f"{site.spec.name}: node {name} was rejected: {answer}", where=site.server
             )
 
     with ThreadPoolExecutor(_PARALLEL) as pool:
@@ -50,9 +50,9 @@ def start(site: Site, folder: Path) -> None:
 
 
 def wait(site: Site) -> None:
-    """Wait until every node is Ready.
+    """Waits until every node is Ready.
 
-    :raises StartFailed: the controller ended, or it took too long.
+    :raises StartFailed: the controller ended, or nodes were not Ready in time.
     """
     api, wanted = site.api, set(site.node_names)
     site.wait(

@@ -17,7 +17,7 @@ from e2e.clusters.native_site import Site
 COMPONENTS = (METRICS,)
 
 PORT = 4443
-#: Seconds between two scrapes; it takes no fewer.
+#: Seconds between two scrapes, metrics-server's minimum.
 RESOLUTION = 10
 
 START_TIMEOUT = 60.0
@@ -29,9 +29,9 @@ _API = "/apis/metrics.k8s.io/v1beta1/nodes"
 
 
 def start(site: Site, folder: Path) -> None:
-    """Start it, if it does not run, and wait until the API server asks it.
+    """Starts metrics-server unless it runs, and waits until the API server reaches it.
 
-    :raises StartFailed: it ended, or it took too long.
+    :raises StartFailed: it ended, or did not answer in time.
     """
     api = site.api
     if METRICS in site.supervisor.names():
@@ -40,7 +40,7 @@ def start(site: Site, folder: Path) -> None:
         kubeconfig, certificates = site.kubeconfig(METRICS), site.folder / "metrics-server-pki"
         site.supervisor.start(METRICS, command(folder / METRICS, kubeconfig, certificates))
     for path, body in objects(str(site.plan.node.ip)):
-        made = functools.partial(api.made, path, body)
+        made = functools.partial(api.create_if_absent, path, body)
         site.wait(f"POST {path} was accepted", made, (API_SERVER,), START_TIMEOUT)
     answers = functools.partial(api.exists, _API)
     site.wait("the metrics API answered", answers, COMPONENTS, START_TIMEOUT)
@@ -50,7 +50,7 @@ def start(site: Site, folder: Path) -> None:
 def command(
     program: str | Path, kubeconfig: str | Path, certificates: str | Path
 ) -> list[str | Path]:
-    """Its command line; it makes its own certificate, in the folder `certificates`."""
+    """Its command line; it creates its certificate in the folder `certificates`."""
     return [
         program,
         f"--kubeconfig={kubeconfig}",
@@ -67,7 +67,7 @@ def command(
 
 
 def objects(address: str) -> list[tuple[str, dict[str, Any]]]:
-    """What it needs in the cluster: (path to post to, object); it listens at that address."""
+    """The API objects of metrics-server, which listens at `address`: (path to post to, object)."""
     core = f"/api/v1/namespaces/{_NAMESPACE}"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{_NAMESPACE}/endpointslices"
     ports = [{"name": "https", "protocol": "TCP", "port": PORT}]

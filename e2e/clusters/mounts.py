@@ -1,4 +1,4 @@
-"""What is mounted where on this machine, and how it goes away."""
+"""The mount table of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MOUNTS = Path("/proc/self/mountinfo")
 
 
 def unmount_below(folder: Path) -> None:
-    """Unmount everything at or below a folder, the latest mount first."""
+    """Unmounts everything at or below a folder, the latest mount first."""
     points = [line.split()[4] for line in MOUNTS.read_text().splitlines()]
     for point in reversed(points):
         # The kernel writes a space as \\040.

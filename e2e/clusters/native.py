@@ -1,9 +1,9 @@
-"""Clusters out of processes of this machine, each in a network namespace of its own.
+"""Clusters made of processes of this machine, each in its own network namespace.
 
-`up` is level-triggered: a cluster that is up stays as it is, of one that lost components these are
-started again, and of one whose start was interrupted (or that is older than the machine's last
-boot) every trace is removed before it is started anew. `down` removes every trace too, and touches
-nothing that the clusters did not make.
+`up` is level-triggered: it leaves a running cluster unchanged, restarts components that ended, and
+removes every trace of a cluster whose start was interrupted (or that is older than the machine's
+last boot) before it starts it again. `down` removes every trace too, and touches nothing that the
+clusters did not create.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from e2e.clusters.mounts import unmount_below
 from e2e.clusters.native_site import Site
 from e2e.clusters.versions import KubernetesVersion
 
-# Controllers have made these when the cluster is of use: a pod cannot be created before.
+# Controllers create it at the start; pods need it.
 _DEFAULT_ACCOUNT = "/api/v1/namespaces/default/serviceaccounts/default"
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Programs and images that clusters of one version are made of."""
+    """Programs and images of clusters of one version."""
 
     kubernetes: Path
     etcd: Path
@@ -82,7 +82,7 @@ class NativeControl:
     def connect(self, *, connected: bool) -> None:
         self.site.network.connect(connected=connected)
 
-    def ways(self, pods: str, address: str) -> dict[str, str]:
+    def pod_routes(self, pods: str, address: str) -> dict[str, str]:
         return {pods: address}
 
     def route(self, pods: str, via: str | None) -> None:
@@ -99,9 +99,9 @@ class NativeControl:
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
-    """Install packages, and build what is not in the cache; one set of clusters after the other.
+    """Installs packages and builds programs that the cache lacks, for one set at a time.
 
-    :raises MissingTool: something is absent and cannot be installed from here.
+    :raises MissingTool: something is absent and cannot be installed.
     :raises BuildFailed: a program does not compile.
     """
     with go_build.locked(settings.cache / ".provision.lock"):
@@ -129,13 +129,13 @@ def _provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) 
 
 
 def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[str, Cluster]:
-    """Have these clusters up, started side by side; returns when their nodes are Ready.
+    """Starts these clusters side by side; returns when their nodes are Ready.
 
     The caller holds the set's lock.
 
-    :raises InvalidRequest: one is up already, but is not what is asked for.
-    :raises StartFailed: a component did not start; what was started stays for a look at its logs,
-        and the next `up` or `down` removes it.
+    :raises InvalidRequest: a running cluster differs from its specification.
+    :raises StartFailed: a component did not start; started components stay so that their logs can
+        be read, and the next `up` or `down` removes them.
     """
     tools = provision(settings, specs, say)
     records = read_all(settings)
@@ -144,13 +144,13 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
             records[spec.name].require_same(settings, spec)
     for name, record in records.items():
         if name in {spec.name for spec in specs} and not (record.ready and record.this_boot):
-            say(f"{name}: removing what an interrupted start left")
+            say(f"{name}: removing the remains of an interrupted start")
             _remove(_site(settings, record))
     sites = _place(settings, specs)
     fresh = [site for site in sites if not _ready(site)]
     for site in sites:
         if _ready(site):
-            _mend(site, say)
+            _restart_ended_components(site, say)
     for site in fresh:
         site.cgroups.create()
         site.network.create()
@@ -160,7 +160,7 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
 
 
 def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
-    """Remove every trace of these clusters, and of the set with its last one.
+    """Removes every trace of these clusters, and of the set with its last cluster.
 
     The caller holds the set's lock.
     """
@@ -206,29 +206,29 @@ def _site(settings: Settings, record: Record) -> Site:
         raise InvalidRequest(
             f"the addresses of {record.name} are not recorded",
             where=str(settings.state),
-            next_step="remove the folder, and what `ip netns` shows of these clusters",
+            next_step="remove the folder, and the namespaces of these clusters (`ip netns`)",
         )
     own = replace(settings, kubernetes=KubernetesVersion.parse(record.kubernetes))
     return Site(own, record.spec, Plan(slot, record.index))
 
 
 def _place(settings: Settings, specs: Sequence[ClusterSpec]) -> list[Site]:
-    """Give addresses to the set and to each cluster, and remember them."""
+    """Assigns addresses to the set and to each cluster, and records them."""
     with go_build.locked(native_network.ADDRESS_LOCK):
         slot = read_slot(settings)
         if slot is None:
             bridge = native_network.bridge_name(settings.prefix)
             if native_network.exists(bridge):
                 raise InvalidRequest(
-                    f"there is an interface {bridge} already, which these clusters did not make",
+                    f"an interface {bridge} exists, which these clusters did not create",
                     where=f"--prefix {settings.prefix}",
-                    next_step="take another prefix, or the --state-dir it was made with",
+                    next_step="use another prefix, or the --state-dir of its creation",
                 )
-            # What kind's clusters have is not to be seen on this machine.
+            # Addresses of kind's clusters are not visible on this machine.
             taken = [*native_network.networks_in_use(), *slots(settings)]
             slot = free_slot(settings.network, taken)
             write_slot(settings, slot)
-        # The address on the bridge is what tells other sets that the slot is taken.
+        # The address on the bridge marks the slot as used for other sets.
         native_network.create_bridge(native_network.bridge_name(settings.prefix), Plan(slot, 0))
     for spec in specs:
         records = read_all(settings)
@@ -271,8 +271,8 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
     say(f"{name}: {site.spec.node_count} node(s) Ready after {time.monotonic() - started:.1f} s")
 
 
-def _mend(site: Site, say: Progress) -> None:
-    """Put right what has changed since: in the order in which it was started at first.
+def _restart_ended_components(site: Site, say: Progress) -> None:
+    """Restarts ended components, in the order of their first start.
 
     :raises StartFailed: a component does not start again.
     """
@@ -301,7 +301,7 @@ def _wait_for_nodes(site: Site) -> None:
 
 
 def _connect_all(settings: Settings) -> None:
-    """Routes between all clusters of the set, those that were up before included."""
+    """Adds routes between all clusters of the set."""
     networks = [_site(settings, record).network for record in read_all(settings).values()]
     there = [each for each in networks if each.path.exists()]
     for each in there:
@@ -309,7 +309,7 @@ def _connect_all(settings: Settings) -> None:
 
 
 def _remove(site: Site) -> None:
-    """Processes first, then what only they could hold, then what they left, then the folder."""
+    """Removes processes first, then mounts and networks they held, their files, and the folder."""
     site.cgroups.kill()
     unmount_below(site.folder)
     site.network.delete()
@@ -319,7 +319,7 @@ def _remove(site: Site) -> None:
 
 
 def _in_parallel(sites: Sequence[Site], work: Callable[[Site], None]) -> None:
-    """Do it for all; every one comes to its end before the first error is raised."""
+    """Runs ``work`` for all sites; raises the first error after all have finished."""
     if not sites:
         return
     errors: list[ClusterError] = []

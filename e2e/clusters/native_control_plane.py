@@ -1,8 +1,8 @@
 """The control plane of one native cluster: etcd, API server, controllers, scheduler.
 
-All of them listen inside the cluster's network namespace; only the API server is meant to be
-reached from outside of it, at the node's address. etcd speaks plain HTTP on the namespace's
-loopback and does not sync to disk: a cluster lives as long as its machine is up.
+All components listen in the cluster's network namespace; clients outside reach only the API
+server, at the node's address. etcd serves plain HTTP on the namespace's loopback and does not sync
+to disk: a cluster lives as long as its machine is up.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from pathlib import Path
 from e2e.clusters.certificates import Authority, service_account_keys, write_kubeconfig
 from e2e.clusters.native_site import Site
 
-# Clients per second that the controllers may make: with their defaults (20 and 50), a benchmark
-# would measure these limits and nothing else.
+# Requests per second that the controllers may send: the defaults (20 and 50) would limit every
+# benchmark.
 API_QPS = 2000
 API_BURST = 4000
 
 # A cold start of two clusters on two cores takes about 8 s.
 START_TIMEOUT = 120.0
 
-# Seconds between two looks at a HorizontalPodAutoscaler: 15 unless said otherwise.
+# Seconds between two checks of a HorizontalPodAutoscaler; the default is 15.
 AUTOSCALER_PERIOD = 3
-# Every request that is answered, but for those of the cluster's own components: who asked for what,
-# without its content. Two files of this many MB at most.
+# Logs every answered request, without content, except those of the cluster's own components. At
+# most two files of this many MB.
 AUDIT_POLICY = """\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -37,8 +37,8 @@ rules:
 """
 AUDIT_LOG = "audit.log"
 _AUDIT_MB = 500
-# Policies that change objects at admission: beta, and off unless asked for, from 1.34 on; always
-# there from 1.36 on.
+# Mutating admission policies: beta and disabled by default in 1.34 and 1.35, always available from
+# 1.36 on.
 MUTATING_POLICIES = (
     "--feature-gates=MutatingAdmissionPolicy=true",
     "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
@@ -54,7 +54,7 @@ COMPONENTS = (ETCD, API_SERVER, CONTROLLERS, SCHEDULER)
 
 
 def write_credentials(site: Site) -> None:
-    """All certificates, keys and kubeconfig files of the cluster."""
+    """Writes all certificates, keys and kubeconfig files of the cluster."""
     plan, name = site.plan, site.spec.name
     authority = Authority.create(site.pki, "ca", f"{name}-ca")
     node, node_ip = site.node_names[0], str(plan.node.ip)
@@ -95,9 +95,9 @@ def write_credentials(site: Site) -> None:
 
 
 def start(site: Site, programs: Path, etcd: Path) -> None:
-    """Start all of it, and return when the API server is ready.
+    """Starts all components and returns when the API server is ready.
 
-    :raises StartFailed: a component ended, or took too long.
+    :raises StartFailed: a component ended, or did not become ready in time.
     """
     run = site.supervisor
     run.start(ETCD, etcd_command(site, etcd))
@@ -123,7 +123,7 @@ def etcd_command(site: Site, folder: Path) -> list[str | Path]:
         f"--initial-cluster={site.spec.name}={peer}",
         "--unsafe-no-fsync",
         "--log-level=warn",
-        # 4 GiB instead of 2: room for a benchmark that makes many thousand pods.
+        # 4 GiB instead of 2: room for a benchmark of many thousand pods.
         "--quota-backend-bytes=4294967296",
     ]
 
@@ -151,7 +151,7 @@ def api_server_command(site: Site, folder: Path) -> list[str | Path]:
         "--requestheader-username-headers=X-Remote-User",
         f"--proxy-client-cert-file={pki / 'front-proxy-client.crt'}",
         f"--proxy-client-key-file={pki / 'front-proxy-client.key'}",
-        # Aggregated APIs are dialled at their endpoints, as kind and kubeadm on one node do.
+        # The API server dials endpoints of aggregated APIs itself, as with kind and kubeadm.
         "--enable-aggregator-routing=true",
         f"--service-account-issuer={issuer}",
         f"--service-account-key-file={pki / 'sa.pub'}",

@@ -1,11 +1,11 @@
-"""Network namespaces of the clusters, joined by one bridge a set.
+"""Network namespaces of the clusters, joined by one bridge per set.
 
-Each cluster has a namespace with one interface on the bridge; every cluster has a route to every
-other's pods through that one's node, and the host has routes to all pods and services. Nothing is
-translated and no rule is added outside the namespaces, so the host's own firewall and forwarding
-setting stay as they are: traffic between clusters crosses the bridge and is not forwarded.
+Each cluster has a namespace with one interface on the bridge. Every cluster has a route to every
+other cluster's pods through its node, and the host has routes to all pods and services. There is no
+NAT and no rule outside the namespaces, so the host's firewall and forwarding setting are unchanged:
+traffic between clusters crosses the bridge and is not forwarded.
 
-All steps may be repeated: what is there already is left alone, what is gone already is not missed.
+All steps are idempotent: existing objects are left alone, absent ones are no error.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from e2e.clusters.run_command import run
 NAMESPACES = Path("/var/run/netns")
 INTERFACE = "eth0"
 
-# Held while a set takes its addresses, by every set of this machine.
+# Held while a set of this machine chooses its addresses.
 ADDRESS_LOCK = Path("/run/lock/cluster-bridge-addresses.lock")
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The network of one cluster; `bridge` is shared with the others of its set."""
+    """The network of one cluster; all clusters of the set share `bridge`."""
 
     prefix: str
     name: str
@@ -52,11 +52,11 @@ class Network:
 
     @property
     def port(self) -> str:
-        """The host's end of the cluster's cable, a port of the bridge."""
+        """The host's end of the cluster's veth pair, a port of the bridge."""
         return f"{self.prefix}-v{self.plan.index}"
 
     def create(self) -> None:
-        """Bring the bridge, the namespace and the host's routes into being."""
+        """Creates the bridge, the namespace and the host's routes."""
         create_bridge(self.bridge, self.plan)
         if not self.path.exists():
             run(["ip", "netns", "add", self.namespace])
@@ -80,7 +80,7 @@ class Network:
         )
 
     def reach(self, others: Iterable[Network]) -> None:
-        """Add routes to the pods of other clusters."""
+        """Adds routes to the pods of other clusters."""
         routes = [
             f"route replace {other.plan.pods} via {other.plan.node.ip}"
             for other in others
@@ -90,19 +90,19 @@ class Network:
             batch(routes, namespace=self.namespace)
 
     def route(self, pods: str, via: str | None) -> None:
-        """Have a way to other pods through that node, or know that there is none."""
+        """Routes `pods` through that node; None makes them unreachable."""
         way = f"{pods} via {via}" if via is not None else f"unreachable {pods}"
         batch([f"route replace {way}"], namespace=self.namespace)
 
     def connect(self, *, connected: bool) -> None:
-        """Plug the cable in or out, on the host's side: routes and addresses stay."""
+        """Sets the host's end of the veth pair up or down; routes and addresses stay."""
         run(["ip", "link", "set", self.port, "up" if connected else "down"])
 
     def delete(self) -> None:
-        """Remove cable and namespace, and with them the routes that lead there."""
+        """Removes veth pair and namespace, and with them their routes."""
         for route in (self.plan.pods, self.plan.services):
             run(["ip", "route", "del", str(route), "dev", self.bridge], check=False)
-        # The namespace ends only with its last process and mount, the cable is gone at once.
+        # The namespace ends with its last process and mount only; the veth pair ends at once.
         if exists(self.port):
             run(["ip", "link", "del", self.port], check=False)
         if self.path.exists():
@@ -120,26 +120,26 @@ def bridge_name(prefix: str) -> str:
 
 
 def create_bridge(name: str, plan: Plan) -> None:
-    """The bridge of a set, with the host's address on it."""
+    """Creates the bridge of a set, with the host's address on it."""
     if not exists(name):
         run(["ip", "link", "add", name, "type", "bridge"])
     batch([f"addr replace {plan.bridge} dev {name}", f"link set {name} up"])
 
 
 def delete_bridge(name: str) -> None:
-    """Remove the bridge of a set."""
+    """Removes the bridge of a set."""
     if exists(name):
         run(["ip", "link", "del", name])
 
 
 def forward(namespace: Path) -> None:
-    """Have a namespace pass on what is not for itself."""
+    """Enables IP forwarding in a namespace."""
     script = "printf 1 >/proc/sys/net/ipv4/ip_forward"
     run(["nsenter", f"--net={namespace}", "--", "sh", "-c", script])
 
 
 def networks_in_use() -> list[IPv4Network]:
-    """Every network that this machine has an address in or a route to, the default route aside."""
+    """Networks that this machine has an address in or a route to, except the default route."""
     found = []
     for address in json.loads(run(["ip", "-json", "-4", "address", "show"]).stdout):
         for info in address.get("addr_info", []):
@@ -151,6 +151,6 @@ def networks_in_use() -> list[IPv4Network]:
 
 
 def batch(commands: Iterable[str], *, namespace: str | None = None) -> None:
-    """Run several `ip` commands in one process, and stop at the first that fails."""
+    """Runs several `ip` commands in one process; stops at the first failure."""
     where = ["-netns", namespace] if namespace else []
     run(["ip", *where, "-batch", "-"], input="\n".join(commands) + "\n")

@@ -1,7 +1,7 @@
 """The real node of one native cluster: containerd, kubelet, kube-proxy and CNI configuration.
 
-Everything that a node usually keeps in a fixed place of the machine is moved below the cluster's
-folder, because several kubelets share this machine. What cannot be moved is removed in `clean`.
+Everything that a node usually keeps in a fixed place of the machine is below the cluster's folder,
+because several kubelets share this machine. `clean` removes the files whose place is fixed.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ KUBELET = "kubelet"
 KUBE_PROXY = "kube-proxy"
 COMPONENTS = (CONTAINERD, KUBELET, KUBE_PROXY)
 
-# The namespace in which the kubelet's part of containerd looks for images.
+# The namespace in which the kubelet looks for images in containerd.
 CRI_NAMESPACE = "k8s.io"
 
 START_TIMEOUT = 120.0
-# How often a kubelet that gave up is started again, as systemd does on a machine (Restart=always).
+# Restarts of a kubelet that ended, as by systemd (Restart=always).
 KUBELET_RESTARTS = 3
 IMPORT_TIMEOUT = 120.0
 
-# Instances of inotify that a user may have: twice what kind's documents advise for its clusters.
+# inotify instances per user: twice the number that kind's documentation recommends.
 WATCHERS = 1024
 _WATCHERS = Path("/proc/sys/fs/inotify/max_user_instances")
 
-# Where libcni keeps results, the kubelet its links to logs and containerd's shims their sockets;
-# none of the three can be told another place.
+# Results of libcni, the kubelet's links to logs, and sockets of containerd's shims: the path of
+# none can be configured.
 _CNI_RESULTS = Path("/var/lib/cni/results")
 _CONTAINER_LOGS = Path("/var/log/containers")
 _SHIM_SOCKETS = Path("/run/containerd/s")
 
 
 def allow_watchers(say: Progress) -> None:
-    """Raise the machine's limit of inotify instances where it is too low for several sets of
-    clusters: kubelet, containerd and shims have dozens each, and fail without a word."""
+    """Raises the machine's limit of inotify instances if it is too low for several sets of
+    clusters: kubelet, containerd and shims use dozens each, and fail without a message."""
     if int(_WATCHERS.read_text()) < WATCHERS:
         say(f"raising fs.inotify.max_user_instances to {WATCHERS}")
         _WATCHERS.write_text(str(WATCHERS))
 
 
 def start_containerd(site: Site, pause: str, archive: Path) -> None:
-    """Start containerd and import the images of `archive`; returns when both are done.
+    """Starts containerd and imports the images of `archive`; returns when both are done.
 
     :raises StartFailed: containerd ended or did not answer.
     :raises CommandFailed: the archive could not be imported.
@@ -70,13 +70,13 @@ def start_containerd(site: Site, pause: str, archive: Path) -> None:
 
 
 def load(site: Site, archive: Path) -> None:
-    """Import an image archive."""
+    """Imports an image archive."""
     command = [*_ctr(site), "images", "import", archive]
     run(command, timeout=IMPORT_TIMEOUT)
 
 
 def start(site: Site, programs: Path) -> None:
-    """Start kubelet and kube-proxy; needs containerd and a ready API server."""
+    """Starts kubelet and kube-proxy; needs containerd and a ready API server."""
     own = _kubelet(site)
     for folder in ("root", "logs", "plugins", "manifests"):
         (own / folder).mkdir(parents=True, exist_ok=True)
@@ -100,13 +100,13 @@ def start(site: Site, programs: Path) -> None:
 
 
 def wait(site: Site) -> None:
-    """Wait until the node is Ready; a kubelet that ended is started again.
+    """Waits until the node is Ready; restarts a kubelet that ended.
 
-    All kubelets of a machine listen for device plugins on one socket in /var/lib/kubelet, which
-    cannot be told another place: each removes the other's first, and of two that start in the
-    same moment one fails ("address already in use").
+    All kubelets of a machine listen for device plugins on one socket in /var/lib/kubelet, whose
+    path is fixed: each removes the other's first, and of two that start in the same moment one
+    fails ("address already in use").
 
-    :raises StartFailed: a component ended, or it took too long.
+    :raises StartFailed: a component ended, or the node was not Ready in time.
     """
     api, wanted = site.api, set(site.node_names)
     parts = (KUBELET, CONTAINERD, KUBE_PROXY)
@@ -124,7 +124,7 @@ def wait(site: Site) -> None:
 
 
 def clean(site: Site) -> None:
-    """Remove what its processes left outside the cluster's folder; they must have ended."""
+    """Removes files of the ended processes outside the cluster's folder."""
     tasks = _containerd(site) / "state" / "io.containerd.runtime.v2.task"
     for file in tasks.glob("*/*/address"):
         socket = Path(file.read_text().strip().removeprefix("unix://"))
@@ -146,10 +146,10 @@ def cni_name(site: Site) -> str:
 
 
 def cni_config(site: Site) -> dict[str, Any]:
-    """A cable of its own from every pod to the namespace, which routes.
+    """Connects every pod to the namespace by a veth pair; the namespace routes.
 
-    Routed and not bridged: a packet from a pod to a Service that leads to a pod of the same node,
-    or back to itself, then always passes the rules of kube-proxy.
+    Because pods are routed and not bridged, a packet from a pod to a Service that leads to a pod
+    of the same node, or back to itself, always passes the rules of kube-proxy.
     """
     ipam = {
         "type": "host-local",
@@ -175,7 +175,7 @@ def containerd_config(site: Site, pause: str) -> str:
 version = 2
 root = "{own / "root"}"
 state = "{own / "state"}"
-# Neither file systems that need their own disks, nor /opt/containerd.
+# Without file systems that need their own disks, and without /opt/containerd.
 disabled_plugins = [
   "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs",
   "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs",
@@ -187,10 +187,10 @@ address = "{_socket(site)}"
 
 [{cri}]
 sandbox_image = "{pause}"
-# Where containerd's own score is raised, a sandbox may not lower it.
+# If containerd's own score is raised, a sandbox may not lower it.
 restrict_oom_score_adj = true
 # Pods' namespaces are mounted below our folder, so that what is left of them can be found.
-netns_mounts_under_state_dir = true
+# Pods' namespaces are mounted below the cluster's folder, so that remains can be found.
 enable_unprivileged_ports = true
 enable_unprivileged_icmp = true
 
@@ -212,7 +212,7 @@ Root = "{own / "runc"}"
 
 
 def kubelet_config(site: Site) -> dict[str, Any]:
-    """The kubelet's configuration: a small shared machine, whose disk is not the kubelet's."""
+    """The kubelet's configuration for a small shared machine, whose disk is not the kubelet's."""
     own, serving = _kubelet(site), site.pair("kubelet-serving")
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -229,7 +229,7 @@ def kubelet_config(site: Site) -> dict[str, Any]:
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": f"/{site.cgroups.name}",
         "enforceNodeAllocatable": [],
-        # From 1.35 on a kubelet refuses cgroup version 1 unless it is told not to.
+        # From 1.35 on a kubelet rejects cgroup version 1 by default.
         "failCgroupV1": False,
         "failSwapOn": False,
         "clusterDomain": "cluster.local",
@@ -237,7 +237,7 @@ def kubelet_config(site: Site) -> dict[str, Any]:
         "podLogsDir": str(own / "logs"),
         "volumePluginDir": str(own / "plugins"),
         "maxPods": 250,
-        # Edits of ConfigMaps and Secrets appear in volumes within seconds.
+        # Changes of ConfigMaps and Secrets appear in volumes within seconds.
         "syncFrequency": "10s",
         "configMapAndSecretChangeDetectionStrategy": "Watch",
         "registryPullQPS": 100,
@@ -247,7 +247,7 @@ def kubelet_config(site: Site) -> dict[str, Any]:
         "kubeAPIBurst": API_BURST,
         "eventRecordQPS": 0,
         "serverTLSBootstrap": False,
-        # The disk belongs to the machine: a full one is no reason to evict or to drop images.
+        # The disk belongs to the machine: a full disk must not evict pods or remove images.
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "evictionHard": {
@@ -270,7 +270,7 @@ def kube_proxy_config(site: Site) -> dict[str, Any]:
         "mode": "iptables",
         "clusterCIDR": str(site.plan.pods),
         "iptables": {"minSyncPeriod": "0s"},
-        # Zero leaves the kernel's settings, which are the machine's, as they are.
+        # Zero keeps the kernel's settings, which are the machine's.
         "conntrack": {
             "maxPerCore": 0,
             "min": 0,

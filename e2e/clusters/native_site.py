@@ -1,8 +1,7 @@
-"""Where one native cluster keeps what, and what its parts share.
+"""Names, addresses, folders and processes of one native cluster.
 
-A `Site` is what every part of a native cluster is given: names, addresses, folders and the
-supervisor of its processes. It is derived from settings and plan alone, so any run of the command
-line arrives at the same one.
+Every part of a native cluster receives its `Site`. It is derived from settings and address plan
+alone, so every run of the command line computes the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from e2e.clusters.cgroups import Cgroups
 from e2e.clusters.cluster import ClusterSpec, Settings
 from e2e.clusters.native_network import Network
 from e2e.clusters.processes import POLL, Supervisor
-from e2e.clusters.startup_client import Api
+from e2e.clusters.startup_client import StartupClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,9 @@ class Site:
         return f"https://{self.plan.node.ip}:6443"
 
     @property
-    def api(self) -> Api:
-        """A client with all rights."""
-        return Api(str(self.plan.node.ip), self.pki / "ca.crt", self.pair("admin"))
+    def api(self) -> StartupClient:
+        """A client with all permissions."""
+        return StartupClient(str(self.plan.node.ip), self.pki / "ca.crt", self.pair("admin"))
 
     @property
     def node_names(self) -> tuple[str, ...]:
@@ -76,24 +75,24 @@ class Site:
         return Pair(self.pki / f"{name}.crt", self.pki / f"{name}.key")
 
     def kubeconfig(self, component: str) -> Path:
-        """A component's kubeconfig."""
+        """The path of a component's kubeconfig."""
         return self.folder / f"{component}.kubeconfig"
 
     def wait(
         self, what: str, condition: Callable[[], bool], components: Iterable[str], timeout: float
     ) -> None:
-        """Wait for a condition that these components bring about.
+        """Waits for a condition that these components bring about.
 
-        :raises StartFailed: one of them ended, or it took too long; with the end of the log of
-            the one that ended, or of the first.
+        :raises StartFailed: a component ended, or the time is up; with the end of the log of the
+            ended component, or of the first.
         """
         names = list(components)
         deadline = time.monotonic() + timeout
         while True:
-            asked = time.monotonic()
+            started = time.monotonic()
             if condition():
                 return
-            cost = time.monotonic() - asked
+            cost = time.monotonic() - started
             for name in names:
                 if not self.supervisor.running(name):
                     raise self.supervisor.failure(
@@ -103,5 +102,5 @@ class Site:
                 raise self.supervisor.failure(
                     names[0], f"{self.spec.name}: no {what} within {timeout:g} s"
                 )
-            # A question that costs the server much (a list of many nodes) is asked less often.
+            # Conditions that cost the server much (a list of many nodes) are checked less often.
             time.sleep(max(POLL, 3 * cost))

@@ -1,15 +1,14 @@
-"""The image of kind's nodes: the one that kind publishes, or one that is put together here.
+"""The image of kind's nodes: the one that kind publishes, or one composed here.
 
-Where a registry can be reached, `kindest/node` is taken. Elsewhere an image with the same contract
-is composed from what can be had: a small Debian with systemd, containerd and the CNI plugins; the
-node's files as they lie in kind's own module; kubeadm and the Kubernetes programs that the native
-backend builds; the control plane's images, each with one static program in it, preloaded into
-containerd. It is kept in the Docker engine, under the versions of all that is in it, as long as
-`e2e.clusters.node_image_prune` says.
+`kindest/node` is used if a registry is reachable. Otherwise an image with the same contract is
+composed: a small Debian with systemd, containerd and the CNI plugins; the node's files from kind's
+own module; kubeadm and the Kubernetes programs that the native backend builds; the control plane's
+images, each with one static program, preloaded into containerd. The Docker engine keeps it, named
+after the versions of its content; `e2e.clusters.node_image_prune` decides for how long.
 
-What differs from the published image: its pod network is a cable to each pod, written for the
-addresses that the node was given, in place of kindnetd (between the nodes of a cluster the ways are
-made from outside: `e2e.clusters.kind_control`), and nothing provisions storage.
+Differences from the published image: the pod network is a veth pair for each pod, configured with
+the node's pod range, instead of kindnetd (`e2e.clusters.kind_control` adds the routes between the
+nodes of a cluster from outside), and there is no storage provisioner.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from e2e.clusters.versions import COREDNS, ETCD, KIND, KubernetesVersion
 
 AUTO, STOCK, LOCAL = "auto", "stock", "local"
 
-# Part of the image's name: raise it when the image is composed in another way.
+# Part of the image's name: increase it when the composition changes.
 _EDITION = 2
 _REPOSITORY = "cluster-bridge/node"
 _DEBIAN = "bookworm"
@@ -67,7 +66,7 @@ _IMPORT_TIMEOUT = 600.0
 
 _CNI_PLUGINS = ("host-local", "loopback", "portmap", "ptp")
 
-# Services of Debian's systemd that a node does without, by the folder that starts them.
+# Services of Debian's systemd that a node does not need, by the folder that starts them.
 _WANTED_BY = (
     "lib/systemd/system/sysinit.target.wants/systemd-tmpfiles-setup.service",
     "lib/systemd/system/multi-user.target.wants/*",
@@ -81,7 +80,7 @@ _UNITS = ("kubelet", "containerd", "undo-mount-hacks", "pod-network")
 
 _POD_NETWORK = """\
 #!/bin/sh
-# Writes the configuration of the pod network when this node has been given its addresses.
+# Writes the configuration of the pod network when this node has its pod range.
 set -eu
 folder=/etc/cni/net.d
 kubeconfig=/etc/kubernetes/kubelet.conf
@@ -129,7 +128,7 @@ _POD_NETWORK_CONFIG = {
         {"type": "portmap", "capabilities": {"portMappings": True}, "snat": True},
     ],
 }
-# What kind applies to a new cluster: it wants a file for each, and an object in it.
+# kind applies these to a new cluster: it requires a file of each, with an object in it.
 _CNI_MANIFEST = """\
 apiVersion: v1
 kind: ConfigMap
@@ -153,22 +152,22 @@ volumeBindingMode: WaitForFirstConsumer
 
 @dataclass(frozen=True, slots=True)
 class NodeImage:
-    """An image that the engine has, or can pull, and the Kubernetes version in it."""
+    """An image that the engine has or can pull, and its Kubernetes version."""
 
     name: str
     kubernetes: KubernetesVersion
 
     @property
     def local(self) -> bool:
-        """Whether it is one that was put together here."""
+        """Whether it is composed here."""
         return self.name.startswith(f"{_REPOSITORY}:")
 
 
 def choose(engine: Engine, settings: Settings, say: Progress) -> NodeImage:
-    """The node image that the settings ask for; put together where it is to be.
+    """The node image that the settings request; composes it if necessary.
 
-    :raises MissingTool: it has to be put together, and this is not root, or not Debian.
-    :raises ClusterError: the image that is asked for cannot be had.
+    :raises MissingTool: it must be composed, and this process is not root, or this is not Debian.
+    :raises ClusterError: the requested image is unavailable.
     """
     wanted, version = settings.node_image, settings.kubernetes
     stock = NodeImage(stock_name(version), KubernetesVersion.parse(version.kind_node))
@@ -183,12 +182,12 @@ def choose(engine: Engine, settings: Settings, say: Progress) -> NodeImage:
     if wanted == AUTO:
         if engine.has_image(stock.name):
             return stock
-        if not engine.private:  # which has no way to a registry
+        if not engine.private:  # which cannot reach a registry
             say(f"pulling {stock.name}")
             pulled = engine.docker("pull", stock.name, check=False, timeout=_PULL_TIMEOUT)
             if pulled.returncode == 0:
                 return stock
-            say("it cannot be pulled")
+            say("the image cannot be pulled")
     with locked(settings.cache / ".node-image.lock"):
         if not engine.has_image(local.name):
             node_image_prune.remove_partial(settings.cache)
@@ -203,26 +202,26 @@ def stock_name(version: KubernetesVersion) -> str:
 
 
 def local_name(version: KubernetesVersion) -> str:
-    """The image that is put together here for this release, and the versions in it."""
-    said = repr((_EDITION, KIND, ETCD, COREDNS, _DEBIAN, _PACKAGES))
-    return f"{_REPOSITORY}:{version}-{hashlib.sha256(said.encode()).hexdigest()[:12]}"
+    """The image composed here for this release and the versions in it."""
+    content = repr((_EDITION, KIND, ETCD, COREDNS, _DEBIAN, _PACKAGES))
+    return f"{_REPOSITORY}:{version}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
-# -- putting it together -------------------------------------------------------------------
+# -- composition -------------------------------------------------------------------
 
 
 def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
     if os.geteuid() != 0:
         raise MissingTool(
-            "there is no node image, and only root can put one together",
+            "there is no node image, and only root can compose one",
             where=stock_name(settings.kubernetes),
-            next_step="have that image pulled or loaded, or run this as root",
+            next_step="pull or load that image, or run this as root",
         )
     started = time.monotonic()
     system_packages.ensure(system_packages.NODE_IMAGE, say)
     parts = _parts(settings, say)
     settings.cache.mkdir(parents=True, exist_ok=True)
-    say(f"putting {name} together (once: the Docker engine keeps it)")
+    say(f"composing {name} (once: the Docker engine keeps it)")
     with tempfile.TemporaryDirectory(dir=settings.cache, prefix=node_image_prune.PARTIAL) as folder:
         root = Path(folder, "root")
         try:
@@ -234,7 +233,7 @@ def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
             _import(engine, root, name)
         finally:
             unmount_below(root)
-    say(f"put {name} together in {time.monotonic() - started:.0f} s")
+    say(f"composed {name} in {time.monotonic() - started:.0f} s")
 
 
 def _parts(settings: Settings, say: Progress) -> Parts:
@@ -260,10 +259,10 @@ def _install_debian(root: Path, say: Progress) -> None:
 
 
 def _mirror() -> list[str]:
-    """Where apt has this release from, if it is Debian's apt; else debootstrap knows a place."""
+    """The mirror of this release that apt uses; empty if unknown (debootstrap has a default)."""
     wanted = "$(RELEASE) $(COMPONENT) $(CREATED_BY) $(REPO_URI)"
-    said = run(["apt-get", "indextargets", "--format", wanted], check=False).stdout
-    for line in said.splitlines():
+    targets = run(["apt-get", "indextargets", "--format", wanted], check=False).stdout
+    for line in targets.splitlines():
         fields = line.split()
         if fields[:3] == [_DEBIAN, "main", "Packages"]:
             return fields[3:]
@@ -275,7 +274,7 @@ def _install_node(root: Path, parts: Parts, version: KubernetesVersion) -> None:
     for program in ("kubelet", "kubectl"):
         shutil.copy2(parts.kubernetes / program, root / "usr/bin" / program)
     shutil.copy2(parts.kubeadm / "kubeadm", root / "usr/bin/kubeadm")
-    # Where kind's files look for them.
+    # kind's files expect the programs here.
     for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
         (root / "usr/local/bin" / program).symlink_to(f"/usr/bin/{program}")
     plugins = root / "opt/cni/bin"
@@ -294,7 +293,7 @@ def _install_node(root: Path, parts: Parts, version: KubernetesVersion) -> None:
 
 
 def _copy_files_of_kind(files: Path, root: Path) -> None:
-    """The node's files; a module's are read-only, and have no mode of their own."""
+    """Copies the node's files; files of a module are read-only and have no modes."""
     for file in sorted(files.rglob("*")):
         if file.is_file():
             relative = file.relative_to(files)
@@ -304,7 +303,7 @@ def _copy_files_of_kind(files: Path, root: Path) -> None:
 
 def _configure_containerd(root: Path) -> None:
     path = root / "etc/containerd/config.toml"
-    # A sandbox may not lower its score where nobody may (see `e2e.clusters.oci_runtime`).
+    # A sandbox may not lower its score without CAP_SYS_RESOURCE (see `e2e.clusters.oci_runtime`).
     lowering, restricted = "restrict_oom_score_adj = false", "restrict_oom_score_adj = true"
     path.write_text(path.read_text().replace(lowering, restricted))
     spec = json.loads(run(["chroot", root, "ctr", "oci", "spec"]).stdout)
@@ -322,7 +321,7 @@ def _configure_systemd(root: Path) -> None:
         file.write("ReadKMsg=no\n")
     (root / "sbin/init").symlink_to("/lib/systemd/systemd")
     run(["chroot", root, "systemctl", "enable", *(f"{unit}.service" for unit in _UNITS)])
-    # What it registers is the whole kernel's.
+    # It registers binary formats for the whole kernel.
     run(["chroot", root, "systemctl", "mask", "systemd-binfmt.service"])
 
 
@@ -333,7 +332,7 @@ def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
 
 
 def _import(engine: Engine, root: Path, name: str) -> None:
-    """Pack the folder and hand it to the engine, without an archive between."""
+    """Streams the folder to the engine as a tar archive."""
     changes = ["ENV container=docker", 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]']
     command = ["docker", "import", *(f"--change={it}" for it in changes), "-", name]
     environment = {**os.environ, **engine.environment}

@@ -1,9 +1,9 @@
-"""How long node images that were put together here are kept.
+"""Retention of node images that were composed here.
 
-- Of such images, the `KEPT` that were used last stay, and those that containers are made of. The
-  others go when a new one has been put together. So a few versions and a few checkouts work side
-  by side, and they have a bound. Of an engine that is not ours, nothing else is touched.
-- What a killed run had put together so far goes before the next one begins.
+- The `KEPT` images that were used last stay, and images that containers use. The others are removed
+  after a new one has been composed. So a few versions and checkouts coexist in bounded space.
+  Nothing else of the user's engine is touched.
+- The next composition removes the partial image of a killed one.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from e2e.clusters.docker_engine import Engine
 from e2e.clusters.mounts import unmount_below
 from translators.timestamps import parse_time
 
-#: How many images that were put together here are kept; each is about 1.4 GB.
+#: Number of composed images that are kept; each has about 1.4 GB.
 KEPT = 4
-#: Folders in the cache in which an image is put together.
+#: Prefix of folders in the cache in which an image is composed.
 PARTIAL = ".node-image-"
 
 
 def note_use(engine: Engine, name: str) -> None:
-    """Have the engine remember that this image was used now: it knows when one was named last."""
+    """Records a use of this image in the engine, which stores the time of the last tagging."""
     engine.docker("image", "tag", name, name)
 
 
 def prune(engine: Engine, repository: str, say: Progress) -> None:
-    """Remove the images of this repository that were used longest ago, but for `KEPT`."""
-    said = engine.docker(
+    """Removes all images of this repository but the `KEPT` last used."""
+    listed = engine.docker(
         "image", "ls", "--filter", f"reference={repository}", "--quiet", "--no-trunc", check=False
     )
-    ids = list(dict.fromkeys(said.stdout.split()))
+    ids = list(dict.fromkeys(listed.stdout.split()))
     if not ids:
         return
     found = json.loads(engine.docker("image", "inspect", *ids).stdout)
     for name in outdated(found, repository):
-        # Without force, one that a container is made of stays.
+        # Without force, an image that a container uses stays.
         if engine.docker("image", "rm", name, check=False).returncode == 0:
             say(f"removed {name}: {KEPT} others were used since")
 
@@ -67,7 +67,7 @@ def _last_used(image: Mapping[str, Any]) -> datetime:
 
 
 def remove_partial(cache: Path) -> None:
-    """Remove what killed runs had put together; the caller holds the lock of putting together."""
+    """Removes the folders of killed compositions; the caller holds the lock of composition."""
     for folder in cache.glob(f"{PARTIAL}*"):
         unmount_below(folder)
         shutil.rmtree(folder)

@@ -1,7 +1,7 @@
-"""The control plane's images in a node image that is put together here.
+"""Preloads the control plane's images into a composed node image.
 
-Each has one static program in it; kube-proxy's has the node's iptables below. They are imported by
-a containerd whose root is the node's own, so that they are there before the node first starts.
+Each image has one static program; kube-proxy's also has the node's iptables. A containerd whose
+root is the node's imports them, so that they exist before the node first starts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SHARED = re.compile(r"(?:=> )?(/\S+) \(0x[0-9a-f]+\)")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Folders of what was built, and of kind's module."""
+    """Folders of built programs, and of kind's module."""
 
     kubernetes: Path
     kubeadm: Path
@@ -43,9 +43,9 @@ class Parts:
 
 
 def preload(root: Path, parts: Parts, settings: Settings, say: Progress) -> None:
-    """Have the node's containerd find the images, where `root` is the node's root file system.
+    """Imports the images into the node's containerd; `root` is the node's root file system.
 
-    :raises CommandFailed: containerd does not start, or takes an image for broken.
+    :raises CommandFailed: containerd does not start, or rejects an image.
     """
     with tempfile.TemporaryDirectory(dir=settings.cache, prefix=PARTIAL) as folder:
         pause = Path(folder, "pause")
@@ -72,10 +72,10 @@ def _images(root: Path, parts: Parts, version: KubernetesVersion, pause: Path) -
     for reference in listed:
         name = reference.rpartition("/")[2].partition(":")[0]
         if name == "pause":
-            continue  # kind's containerd has a version of its own
+            continue  # kind's containerd uses another version
         program = Entry(f"usr/local/bin/{name}", content=(programs[name] / name).read_bytes())
         below = (_packet_filter(root),) if name == "kube-proxy" else ()
-        # CoreDNS is the only one that is called by its image alone; kubeadm gives it arguments.
+        # Only CoreDNS is started by its image alone; kubeadm gives it arguments.
         folders = (Entry("usr"), Entry("usr/local"), Entry("usr/local/bin"), Entry("tmp", 0o1777))
         layers: tuple[Layer | Path, ...] = (*below, (*folders, program))
         yield Image((reference,), layers, entrypoint=(f"/usr/local/bin/{name}",))
@@ -94,8 +94,8 @@ def _packet_filter(root: Path) -> Layer:
     programs = [root / "usr/sbin" / name for name in multi]
     files = {*programs, *extensions}
     for file in (*programs, *extensions):
-        said = run(["chroot", root, "ldd", f"/{file.relative_to(root)}"], check=False).stdout
-        for library in _SHARED.findall(said):
+        libraries = run(["chroot", root, "ldd", f"/{file.relative_to(root)}"], check=False).stdout
+        for library in _SHARED.findall(libraries):
             # Debian's /lib and /lib64 are links into /usr.
             files.add(root / "usr" / library.removeprefix("/usr").lstrip("/"))
     commands = ("iptables", "iptables-save", "iptables-restore")
@@ -115,7 +115,7 @@ def _packet_filter(root: Path) -> Layer:
 
 
 def _content(root: Path, file: Path) -> bytes:
-    """What is in a file of a root file system; an absolute link leads into that."""
+    """The content of a file of a root file system; resolves absolute links within it."""
     while file.is_symlink() and file.readlink().is_absolute():
         file = root / file.readlink().relative_to("/")
     return file.read_bytes()
@@ -123,7 +123,7 @@ def _content(root: Path, file: Path) -> bytes:
 
 @contextmanager
 def _containerd(root: Path, folder: Path) -> Iterator[list[str]]:
-    """A containerd on that root, as long as the block runs; the command that talks to it."""
+    """A containerd on that root while the block runs; yields the command of its client."""
     socket = folder / "containerd.sock"
     config = folder / "config.toml"
     config.write_text(

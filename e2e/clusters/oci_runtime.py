@@ -1,13 +1,13 @@
-"""An OCI runtime for engines without CAP_SYS_RESOURCE: runc, asked for no more than can be had.
+"""An OCI runtime for engines without CAP_SYS_RESOURCE: runs runc with fewer privileges requested.
 
     oci_runtime.py RUNC ARGUMENT…
 
-A privileged container asks for every capability, and an engine may ask for limits and for an
-out-of-memory score. Without CAP_SYS_RESOURCE the kernel refuses some of these, and runc gives up
-("unable to apply caps"). Before runc is called, the file that it will read is changed: config.json
-of a bundle (`create`, `run`), or the process of an `exec`.
+A privileged container requests every capability, and an engine may request limits and an
+out-of-memory score. Without CAP_SYS_RESOURCE the kernel rejects some of these, and runc fails
+("unable to apply caps"). So the file that runc is about to read is changed first: config.json of a
+bundle (`create`, `run`), or the process of an `exec`.
 
-Run by dockerd for each container and each exec: standard library only, and quick to start.
+dockerd runs it for each container and each exec: standard library only, and quick to start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MISSING_BIT = 24
 
 
 def main() -> None:
-    """Become runc."""
+    """Adapts the request and replaces this process by runc."""
     runc, *arguments = sys.argv[1:]
     found = described(arguments)
     if found is not None:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def described(arguments: Sequence[str]) -> tuple[Path, bool] | None:
-    """The file that describes what is to run, and whether it describes a whole container."""
+    """The file that describes the process to run, and whether it describes a whole container."""
     for command, names, file in (
         ("create", ("--bundle", "-b"), "config.json"),
         ("run", ("--bundle", "-b"), "config.json"),
@@ -60,9 +60,9 @@ def _option(arguments: Sequence[str], names: Sequence[str]) -> str | None:
 
 
 def adapt(process: dict[str, Any], *, lowest: int) -> None:
-    """Ask for less in the description of a process; `lowest` is the score that we have ourselves.
+    """Reduces the request in the description of a process; `lowest` is this process's score.
 
-    Without the capability nobody may lower a score, or raise a limit.
+    Without the capability a process cannot lower a score or raise a limit.
     """
     for kind, names in (process.get("capabilities") or {}).items():
         process["capabilities"][kind] = [name for name in names if name != MISSING]
@@ -72,7 +72,7 @@ def adapt(process: dict[str, Any], *, lowest: int) -> None:
 
 
 def needed() -> bool:
-    """Whether this process may not have the capability either."""
+    """Whether this process lacks the capability."""
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "CapBnd":

@@ -1,9 +1,8 @@
-"""Processes of one cluster: started detached, known by identity, stopped by identity.
+"""Processes of one cluster: started detached, and stopped by their identity.
 
-A process is known by its pid *and* its start time *and* the boot it was started in, so a pid that
-the kernel gave to somebody else is never signalled. What was started is recorded in a folder, one
-file a component, before `start` returns: another run of the command line finds it there. A stop
-keeps the record, so `start_again` needs nothing but the name.
+A process is identified by pid, start time *and* boot ID, so a pid that the kernel has reused is
+never signalled. `start` records each component in a file before it returns: another run of the
+command line finds it there. `stop` keeps the record, so `start_again` needs the name only.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from pathlib import Path
 from e2e.clusters.errors import InvalidRequest, StartFailed
 from e2e.clusters.run_command import last_lines
 
-# How often a condition is looked at. Short, because the whole start is a few seconds.
+# Seconds between two checks of a condition. Short, because the whole start takes a few seconds.
 POLL = 0.05
 
-# The shell joins the cgroup and then becomes the program, so no child can be born outside.
+# The shell joins the cgroup before it becomes the program, so no child starts outside.
 # nsenter and not `ip netns exec`: the latter mounts another /sys, which hides the cgroups.
 _LAUNCH = (
     'cd / && echo $$ >"$1" && net="$2" && shift 2 '
@@ -33,7 +32,7 @@ _LAUNCH = (
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One process, never confused with a later one of the same pid."""
+    """One process, distinct from a later process with the same pid."""
 
     pid: int
     start_ticks: int
@@ -46,19 +45,19 @@ def boot_id() -> str:
 
 
 def parse_stat(text: str) -> tuple[str, int]:
-    """State letter and start time out of a /proc/PID/stat line.
+    """State letter and start time from a /proc/PID/stat line.
 
-    The command name stands in parentheses and may itself hold spaces and parentheses, so fields
-    are counted from the last closing one. Start time is field 22 (proc(5)), state is field 3.
+    The command name is in parentheses and may contain spaces and parentheses, so fields are counted
+    from the last closing one. Start time is field 22 (proc(5)), state is field 3.
     """
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])
 
 
 def identify(pid: int) -> Identity | None:
-    """Who has this pid now, or nobody; a zombie is nobody."""
+    """The identity of the process with this pid; None if there is none, or only a zombie."""
     with contextlib.suppress(ChildProcessError):
-        # Reaps it when it is a child of ours; raises when it is not.
+        # Reaps a child of this process; raises for any other process.
         os.waitpid(pid, os.WNOHANG)
     try:
         state, ticks = parse_stat(Path(f"/proc/{pid}/stat").read_text())
@@ -68,12 +67,12 @@ def identify(pid: int) -> Identity | None:
 
 
 def alive(identity: Identity | None) -> bool:
-    """Whether exactly this process still runs."""
+    """Whether exactly this process runs."""
     return identity is not None and identify(identity.pid) == identity
 
 
 def end(identity: Identity | None, *, grace: float) -> None:
-    """Ask the process to end, and kill it after `grace` seconds; returns when it is gone."""
+    """Terminates the process, and kills it after `grace` seconds; returns when it has ended."""
     if identity is None or not alive(identity):
         return
     first = signal.SIGTERM if grace > 0 else signal.SIGKILL
@@ -92,7 +91,7 @@ class Supervisor:
     """The recorded processes of one cluster.
 
     `records` and `logs` are folders of the cluster, `join` is the cgroup.procs file that every
-    process writes itself into, `netns` the file of the network namespace.
+    process writes its pid to, `netns` the file of the network namespace.
     """
 
     records: Path
@@ -101,24 +100,24 @@ class Supervisor:
     netns: Path
 
     def start(self, name: str, argv: Sequence[str | Path]) -> None:
-        """Start `argv` as component `name`, its output appended to the component's log."""
+        """Starts `argv` as component `name`, its output appended to the component's log."""
         command = [str(part) for part in argv]
         self._spawn(name, command)
 
     def start_again(self, name: str) -> None:
-        """Start a component with the arguments it had; no effect on one that runs.
+        """Starts a component with its previous arguments unless it runs.
 
-        :raises InvalidRequest: no such component was ever started here.
+        :raises InvalidRequest: the component was never started here.
         """
         if not self.running(name):
             self._spawn(name, self._read(name)[0])
 
     def stop(self, name: str, *, grace: float = 10.0) -> None:
-        """Stop a component; its record stays. No effect on one that is stopped."""
+        """Stops a component if it runs; its record stays."""
         end(self._read(name)[1], grace=grace)
 
     def suspend(self, name: str, *, suspended: bool) -> None:
-        """Freeze a running component (SIGSTOP), or let it go on: it hangs, but is not gone."""
+        """Suspends (SIGSTOP) or resumes a running component."""
         identity = self._read(name)[1]
         if identity is not None and alive(identity):
             os.kill(identity.pid, signal.SIGSTOP if suspended else signal.SIGCONT)
@@ -128,9 +127,9 @@ class Supervisor:
         return alive(self._read(name)[1])
 
     def command(self, name: str) -> list[str]:
-        """What a component was started with.
+        """The command line of a component.
 
-        :raises InvalidRequest: no such component was ever started here.
+        :raises InvalidRequest: the component was never started here.
         """
         return self._read(name)[0]
 
@@ -144,17 +143,17 @@ class Supervisor:
         return identity.pid if identity is not None and alive(identity) else None
 
     def log(self, name: str) -> Path:
-        """Where the component's output goes."""
+        """The path of the component's log."""
         return self.logs / f"{name}.log"
 
     def failure(self, name: str, what: str) -> StartFailed:
-        """An error that carries the end of the component's log."""
+        """An error with the end of the component's log."""
         log = self.log(name)
         text = log.read_text(errors="replace") if log.exists() else "(it has no log)"
         return StartFailed(
             f"{what}; the last lines of {name}:\n{last_lines(text)}",
             where=str(log),
-            next_step="see the whole log; `down` removes what was started",
+            next_step="read the whole log; `down` removes the started components",
         )
 
     def _spawn(self, name: str, command: list[str]) -> None:
@@ -171,7 +170,7 @@ class Supervisor:
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
                 ],
-                # A session of its own: Ctrl-C in the terminal ends `up`, not the clusters.
+                # A new session: Ctrl-C in the terminal ends `up`, not the clusters.
                 setsid=True,
             )
         finally:
@@ -197,5 +196,5 @@ class Supervisor:
 
 
 def _environment() -> dict[str, str]:
-    """What a component inherits: no proxy or KUBECONFIG of the caller may lead it astray."""
+    """The environment of a component, without the caller's proxy or KUBECONFIG variables."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -1,19 +1,19 @@
-"""The pytest fixture `clusters`: the same code as the command line, once for a test session.
+"""The pytest fixture `clusters`: the clusters of the command line, once per test session.
 
-Import it in a conftest.py. Clusters that were up before stay up; those that the fixture started
-go down with the session. Environment variables say otherwise:
+Import it in a conftest.py. Clusters that were up before stay up; clusters that the fixture
+started are removed at the end of the session. Environment variables:
 
     CLUSTER_BRIDGE_E2E_PREFIX      the set of clusters to use (cb); a worker of pytest-xdist adds
-                                   its number, so that each has a set of its own
+                                   its number, so that each has a separate set
     CLUSTER_BRIDGE_E2E_BACKEND     auto, kind or native (auto)
-    CLUSTER_BRIDGE_E2E_NODE_IMAGE  of kind's nodes, as for --node-image (auto)
-    CLUSTER_BRIDGE_E2E_KUBERNETES  their version, as for --kubernetes, or one for each cluster:
+    CLUSTER_BRIDGE_E2E_NODE_IMAGE  image of kind's nodes, as for --node-image (auto)
+    CLUSTER_BRIDGE_E2E_KUBERNETES  Kubernetes version, as for --kubernetes, or one for each cluster:
                                    home=1.34,remote=1.36
     CLUSTER_BRIDGE_E2E_NODES       real, or simulated=N (real)
-    CLUSTER_BRIDGE_E2E_KEEP        not empty: leave up what was started, for the next session
+    CLUSTER_BRIDGE_E2E_KEEP        not empty: keep started clusters for the next session
 
-Clusters that cannot be started are an error of every test that needs them, never a skip: a test
-run that was green without its clusters would say nothing.
+Tests whose clusters cannot be started fail and are never skipped: a run that passes without its
+clusters would prove nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _VARIABLE = "CLUSTER_BRIDGE_E2E_"
 
 
 def settings_from_environment() -> Settings:
-    """Settings as the environment variables above say."""
+    """Settings from the environment variables above."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     return Settings(
         prefix=_get("PREFIX", DEFAULT_PREFIX) + worker,
@@ -71,12 +71,12 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[dict[str, Cluster]]:
 def running(
     request: pytest.FixtureRequest, wanted: Sequence[ClusterSpec], settings: Settings
 ) -> Iterator[dict[str, Cluster]]:
-    """These clusters by name, while the block runs; as the module's docstring says."""
+    """Starts these clusters for the block, as the module's docstring describes; by name."""
     before = set(find(settings))
     versions = _versions()
     own = {spec.name: versions.get(spec.name, settings.kubernetes) for spec in wanted}
     capture = request.config.pluginmanager.getplugin("capturemanager")
-    # A first start builds for minutes: say so, whatever happens to the output of tests.
+    # A first start builds for minutes: show progress even if the output of tests is captured.
     with capture.global_and_fixture_disabled() if capture else nullcontext():
         found: dict[str, Cluster] = {}
         for version in dict.fromkeys(own.values()):

@@ -1,7 +1,7 @@
-"""Run a program to its end.
+"""Runs a program to its end.
 
-`run` raises `CommandFailed` with the command and the end of its standard error; it never goes
-through a shell, so no argument needs quoting.
+`run` raises `CommandFailed` with the command and the end of its standard error; it uses no shell,
+so no argument needs quoting.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from e2e.clusters.errors import CommandFailed, MissingTool
 
-# Enough of an error to see its cause, short enough for a terminal.
+# Enough lines of an error to show its cause, few enough for a terminal.
 ERROR_LINES = 20
 
 
@@ -22,13 +22,13 @@ def run(
     argv: Sequence[str | Path],
     *,
     check: bool = True,
-    input: str | None = None,  # noqa: A002 - the name that subprocess.run has made familiar
+    input: str | None = None,  # noqa: A002 - as in subprocess.run
     env: Mapping[str, str] | None = None,
     timeout: float | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `argv` and return its output as text; `env` is added to the environment.
+    """Runs `argv` and returns its output as text; `env` is added to the environment.
 
-    :raises CommandFailed: it ended with an error and `check` is set, or it took too long.
+    :raises CommandFailed: it ended with an error and `check` is set, or it timed out.
     :raises MissingTool: there is no such program.
     """
     command = [str(part) for part in argv]

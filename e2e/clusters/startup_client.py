@@ -1,7 +1,7 @@
-"""A few requests to an API server, while a cluster starts.
+"""An API client for the start of a cluster.
 
-Requests with a client certificate over kept connections, one for each thread. A request that
-cannot be made at all raises OSError: a caller that waits for the server takes it as "not yet".
+Uses a client certificate and kept connections, one per thread. A request without a response raises
+OSError, which a caller that waits for the server treats as "not yet".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class StartupClient:
     """The API server at `host`."""
 
     host: str
@@ -34,9 +34,9 @@ class Api:
     )
 
     def request(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        """Status and answer, decoded where it is JSON.
+        """Sends a request; returns the status code and the body, decoded if it is JSON.
 
-        :raises OSError: no answer.
+        :raises OSError: the server sent no response.
         """
         connection = self._connection()
         try:
@@ -55,29 +55,29 @@ class Api:
         return answer.status, json.loads(content) if kind == "application/json" else content
 
     def ready(self) -> bool:
-        """Whether the server says that it is ready."""
+        """Whether the server reports that it is ready."""
         try:
             return self.request("GET", "/readyz")[0] == 200
         except OSError:
             return False
 
     def exists(self, path: str) -> bool:
-        """Whether there is such an object."""
+        """Whether the object exists."""
         try:
             return self.request("GET", path)[0] == 200
         except OSError:
             return False
 
-    def made(self, path: str, body: object) -> bool:
-        """Whether the object is there, made now if it was not; a server that does not take it yet,
-        or does not answer, is no error."""
+    def create_if_absent(self, path: str, body: object) -> bool:
+        """Creates the object unless it exists; whether it exists now. False while the server
+        rejects it or does not answer."""
         try:
             return self.request("POST", path, body)[0] in {201, 409}
         except OSError:
             return False
 
     def ready_nodes(self) -> set[str]:
-        """The names of the nodes that are Ready; none while the server does not answer."""
+        """The names of the Ready nodes; empty while the server does not answer."""
         try:
             status, answer = self.request("GET", "/api/v1/nodes?resourceVersion=0")
         except OSError:
@@ -86,7 +86,7 @@ class Api:
         return {node["metadata"]["name"] for node in nodes if _is_ready(node)}
 
     def close(self) -> None:
-        """Close every thread's connection; no other thread may be in a request."""
+        """Closes every thread's connection; no other thread may be in a request."""
         while self._open:
             self._open.pop().close()
 

@@ -1,8 +1,8 @@
-"""What the backends need from the operating system.
+"""Operating system packages of the backends.
 
-What is missing is installed with apt-get where that can be done (root, on a system that has it);
-otherwise everything that is missing is named at once, with the command that installs it. Several
-processes may install at once, and no service is started by what they install (`INSTALL`).
+Missing packages are installed with apt-get if possible (root, on a system with apt); otherwise an
+error names all of them with the command that installs them. Several processes may install at once;
+no installed service is started (`INSTALL`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from e2e.clusters.run_command import run
 # Debian puts the CNI plugins here.
 CNI_PLUGINS = Path("/usr/lib/cni")
 
-# Administrators' programs are not on every PATH, not even on every root's.
+# Administrators' programs are not on every PATH, not even on root's.
 _SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 #: Installs packages; one process after the other.
@@ -28,13 +28,13 @@ INSTALL = Path(__file__).parent.parent / "apt-install.sh"
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A Debian package, and a program by which it is known to be there."""
+    """A Debian package, and a program that indicates that it is installed."""
 
     name: str
     program: str
 
     def present(self) -> bool:
-        """Whether its program is there."""
+        """Whether its program exists."""
         path = f"{os.environ.get('PATH', '')}:{_SBIN}:{CNI_PLUGINS}"
         return shutil.which(self.program, path=path) is not None
 
@@ -50,7 +50,7 @@ NODE = (
     Package("socat", "socat"),
     Package("mount", "mount"),
 )
-# What test images are made of.
+# Content of test images.
 TEST_IMAGES = (Package("busybox-static", "busybox"),)
 # A private Docker engine.
 ENGINE = (
@@ -59,7 +59,7 @@ ENGINE = (
     Package("iptables", "iptables"),
     Package("mount", "mount"),
 )
-# A node image for kind that is made here.
+# Composition of a node image for kind.
 NODE_IMAGE = (
     Package("debootstrap", "debootstrap"),
     Package("containerd", "containerd"),
@@ -68,16 +68,16 @@ NODE_IMAGE = (
 
 
 def ensure(packages: tuple[Package, ...], say: Progress) -> None:
-    """Have all of these packages.
+    """Installs these packages unless they are present.
 
-    :raises MissingTool: one is absent and cannot be installed, or this is not root.
+    :raises MissingTool: a package is absent and cannot be installed, or this process is not root.
     """
     missing = [package.name for package in packages if not package.present()]
     command = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
     if os.geteuid() != 0:
         raise MissingTool(
             "network namespaces and kubelets need root",
-            next_step="run it as root, or have Docker and take --backend kind",
+            next_step="run it as root, or start Docker and use --backend kind",
         )
     if not missing:
         return
@@ -91,13 +91,13 @@ def ensure(packages: tuple[Package, ...], say: Progress) -> None:
 
 
 def require_overlay() -> None:
-    """Check for what no package brings.
+    """Verifies that the kernel supports overlay file systems.
 
-    :raises MissingTool: the kernel knows no overlay file system.
+    :raises MissingTool: it does not.
     """
     if "overlay" not in Path("/proc/filesystems").read_text().split():
         raise MissingTool(
-            "the kernel knows no overlay file system",
+            "the kernel does not support overlay file systems",
             where="/proc/filesystems",
-            next_step="run `modprobe overlay`, or take --nodes simulated",
+            next_step="run `modprobe overlay`, or use --nodes simulated",
         )

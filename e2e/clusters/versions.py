@@ -1,7 +1,7 @@
-"""Which versions are built, and how a Kubernetes version is named on the command line.
+"""Versions of all built programs, and the notation of Kubernetes versions on the command line.
 
-Pure. A minor version stands for the patch release in `KUBERNETES`; a full version is taken as it
-is. Everything else is refused with the list of what there is.
+Pure. A minor version selects the patch release in `KUBERNETES`; a full version is used as given.
+Other versions are rejected with a list of the supported ones.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from e2e.clusters.errors import InvalidRequest
 
-# The newest patch release of each minor version when this table was last looked at. Built and run
-# with it: 1.34 and 1.36. A module proxy need not serve every module of the older ones.
+# The newest patch release of each minor version at the last update of this table. Tested: 1.34 and
+# 1.36. A module proxy need not serve every module of the older ones.
 KUBERNETES: dict[str, str] = {
     "1.31": "v1.31.14",
     "1.32": "v1.32.13",
@@ -23,7 +23,7 @@ KUBERNETES: dict[str, str] = {
 }
 DEFAULT_KUBERNETES = KUBERNETES["1.34"]
 
-# One etcd serves every API server above: it speaks the v3 API they all use.
+# One etcd serves every API server above: all use the v3 API.
 ETCD = "v3.6.5"
 HELM = "v3.20.2"
 KWOK = "v0.8.0"
@@ -31,8 +31,8 @@ KIND = "v0.32.0"
 COREDNS = "v1.14.7"
 METRICS_SERVER = "v0.9.0"
 
-# Node images are published for some patch releases only, along with a release of kind.
-# From 1.33 on these are the ones of the release above; the older ones are of those before it.
+# Node images are published for some patch releases only, with a release of kind. From 1.33 on
+# these belong to the release above; the older ones to earlier releases.
 KIND_NODES: dict[str, str] = {
     "1.31": "v1.31.12",
     "1.32": "v1.32.8",
@@ -69,9 +69,9 @@ class KubernetesVersion:
 
     @classmethod
     def parse(cls, text: str) -> KubernetesVersion:
-        """Read `1.34`, `v1.34` or `1.34.4`.
+        """Parses `1.34`, `v1.34` or `1.34.4`.
 
-        :raises InvalidRequest: it is none of these, or a minor version that is not in the table.
+        :raises InvalidRequest: the text is none of these, or the minor version is not in the table.
         """
         if (minor := _MINOR.fullmatch(text)) and minor[1] in KUBERNETES:
             text = KUBERNETES[minor[1]]
@@ -86,7 +86,7 @@ class KubernetesVersion:
 
 
 def parse_versions(text: str) -> dict[str, KubernetesVersion]:
-    """Read a version for all clusters, or `home=1.34,remote=1.36`; the key "" is all of them.
+    """Parses one version for all clusters (key ""), or `home=1.34,remote=1.36`.
 
     :raises InvalidRequest: as `KubernetesVersion.parse`, or a cluster is named twice.
     """

@@ -1,11 +1,11 @@
-"""What may break, broken: under a steady mix of work, one fault after the other on two real
-clusters, and after each an audit that must count nothing.
+"""Fault injection: faults on two real clusters under a random load, each followed by an audit.
 
-    make faults                                  30 minutes of it
-    python -m e2e.faults run --only NAME         some of it
-    python -m e2e.faults list                    what there is
+    make faults                                  runs for 30 minutes
+    python -m e2e.faults run --only NAME         runs some faults
+    python -m e2e.faults list                    lists all faults
 
-A fault (`model.Fault`) says what it does and how it heals; `registry` has all of them. `conduct`
-makes trials of them on a `stage.Stage`, which has the clusters, the bridge, and what faults are
-made with: a network namespace (`network`), proxies (`proxy`), another clock (`clock`).
+A `fault_model.Fault` describes what it does and how it heals; `fault_list` has all of them.
+`runner` runs trials on an `environment.Stage`: the clusters, the bridge, and the tools of faults,
+which are a network namespace (`bridge_network_namespace`), proxies (`faulty_proxy`) and a clock
+(`clock`). An audit (`e2e.audit`) must find nothing.
 """

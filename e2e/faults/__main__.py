@@ -1,7 +1,7 @@
 """`python -m e2e.faults COMMAND`: faults on two real clusters, and an audit after each.
 
-The clusters are those of ``--prefix``; they are started when they are not up, and then taken down.
-The exit status is 1 where anything was counted.
+Uses the clusters of ``--prefix``; clusters that are not up are started, and removed afterwards.
+The exit status is 1 if an audit found something or a trial failed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from e2e.faults.runner import Run, seeded
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
-#: Faults need processes and namespaces of this machine.
+#: Faults need processes and network namespaces of this machine.
 BACKEND = Backend.NATIVE
 
 
 @app.command("list")
 def list_faults() -> None:
-    """Every fault: its name, what it does, and how it heals."""
+    """List every fault: its name, what it does, and how it heals."""
     for fault in fault_list.FAULTS:
         typer.echo(f"{fault.name}\n    {fault.what}; {fault.heals}")
 
@@ -40,20 +40,20 @@ def run(
     *,
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Only faults whose names begin so; may be repeated.", metavar="NAME"),
+        typer.Option(help="Only faults whose names have this prefix. Repeatable.", metavar="NAME"),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="How long trials are begun.", min=0)] = 30,
-    seed: Annotated[int | None, typer.Option(help="Of chance; a new one unless given.")] = None,
+    minutes: Annotated[float, typer.Option(help="Minutes in which new trials start.", min=0)] = 30,
+    seed: Annotated[int | None, typer.Option(help="Random seed; chosen if absent.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--json", help="Write the report there.", metavar="FILE")
+        Path | None, typer.Option("--json", help="Write the report to this file.", metavar="FILE")
     ] = None,
     write: Annotated[
-        bool, typer.Option(help="Put the table into docs/development/reliability.md.")
+        bool, typer.Option(help="Write the table into docs/development/reliability.md.")
     ] = False,
     prefix: Annotated[str, typer.Option(help="The set of clusters to use.")] = "cb",
-    verbose: Annotated[bool, typer.Option(help="Tell every step of the mix too.")] = False,
+    verbose: Annotated[bool, typer.Option(help="Log every step of the load, too.")] = False,
 ) -> None:
-    """Faults, one after the other, for so many minutes; ends with a table."""
+    """Run trials of faults for some minutes, then print a table."""
     try:
         faults = fault_list.named(only or ())
     except ValueError as error:
@@ -79,10 +79,10 @@ def run(
             try:
                 made.faults(plan, until=time.monotonic() + minutes * 60)
             finally:
-                asked = {"seed": chosen, "minutes": minutes, "only": only or []}
+                parameters = {"seed": chosen, "minutes": minutes, "only": only or []}
                 took = time.monotonic() - begin
                 result = report.report(
-                    made.trials, faults, **asked, took=took, kubernetes=home.kubernetes
+                    made.trials, faults, **parameters, took=took, kubernetes=home.kubernetes
                 )
                 report.show(result)
                 if file is not None:
@@ -102,12 +102,12 @@ def table(
         list[Path], typer.Argument(help="Reports of `run --json`.", exists=True, dir_okay=False)
     ],
     *,
-    add: Annotated[bool, typer.Option(help="Add them to the runs that the page has.")] = False,
+    add: Annotated[bool, typer.Option(help="Add the reports to the runs on the page.")] = False,
     write: Annotated[
-        bool, typer.Option(help="Put it into docs/development/reliability.md.")
+        bool, typer.Option(help="Write it into docs/development/reliability.md.")
     ] = False,
 ) -> None:
-    """The table of docs/development/reliability.md, from reports; what they counted is added up."""
+    """Print the table of docs/development/reliability.md, with the sums of these reports."""
     found = [json.loads(path.read_text()) for path in reports]
     recorded = report.FILE.read_text() if add else ""
     if write:
@@ -122,7 +122,7 @@ def _write(found: list[report.Json], recorded: str = "") -> None:
 
 
 def say(line: str) -> None:
-    """Progress, on standard error."""
+    """Prints a line of progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

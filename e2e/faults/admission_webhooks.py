@@ -1,9 +1,9 @@
-"""Admission webhooks that refuse what the bridge writes, or change it: in either cluster.
+"""Admission webhooks, in either cluster, that reject or change the bridge's writes.
 
-A webhook of this machine is registered at the cluster's API server. It reviews what the bridge
-writes and nothing else: in the remote, objects with the label of its node; at home, statuses of
-pods; in both, deletions that name a UID, which people's do not. What the clusters' own components
-write (``system:`` users) passes.
+A server on this machine is registered as a webhook at the cluster's API server. It reviews the
+bridge's writes only: in the remote, objects with the label of its node; at home, statuses of pods;
+in both, deletions with a UID precondition, which users do not set. Writes of the clusters' own
+components (``system:`` users) pass.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from e2e.faults.fault_model import Fault
 from e2e.kubectl import Json
 
 Side = Literal["home", "remote"]
-#: A review's answer for what the bridge writes; None admits it as it is.
+#: The webhook's response to a write of the bridge; None admits it unchanged.
 Review = Callable[[Json], Json | None]
 
 _GROUP = "admissionregistration.k8s.io/v1"
 #: A condition that a webhook of home adds to statuses.
 _SEEN = {"type": "faults.example.com/Seen", "status": "True"}
-#: Seconds until something must have met the webhook, or the fault was none.
+#: Seconds within which a write must reach the webhook; otherwise the trial fails.
 _MET_SECONDS = 30.0
-#: What is reviewed in each cluster.
+#: The reviewed requests in each cluster.
 _RULES: dict[Side, list[Json]] = {
     "home": [
         {"operations": ["UPDATE"], "apiGroups": [""], "resources": ["pods/status"]},
@@ -56,14 +56,14 @@ _RULES: dict[Side, list[Json]] = {
 
 
 class Reviewer:
-    """Answers AdmissionReviews over TLS, in threads of its own. Use as a context manager."""
+    """Answers AdmissionReviews over TLS in its own threads. Use as a context manager."""
 
     def __init__(self, stage: Stage, cluster: Cluster, side: Side, review: Review) -> None:
         self._stage, self._side, self._review = stage, side, review
         self._address = cluster.host_address
         self._lock = threading.Lock()
         self.hits = 0
-        """How much was refused or changed so far."""
+        """Number of writes that were rejected or changed."""
         self.authority = b""
         self.url = ""
 
@@ -80,15 +80,15 @@ class Reviewer:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                said = json.dumps(answer(body)).encode()
+                content = json.dumps(answer(body)).encode()
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(said)))
+                self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(content)
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Logs nothing."""
 
         self._server = ThreadingHTTPServer((self._address, 0), Handler)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -133,12 +133,12 @@ def _reviewed(
             yield
             stage.work(_MET_SECONDS, until=lambda: reviewer.hits > 0)
         if not reviewer.hits:
-            raise NothingMet("nothing that the bridge wrote met the webhook")
+            raise NothingMet("no write of the bridge reached the webhook")
 
 
 @contextmanager
 def _registered(stage: Stage, cluster: Cluster, side: Side, reviewer: Reviewer) -> Iterator[None]:
-    """As a mutating webhook, which can refuse as well. One that fails is passed over."""
+    """Registers a mutating webhook, which can also reject. Its failures are ignored."""
     bridged = stage.bridged
     name = f"{bridged.node}.{side}.faults.example.com"
     namespace = bridged.namespace if side == "home" else bridged.remote_namespace
@@ -168,19 +168,19 @@ def _registered(stage: Stage, cluster: Cluster, side: Side, reviewer: Reviewer) 
 
 
 def _refuses(chance: random.Random, *, code: int, share: float) -> Review:
-    """Refuses this share with the code."""
+    """Rejects this share of writes with the code."""
 
     def review(_: Json) -> Json | None:
         if chance.random() >= share:
             return None
-        message = f"the webhook was told to answer {code}"
+        message = f"the webhook is configured to answer {code}"
         return {"allowed": False, "status": {"code": code, "message": message}}
 
     return review
 
 
 def _changes_pods(_: random.Random) -> Review:
-    """New pods in the remote: other requests, one more label and annotation of the remote's own."""
+    """New pods in the remote get other requests, a label and an annotation."""
 
     def review(request: Json) -> Json | None:
         if request["operation"] != "CREATE" or request["resource"]["resource"] != "pods":
@@ -202,7 +202,7 @@ def _changes_pods(_: random.Random) -> Review:
 
 
 def _adds_conditions(_: random.Random) -> Review:
-    """Statuses at home: one more condition."""
+    """Statuses at home get another condition."""
 
     def review(request: Json) -> Json | None:
         conditions = (request["object"] or {}).get("status", {}).get("conditions")
@@ -219,7 +219,7 @@ def _patched(patches: list[Json]) -> Json:
 
 
 def _escaped(key: str) -> str:
-    """A key as a part of a JSON pointer."""
+    """A key as part of a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 

@@ -1,4 +1,4 @@
-"""API servers that restart, together with what is asked of them, and what they forget."""
+"""API servers that restart, lose their certificate or their watch history, or hang."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from e2e.clusters.native import NativeControl
 from e2e.clusters.native_control_plane import API_SERVER, ETCD
 from e2e.clusters.run_command import run
 from e2e.faults.environment import READY_SECONDS, Stage
-from e2e.faults.fault_model import Fault, Join
+from e2e.faults.fault_model import Fault, JoinMode
 from e2e.kubectl import wait_for
 
 _ETCD = "http://127.0.0.1:2379/v3"
@@ -20,20 +20,20 @@ _ETCD = "http://127.0.0.1:2379/v3"
 
 @contextmanager
 def _stopped(stage: Stage, *, side: str, grace: float) -> Iterator[None]:
-    """What the mix asks meanwhile may be asked of the server that is away."""
+    """Stops the API server; requests of the load meanwhile may fail."""
     cluster = getattr(stage, side)
-    stage.mix.lenient = True
+    stage.load.lenient = True
     cluster.stop_component(API_SERVER, grace=grace)
     try:
         yield
     finally:
         _start(cluster)
-        stage.mix.lenient = False
+        stage.load.lenient = False
 
 
 @contextmanager
 def _hangs(stage: Stage, *, side: str) -> Iterator[None]:
-    """It takes connections and says nothing. The mix waits, since it would hang too."""
+    """The server accepts connections and does not answer. The load pauses, since it would hang."""
     cluster = getattr(stage, side)
     cluster.suspend_component(API_SERVER)
     try:
@@ -45,29 +45,29 @@ def _hangs(stage: Stage, *, side: str) -> Iterator[None]:
 
 @contextmanager
 def _rolling(stage: Stage) -> Iterator[None]:
-    """One after the other, twice, with work between."""
-    stage.mix.lenient = True
+    """Restarts both API servers in turn, twice, with load in between."""
+    stage.load.lenient = True
     try:
         for side in ("remote", "home", "remote", "home"):
             with _stopped(stage, side=side, grace=stage.random.choice((0.0, 10.0))):
                 pass
-            stage.mix.lenient = True
+            stage.load.lenient = True
             stage.work(stage.random.uniform(0.5, 3.0))
     finally:
-        stage.mix.lenient = False
+        stage.load.lenient = False
     yield
 
 
 @contextmanager
 def _forgetful(stage: Stage, *, side: str) -> Iterator[None]:
-    """The versions that the bridge's watches go on from are forgotten while it is cut off.
+    """The resource versions of the bridge's watches expire while it is disconnected.
 
-    Compaction alone would not do it: an API server answers watches from a cache of its own, which
-    is empty after a restart.
+    Compaction alone is not enough: an API server serves watches from its cache, which is empty
+    after a restart.
     """
     cluster = getattr(stage, side)
     stage.packets.drop(cluster)
-    stage.mix.lenient = True
+    stage.load.lenient = True
     try:
         stage.work(stage.random.uniform(2.0, 5.0))
         compact(cluster)
@@ -76,26 +76,26 @@ def _forgetful(stage: Stage, *, side: str) -> Iterator[None]:
         stage.work(1.0)
     finally:
         stage.packets.heal()
-        stage.mix.lenient = False
+        stage.load.lenient = False
     yield
 
 
 @contextmanager
 def _etcd_restarts(stage: Stage, *, side: str) -> Iterator[None]:
     cluster = getattr(stage, side)
-    stage.mix.lenient = True
+    stage.load.lenient = True
     cluster.stop_component(ETCD, grace=0)
     try:
         yield
     finally:
         cluster.start_component(ETCD)
         _wait(cluster)
-        stage.mix.lenient = False
+        stage.load.lenient = False
 
 
 @contextmanager
 def _rotated(stage: Stage, *, side: str) -> Iterator[None]:
-    """The kubeconfig follows the server's new certificate a while later, as by an administrator."""
+    """The kubeconfig has the server's new CA some seconds later, as with an administrator."""
     proxy = {"home": stage.home_proxy, "remote": stage.remote_proxy}[side]
     proxy.rotate()
     try:
@@ -106,7 +106,7 @@ def _rotated(stage: Stage, *, side: str) -> Iterator[None]:
 
 
 def compact(cluster: Cluster) -> int:
-    """etcd forgets everything but what is now; the revision that is left."""
+    """Compacts etcd to its current revision, and returns that."""
     control = cluster.control
     assert isinstance(control, NativeControl)
     inside = ["nsenter", f"--net={control.site.network.path}", "--"]
@@ -195,7 +195,7 @@ FAULTS = (
             "by itself",
             partial(_rotated, side=side),
             seconds=(20.0, 30.0),
-            join=Join.PROXY,
+            join=JoinMode.PROXY,
         )
         for side in ("remote", "home")
     ),

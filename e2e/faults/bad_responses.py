@@ -1,4 +1,4 @@
-"""API servers that answer wrongly, late, or not to the end: what a proxy can do (`proxy.Harm`)."""
+"""API servers with wrong, late or incomplete responses, from a proxy (`faulty_proxy.Harm`)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from functools import partial
 
 from e2e.faults.environment import Stage
-from e2e.faults.fault_model import Fault, Join
+from e2e.faults.fault_model import Fault, JoinMode
 from e2e.faults.faulty_proxy import Harm, Rule
 
 _WRITES = frozenset({"POST", "PUT", "PATCH"})
 _ANY_WRITE = _WRITES | {"DELETE"}
-#: Seconds until something must have met the rules, or the fault was none.
+#: Seconds within which a rule must apply; otherwise the trial fails.
 _MET_SECONDS = 30.0
 
 
 class NothingMet(Exception):
-    """The fault was made, and nothing came by that it was for."""
+    """The fault was active, and no request was affected."""
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def _fault(
         "the proxies pass everything on as it is",
         partial(_answered, rules=rules, sides=sides),
         seconds=seconds,
-        join=Join.PROXY,
+        join=JoinMode.PROXY,
         short=short,
     )
 

@@ -1,9 +1,9 @@
-"""A network namespace for the bridge alone, on the clusters' network: what breaks in it breaks
-between the bridge and an API server, and for nobody else.
+"""A network namespace for the bridge, in the clusters' network: faults in it affect the connections
+between the bridge and an API server only.
 
-It needs clusters that are namespaces of this machine (the native backend). Rules are iptables' and
-tc's, in that namespace: the machine's own are never touched. This machine's kernel may lack netem:
-then delays are a proxy's (`e2e.faults.faulty_proxy`), and losses iptables' (`statistic`).
+Needs clusters in namespaces of this machine (the native backend). iptables and tc rules are set in
+the namespace; those of the machine are never touched. This machine's kernel may lack netem: then a
+proxy (`e2e.faults.faulty_proxy`) delays, and iptables (`statistic`) loses packets.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from e2e.clusters.cluster import Cluster, Settings
 from e2e.clusters.native_network import INTERFACE, NAMESPACES, bridge_name, exists
 from e2e.clusters.run_command import run
 
-#: The bridge's address in the clusters' network: its last ones belong to nobody.
+#: The bridge's host number in the clusters' network, whose last addresses are unused.
 _HOST = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The namespace, and the line to the clusters. Use as a context manager."""
+class BridgeNetwork:
+    """The namespace and its connection to the clusters. Use as a context manager."""
 
     prefix: str
     gateway: str
     """This machine's address in the clusters' network."""
 
     @classmethod
-    def of(cls, settings: Settings, home: Cluster) -> Line:
-        """That of a set of clusters."""
+    def of(cls, settings: Settings, home: Cluster) -> BridgeNetwork:
+        """The namespace for a set of clusters."""
         return cls(settings.prefix, home.host_address)
 
     @property
@@ -45,16 +45,16 @@ class Line:
 
     @property
     def through(self) -> list[str | Path]:
-        """What runs a command in it."""
+        """The command prefix that runs a command in the namespace."""
         return ["nsenter", f"--net={NAMESPACES / self.namespace}", "--"]
 
-    def __enter__(self) -> Line:
-        self._remove()  # what an interrupted run has left
-        cable = f"{self.prefix}-vl"
+    def __enter__(self) -> BridgeNetwork:
+        self._remove()  # remains of an interrupted run
+        veth = f"{self.prefix}-vl"
         run(["ip", "netns", "add", self.namespace])
         peer = ["peer", "name", INTERFACE, "netns", self.namespace]
-        run(["ip", "link", "add", cable, "type", "veth", *peer])
-        run(["ip", "link", "set", cable, "master", bridge_name(self.prefix), "up"])
+        run(["ip", "link", "add", veth, "type", "veth", *peer])
+        run(["ip", "link", "set", veth, "master", bridge_name(self.prefix), "up"])
         inside = ["ip", "-netns", self.namespace]
         run([*inside, "link", "set", "lo", "up"])
         run([*inside, "addr", "add", f"{self.address}/24", "dev", INTERFACE])
@@ -71,39 +71,38 @@ class Line:
         if (NAMESPACES / self.namespace).exists():
             run(["ip", "netns", "del", self.namespace])
 
-    # -- what breaks -------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------
 
     def drop(self, cluster: Cluster, *, sent: bool = True, received: bool = True) -> None:
-        """Packets vanish: those that the bridge sends, those that it is sent, or both."""
+        """Drops the packets that the bridge sends, those that it receives, or both."""
         if sent:
             self._rule("OUTPUT", "-d", cluster, "-j", "DROP")
         if received:
             self._rule("INPUT", "-s", cluster, "-j", "DROP")
 
     def lose(self, cluster: Cluster, share: float) -> None:
-        """A share of all packets vanishes, in both directions."""
+        """Drops a share of all packets, in both directions."""
         chance = ("-m", "statistic", "--mode", "random", "--probability", f"{share:.3f}")
         self._rule("OUTPUT", "-d", cluster, *chance, "-j", "DROP")
         self._rule("INPUT", "-s", cluster, *chance, "-j", "DROP")
 
     def reset(self, cluster: Cluster) -> None:
-        """Every packet is answered with a reset, to both ends: as by a firewall that has lost
-        its state."""
+        """Answers every packet with a reset to both ends, as a firewall without state."""
         answer = ("-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset")
         self._rule("OUTPUT", "-d", cluster, *answer)
         self._rule("INPUT", "-s", cluster, *answer)
 
     def end_connections(self, cluster: Cluster) -> None:
-        """Every connection of the bridge to the API server is reset, once."""
+        """Resets every connection of the bridge to the API server, once."""
         run([*self.through, "ss", "-K", "dst", cluster.node_ip], check=False)
 
     def slow(self, kilobits: int) -> None:
-        """No more than so many kilobits a second go out, with queues in front of that."""
+        """Limits the sent traffic to so many kilobits a second, with a queue."""
         rate = ["rate", f"{kilobits}kbit", "burst", "16kbit", "latency", "2s"]
         self._tc("add", *("root", "tbf", *rate))
 
     def heal(self) -> None:
-        """Ends all of it."""
+        """Ends all faults."""
         run([*self.through, "iptables", "-w", "-F"])
         run([*self.through, "tc", "qdisc", "del", "dev", INTERFACE, "root"], check=False)
 

@@ -1,4 +1,4 @@
-"""The machine that the bridge is on: its clock and its disk."""
+"""Faults of the bridge's machine: its clock and its disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from e2e.faults.environment import Stage
-from e2e.faults.fault_model import Fault, Join
+from e2e.faults.fault_model import Fault, JoinMode
 
 _HOUR = 3600.0
 _CHUNK = 4096
@@ -17,10 +17,10 @@ _CHUNK = 4096
 
 @contextmanager
 def _stepped(stage: Stage, *, ahead: float) -> Iterator[None]:
-    """While it runs; and it is started anew before the clock is right again."""
+    """Steps the clock while the bridge runs, and restarts the bridge before the clock is right."""
     stage.clock.put(ahead)
     try:
-        stage.work(stage.random.uniform(8.0, 14.0))  # a renewal of the Lease is among it
+        stage.work(stage.random.uniform(8.0, 14.0))  # long enough for a renewal of the Lease
         stage.bridge.stop()
         stage.bridge.start()
         yield
@@ -41,19 +41,19 @@ def _jumping(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _full(stage: Stage) -> Iterator[None]:
-    """Whatever it wants to write: its log, its certificate, temporary files."""
+    """Fills the disk of the bridge's log, certificate and temporary files."""
     ballast = stage.disk / "ballast"
     fill(ballast)
     try:
         stage.work(stage.random.uniform(2.0, 4.0))
-        _approve(stage)  # the certificate that is now given out cannot be kept
+        _approve(stage)  # the certificate that is now issued cannot be stored
         yield
     finally:
         ballast.unlink(missing_ok=True)
 
 
 def fill(file: Path) -> int:
-    """Writes until nothing more fits, to the last byte; how many bytes that were."""
+    """Writes until the disk is full to the last byte; returns the number of bytes."""
     size = 0
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as out:
         while True:
@@ -76,7 +76,7 @@ FAULTS = (
             "the bridge's wall clock steps while it runs, and it is restarted meanwhile",
             "the clock steps back",
             partial(_stepped, ahead=hours * _HOUR),
-            join=Join.CLOCK,
+            join=JoinMode.CLOCK,
             seconds=(3.0, 6.0),
         )
         for hours in (2.0, -2.0)
@@ -86,7 +86,7 @@ FAULTS = (
         "the bridge's wall clock steps eight times, by up to five minutes",
         "the clock steps back",
         _jumping,
-        join=Join.CLOCK,
+        join=JoinMode.CLOCK,
         seconds=(1.0, 3.0),
         counts=8,
     ),
@@ -96,7 +96,7 @@ FAULTS = (
         "its certificate is signed",
         "there is room again",
         _full,
-        join=Join.SMALL_DISK,
+        join=JoinMode.SMALL_DISK,
         seconds=(8.0, 15.0),
     ),
 )

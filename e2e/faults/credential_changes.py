@@ -1,4 +1,4 @@
-"""A credential ends, is refused for moments, or another takes its place."""
+"""Credentials that expire, are revoked or rotated, or are rejected for moments."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from e2e.clusters.native import NativeControl
 from e2e.faults.environment import Stage
-from e2e.faults.fault_model import Fault, Join
+from e2e.faults.fault_model import Fault, JoinMode
 from e2e.faults.faulty_proxy import Harm, Rule
 
-#: Of the API servers of `e2e.clusters`.
+#: Issuer of the API servers of `e2e.clusters`.
 _ISSUER = "https://kubernetes.default.svc.cluster.local"
-#: How often credentials are refused, for how many seconds, and how long in between.
+#: Number of bursts of rejections, and seconds of each and between two.
 _BURSTS, _BURST_SECONDS = 6, (1.0, 3.0)
 
 
@@ -27,7 +27,7 @@ def _revoked(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _rotated(stage: Stage) -> Iterator[None]:
-    """The new one is there before the old one ends, as it should be."""
+    """Replaces the token before the old one is revoked, as recommended."""
     old = stage.credential
     old.renew()
     stage.work(stage.random.uniform(0.5, 2.0))
@@ -38,7 +38,7 @@ def _rotated(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _expired(stage: Stage) -> Iterator[None]:
-    """The bridge begins with a token that soon ends; nobody brings another for a while."""
+    """Starts the bridge with a token that soon expires, and replaces it some time later."""
     control = stage.remote.control
     assert isinstance(control, NativeControl)
     key = control.site.pki / "sa.key"
@@ -53,7 +53,7 @@ def _expired(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _refused(stage: Stage) -> Iterator[None]:
-    """Bursts of 401 on both sides, with work during and between them."""
+    """Bursts of 401 responses on both sides, with load during and between them."""
     proxies = (stage.home_proxy, stage.remote_proxy)
     try:
         for _ in range(_BURSTS):
@@ -75,7 +75,7 @@ FAULTS = (
         "nine of ten requests to both API servers are answered with 401, for 1 to 3 s, six times",
         "the proxies pass everything on as it is",
         _refused,
-        join=Join.PROXY,
+        join=JoinMode.PROXY,
         counts=6,
         seconds=(1.0, 3.0),
     ),
@@ -84,7 +84,7 @@ FAULTS = (
         "the remote's service account is deleted, and its token with it",
         "the kubeconfig has the token of a new account",
         _revoked,
-        join=Join.TOKEN,
+        join=JoinMode.TOKEN,
         seconds=(25.0, 45.0),
     ),
     Fault(
@@ -92,7 +92,7 @@ FAULTS = (
         "the kubeconfig has a new token, and the old one is revoked",
         "by itself",
         _rotated,
-        join=Join.TOKEN,
+        join=JoinMode.TOKEN,
         seconds=(12.0, 18.0),
     ),
     Fault(
@@ -100,7 +100,7 @@ FAULTS = (
         "the token ends 12 s after the bridge was joined with it",
         "the kubeconfig has a new token",
         _expired,
-        join=Join.TOKEN,
+        join=JoinMode.TOKEN,
         native=True,
         seconds=(35.0, 50.0),
     ),

@@ -1,4 +1,4 @@
-"""More bridges of one node than one: of the same home, or of another that has its identity."""
+"""Several bridges of one node: of the same home, or of a restored copy of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from e2e.restored_home import restored, saved
 
 @contextmanager
 def _restored_home(stage: Stage) -> Iterator[None]:
-    """Its bridge is started twice, while the mix changes what the restored home does not know."""
+    """Starts the restored home's bridge twice, while the load changes the original home."""
     data = saved(stage.home, stage.folder / f"etcd-{os.urandom(3).hex()}" / "etcd")
     stage.work(stage.random.uniform(4.0, 8.0))
     with restored(stage.home, data, stage.bridge.home) as (_, its):
@@ -30,14 +30,16 @@ def _restored_home(stage: Stage) -> Iterator[None]:
 
 def _refused(bridge: Bridge) -> None:
     bridge.launch()
-    status = bridge.ended()
+    status = bridge.wait_for_exit()
     if status != 1 or "--take-over-claim" not in bridge.log.read_text():
-        raise BridgeFailed(f"a restored home's bridge ended with {status}; see {bridge.log}")
+        raise BridgeFailed(
+            f"a restored home's bridge ended with {status}, not by the claim; see {bridge.log}"
+        )
 
 
 @contextmanager
 def _cloned_bridge(stage: Stage) -> Iterator[None]:
-    """The clone stands by, takes over when the bridge is killed, and is killed in its turn."""
+    """A clone of the bridge stands by, takes over when the bridge is killed, and is killed, too."""
     clone = replace(stage.bridge, log=stage.folder / "clone.log", process=None)
     clone.start(until="standing by")
     try:

@@ -1,9 +1,9 @@
-"""What faults are made on: two clusters, the bridge between them, and the work that goes on.
+"""The environment of faults: two clusters, the bridge between them, and a random load.
 
-The bridge runs in a namespace of its own (`Line`) where the clusters are namespaces of this
-machine, so that what is broken between it and an API server is broken for nobody else: the mix and
-the audit go on. For some faults it is joined in another way (`Join`); `join` changes over.
-`recover` ends whatever is broken, known or not, so that one trial does not spoil the next.
+With clusters in namespaces of this machine, the bridge runs in its own namespace (`BridgeNetwork`),
+so that a fault between it and an API server affects neither the load nor the audit. Some faults
+need another join (`JoinMode`), which `join` performs. `recover` ends every fault, so that no trial
+affects the next.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from e2e.clusters.native_control_plane import API_SERVER
 from e2e.clusters.native_node import KUBELET
 from e2e.clusters.run_command import run
 from e2e.conftest import Bridged, joined, usual_options
-from e2e.faults.bridge_network_namespace import Line
+from e2e.faults.bridge_network_namespace import BridgeNetwork
 from e2e.faults.clock import Clock
-from e2e.faults.fault_model import Join
+from e2e.faults.fault_model import JoinMode
 from e2e.faults.faulty_proxy import Proxy
 from e2e.faults.service_account_tokens import Credential
-from e2e.faults.untouched_pods import Witnesses
+from e2e.faults.untouched_pods import UntouchedPods
 from e2e.kubectl import get_one, wait_for
-from e2e.random_load import Mix
+from e2e.random_load import RandomLoad
 
-#: Seconds until the node is Ready after the last thing that was wrong, and an API server answers.
+#: Seconds until the node is Ready and API servers answer after the last fault.
 READY_SECONDS = 90.0
-#: Seconds between two steps of the mix.
+#: Seconds between two steps of the load.
 _PACE = (0.1, 0.6)
 #: Bytes of the small disk.
 _DISK = "384k"
 
 
 class BridgeEnded(Exception):
-    """The bridge has ended, and nobody had asked it to."""
+    """The bridge ended unexpectedly."""
 
 
 @dataclass
 class Stage:
-    """See the module. ``random`` decides what the faults leave to chance."""
+    """The environment, as described in the module. ``random`` makes the faults' random choices."""
 
     bridged: Bridged
     folder: Path
     random: random.Random
-    mix: Mix
-    witnesses: Witnesses
-    line: Line | None
+    load: RandomLoad
+    untouched_pods: UntouchedPods
+    network: BridgeNetwork | None
     home_proxy: Proxy
     remote_proxy: Proxy
     credential: Credential
     clock: Clock
-    how: Join = Join.DIRECT
+    how: JoinMode = JoinMode.DIRECT
 
     @property
     def bridge(self) -> Bridge:
@@ -69,19 +69,19 @@ class Stage:
 
     @property
     def home(self) -> Cluster:
-        """The cluster that people use."""
+        """The cluster of the users."""
         return self.bridged.home
 
     @property
     def remote(self) -> Cluster:
-        """The cluster that pods run in."""
+        """The cluster that runs the pods."""
         return self.bridged.remote
 
     @property
-    def packets(self) -> Line:
-        """The bridge's own line. Only for faults that say that they need it."""
-        assert self.line is not None, "no namespace of this machine stands between the clusters"
-        return self.line
+    def packets(self) -> BridgeNetwork:
+        """The bridge's network, for faults with ``packets``."""
+        assert self.network is not None, "the bridge is not in a network namespace"
+        return self.network
 
     @property
     def disk(self) -> Path:
@@ -90,8 +90,8 @@ class Stage:
 
     # -- the bridge --------------------------------------------------------------------------
 
-    def join(self, how: Join) -> None:
-        """Has the bridge joined so; it goes on if it is."""
+    def join(self, how: JoinMode) -> None:
+        """Joins the bridge in this mode unless it is already joined so."""
         if how is self.how and self.runs():
             return
         self.bridge.stop()
@@ -99,18 +99,18 @@ class Stage:
         self.how = how
         self.bridge.start()
 
-    def _arrange(self, how: Join) -> None:
+    def _arrange(self, how: JoinMode) -> None:
         bridge, home, remote = self.bridge, self.home, self.remote
-        if how is Join.PROXY:
+        if how is JoinMode.PROXY:
             home = replace(home, kubeconfig=self.home_proxy.kubeconfig)
             remote = replace(remote, kubeconfig=self.remote_proxy.kubeconfig)
-        elif how is Join.TOKEN:
+        elif how is JoinMode.TOKEN:
             remote = replace(remote, kubeconfig=self.credential.kubeconfig)
         bridge.home, bridge.remote = home, remote
-        bridge.env = self.clock.environment if how is Join.CLOCK else {}
+        bridge.env = self.clock.environment if how is JoinMode.CLOCK else {}
         bridge.args = _options(self.bridged.node, self.home)
         bridge.log = self.folder / "bridge.log"
-        if how is Join.SMALL_DISK:
+        if how is JoinMode.SMALL_DISK:
             if not self.disk.is_mount():
                 self.disk.mkdir(exist_ok=True)
                 size = f"size={_DISK},mode=0700"
@@ -126,27 +126,27 @@ class Stage:
         return self.bridge.process is not None and self.bridge.process.poll() is None
 
     def require_bridge(self) -> None:
-        """Raises BridgeEnded where it does not run, with the end of what it said."""
+        """Raises BridgeEnded, with the end of its log, if the bridge does not run."""
         process = self.bridge.process
         if process is not None and process.poll() is not None:
-            said = "\n".join(self.bridge.log.read_text(errors="replace").splitlines()[-15:])
-            raise BridgeEnded(f"the bridge ended by itself with {process.returncode}:\n{said}")
+            output = "\n".join(self.bridge.log.read_text(errors="replace").splitlines()[-15:])
+            raise BridgeEnded(f"the bridge ended by itself with {process.returncode}:\n{output}")
 
-    # -- what goes on ------------------------------------------------------------------------
+    # -- load --------------------------------------------------------------------------------
 
     def work(self, seconds: float, *, until: Callable[[], bool] = lambda: False) -> None:
-        """The mix goes on for so long, or until something is true."""
+        """Runs the load for so long, or until the condition is true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and not until():
-            self.mix.step()
+            self.load.step()
             time.sleep(min(self.random.uniform(*_PACE), max(0.0, end - time.monotonic())))
 
     def sleep(self, seconds: float) -> None:
-        """Nothing is asked for so long."""
+        """Pauses the load."""
         time.sleep(seconds)
 
     def is_ready(self) -> bool:
-        """Whether home calls the node Ready."""
+        """Whether the node is Ready at home."""
         try:
             node = get_one(self.home, "node", self.bridged.node)
         except ClusterError:
@@ -155,7 +155,7 @@ class Stage:
         return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
     def wait_until_ready(self) -> None:
-        """Returns when both API servers answer, the bridge runs, and the node is Ready."""
+        """Waits until both API servers answer, the bridge runs, and the node is Ready."""
         for cluster in (self.home, self.remote):
             wait_for(
                 lambda cluster=cluster: _answers(cluster),  # type: ignore[misc]
@@ -167,9 +167,9 @@ class Stage:
         self.require_bridge()
 
     def recover(self) -> None:
-        """Ends whatever is broken, and has the bridge run."""
-        if self.line is not None:
-            self.line.heal()
+        """Ends every fault, and starts the bridge unless it runs."""
+        if self.network is not None:
+            self.network.heal()
         for proxy in (self.home_proxy, self.remote_proxy):
             proxy.rules = ()
             proxy.publish()
@@ -189,7 +189,7 @@ class Stage:
             self.bridge.start()
 
     def keep_log(self) -> None:
-        """What the bridge has written to the small disk goes where all else is."""
+        """Saves the bridge's log from the small disk."""
         if self.disk.is_mount() and (self.disk / "bridge.log").exists():
             shutil.copy(self.disk / "bridge.log", self.folder / "small-disk.log")
 
@@ -202,8 +202,8 @@ def _answers(cluster: Cluster) -> bool:
 
 
 def _options(node: str, home: Cluster) -> tuple[str, ...]:
-    """Pods find home's API server where it is, whatever the bridge's own kubeconfig says. What
-    lingers goes soon, or each audit would wait a minute for what is as it should be."""
+    """Pods use home's API server directly, whatever the bridge's own kubeconfig has. A short linger
+    keeps audits from waiting a minute for empty namespaces."""
     api = ("--home-api-address", f"{home.node_ip}:6443")
     return (*usual_options(node), *api, "--namespace-linger", "5")
 
@@ -218,12 +218,12 @@ def set_up(
     seed: int,
     say: Callable[[str], None],
 ) -> Iterator[Stage]:
-    """A stage on these clusters. ``folder`` keeps logs; ``settings`` are the clusters'."""
+    """An environment on these clusters. ``folder`` keeps logs; ``settings`` are the clusters'."""
     source = random.Random(seed)
     node = f"faults-{os.urandom(3).hex()}"
     with ExitStack() as stack:
         native = home.backend is Backend.NATIVE and remote.backend is Backend.NATIVE
-        line = stack.enter_context(Line.of(settings, home)) if native else None
+        line = stack.enter_context(BridgeNetwork.of(settings, home)) if native else None
         bridge = Bridge(home, remote, folder / "bridge.log", _options(node, home))
         bridge.through = line.through if line else ()
         credential = stack.enter_context(Credential.of(remote, node, folder / "token.yaml"))
@@ -239,12 +239,12 @@ def set_up(
             for cluster in (home, remote)
         ]
         bridged = stack.enter_context(joined(bridge, node, home=home, remote=remote))
-        witnesses = Witnesses(bridged)
+        witnesses = UntouchedPods(bridged)
         stage = Stage(
             bridged,
             folder,
             source,
-            Mix(bridged, source.getrandbits(32), say),
+            RandomLoad(bridged, source.getrandbits(32), say),
             witnesses,
             line,
             home_proxy,
@@ -253,14 +253,14 @@ def set_up(
             Clock(folder / "clock"),
         )
         stack.callback(_unmount, stage.disk)
-        # What is broken when the run is interrupted would keep the clean-up from its work.
-        stack.callback(_recovered, stage)
-        stage.mix.set_up()
+        # An active fault at the time of an interruption would hinder the clean-up.
+        stack.callback(_recover_and_stop, stage)
+        stage.load.set_up()
         witnesses.make()
         yield stage
 
 
-def _recovered(stage: Stage) -> None:
+def _recover_and_stop(stage: Stage) -> None:
     with contextlib.suppress(Exception):
         stage.recover()
         stage.keep_log()

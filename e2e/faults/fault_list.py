@@ -1,4 +1,4 @@
-"""All faults, in the order of `list` and of documents, and which of them a run makes."""
+"""All faults, in the order of `list` and of the documentation, and the plan of a run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FAULTS: tuple[Fault, ...] = (
 
 
 def named(names: Iterable[str]) -> list[Fault]:
-    """Those whose names begin so, in the registry's order; all where none is named.
+    """The faults whose names have one of these prefixes, in the list's order; all if none is given.
 
-    :raises ValueError: there is none of that name.
+    :raises ValueError: no fault has such a name.
     """
     wanted = list(names)
     for name in wanted:
@@ -48,15 +48,16 @@ def named(names: Iterable[str]) -> list[Fault]:
 
 
 def possible(faults: Iterable[Fault], *, native: bool) -> list[Fault]:
-    """Those that can be made on such clusters."""
+    """The faults that can be injected on such clusters."""
     return [fault for fault in faults if native or not (fault.packets or fault.native)]
 
 
 def plan(faults: Sequence[Fault], source: random.Random) -> Iterator[Fault]:
-    """Trials without end: first each fault once, then the rest of their shares, then all again.
+    """An endless sequence of trials: first each fault once, then the rest of their shares, and so
+    on.
 
-    Those that need the same join stand together in each pass, so that the bridge is restarted for
-    nothing as seldom as may be.
+    Faults with the same join mode are adjacent in each pass, so that the bridge is seldom
+    re-joined.
     """
     if not faults:
         return
@@ -68,12 +69,12 @@ def plan(faults: Sequence[Fault], source: random.Random) -> Iterator[Fault]:
 
 
 def once(faults: Sequence[Fault], source: random.Random) -> list[Fault]:
-    """Each once, in an order of chance."""
+    """Each fault once, in random order, grouped by join mode."""
     shuffled = source.sample(faults, k=len(faults))
     joins = list(dict.fromkeys(fault.join for fault in shuffled))
     return sorted(shuffled, key=lambda fault: joins.index(fault.join))
 
 
 def short(faults: Iterable[Fault]) -> list[Fault]:
-    """The short form: one trial each of those that are quick."""
+    """The short run: one trial of each quick fault."""
     return [fault for fault in faults if fault.short]

@@ -1,4 +1,4 @@
-"""What a fault is, and what a trial of one has found."""
+"""Faults, and the results of their trials."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from e2e.audit import Finding, Kind
 if TYPE_CHECKING:
     from e2e.faults.environment import Stage
 
-#: Makes the fault when it is entered, and heals it when it is left: also after an error.
+#: A context manager that injects the fault on entry and heals it on exit, even after an error.
 Strike = Callable[["Stage"], AbstractContextManager[None]]
 
 
-class Join(StrEnum):
-    """How the bridge is joined for a fault, beside how it always is."""
+class JoinMode(StrEnum):
+    """The way in which the bridge is joined for a fault."""
 
     DIRECT = "straight to both API servers"
     PROXY = "through a proxy to each API server"
@@ -30,35 +30,35 @@ class Join(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that may break. The mix goes on while it is broken."""
+    """One fault. The load continues while it is active."""
 
     name: str
     what: str
-    """What is done."""
+    """The effect of the fault."""
     heals: str
-    """How it is well again."""
+    """How it heals."""
     strike: Strike
     seconds: tuple[float, float] = (1.0, 4.0)
-    """For how long, at least and at most."""
+    """Minimum and maximum duration."""
     times: int = 1
-    """How often in one trial, before the audit."""
+    """Injections per trial, before the audit."""
     counts: int = 1
-    """How many of it one time makes."""
+    """Number of faults that one injection counts as."""
     trials: int = 1
-    """How many of a full run's first pass."""
-    join: Join = Join.DIRECT
+    """Trials in the first pass of a full run."""
+    join: JoinMode = JoinMode.DIRECT
     harms: bool = False
-    """Whether it may end pods that nobody touches: a machine that is lost has ended them."""
+    """Whether it may end the untouched pods, as the loss of their node does."""
     short: bool = False
-    """Whether it is part of the short form."""
+    """Whether it is part of the short run."""
     packets: bool = False
-    """Whether it needs the network namespace of `network.Line`."""
+    """Whether it needs the bridge's network namespace."""
     native: bool = False
     """Whether it needs components that are processes of this machine."""
 
     @property
     def group(self) -> str:
-        """The first part of its name."""
+        """The part of the name before the colon."""
         return self.name.partition(":")[0]
 
 
@@ -69,40 +69,40 @@ class Trial:
     fault: str
     tried: int = 0
     findings: list[Finding] = field(default_factory=list)
-    """What the audit has found, but for what an earlier one had."""
+    """Findings of the audit, without those of earlier audits."""
     failed: list[str] = field(default_factory=list)
-    """What went wrong beside: the bridge ended, or the node was not Ready in time."""
+    """Other failures: the bridge ended, or the node was not Ready in time."""
     seconds: float = 0.0
     ready: float = 0.0
-    """Seconds after it was healed until the node was Ready."""
+    """Seconds from the end of the fault until the node was Ready."""
     agreed: float = 0.0
-    """Seconds after that until the audit was over."""
+    """Seconds from then until the end of the audit."""
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was counted."""
+        """Whether there are no findings and no failures."""
         return not self.findings and not self.failed
 
 
 @dataclass(slots=True)
 class Tally:
-    """All trials of one fault."""
+    """The sum of all trials of one fault."""
 
     fault: str
     trials: int = 0
     tried: int = 0
     counted: Counter[str] = field(default_factory=Counter)
-    """How many of each `Kind`, and ``failed``."""
+    """Findings by `Kind`, and ``failed``."""
 
     def add(self, trial: Trial) -> None:
-        """One more."""
+        """Adds a trial."""
         self.trials += 1
         self.tried += trial.tried
         self.counted.update(str(finding.kind) for finding in trial.findings)
         self.counted["failed"] += len(trial.failed)
 
     def as_json(self) -> dict[str, Any]:
-        """For a report: what can be counted is there also where it is zero."""
+        """For a report; has all kinds of findings, even those without any."""
         counted = {name: self.counted[name] for name in COUNTED}
         return {
             "fault": self.fault,
@@ -112,12 +112,12 @@ class Tally:
         }
 
 
-#: All that is counted after a fault.
+#: The kinds of findings that are counted.
 COUNTED = (*map(str, Kind), "failed")
 
 
 def tallies(trials: list[Trial]) -> list[Tally]:
-    """The trials by fault, in the order of their first."""
+    """The trials by fault, in the order of their first trial."""
     found: dict[str, Tally] = {}
     for trial in trials:
         found.setdefault(trial.fault, Tally(trial.fault)).add(trial)

@@ -1,12 +1,11 @@
-"""A TLS proxy between a bridge and an API server, which answers wrongly when it is told to.
+"""A TLS proxy between a bridge and an API server, which injects wrong responses by rules.
 
-It stands in a thread of its own and listens at an address of this machine. `kubeconfig` names it
-instead of the API server. It asks the API server with the credential of the cluster's own
-kubeconfig, whatever it was sent, so it is for tests alone. Upgrades (exec, attach, port-forward)
-do not go through it.
+It runs in its own thread and listens at an address of this machine; `kubeconfig` leads to it. It
+authenticates at the API server with the cluster's own kubeconfig, whatever the client sent, so it
+is for tests only. It does not support upgrades (exec, attach, port-forward).
 
-What goes wrong is `rules`: each request, and each line of a watch, meets the first rule that is
-for it and has its chance. They may be replaced at any time, and count for watches that are open.
+The first of the `rules` that matches and whose chance occurs applies to a request, or to a line of
+a watch. Rules may be replaced at any time, and also apply to open watches.
 """
 
 from __future__ import annotations
@@ -32,40 +31,40 @@ from yarl import URL
 
 from e2e.clusters.certificates import Authority
 
-#: Headers that belong to one connection, or that whoever sends the message makes anew.
+#: Hop-by-hop headers, and those that each sender computes.
 _OWN_HEADERS = {
     *("authorization", "connection", "content-length", "host", "keep-alive"),
     *("transfer-encoding", "upgrade"),
 }
-#: Seconds for what was written to leave before its connection is cut.
+#: Seconds for written data to leave before its connection is cut.
 _FLUSH = 0.05
-#: Bytes of a request's body: an object has 1.5 MB at most.
+#: Maximum bytes of a request's body: an object has 1.5 MB at most.
 _LARGEST = 8 * 2**20
 
 
 class Harm(StrEnum):
-    """What goes wrong. The first five befall requests, the others lines of watches."""
+    """Kinds of faults. The first five apply to requests, the others to lines of watches."""
 
     ANSWER = "answer"
-    """The proxy answers, with `Rule.code`; the API server is not asked."""
+    """The proxy answers with `Rule.code`, without a request to the API server."""
     DELAY = "delay"
-    """The answer comes late."""
+    """The response is late."""
     REFUSE = "refuse"
-    """The connection dies before the API server is asked."""
+    """The connection is cut before the request reaches the API server."""
     LOSE = "lose"
-    """The API server has done what it was asked; the connection dies before it is told."""
+    """The API server processes the request; the connection is cut before the response."""
     TRUNCATE = "truncate"
-    """The connection dies in the middle of the answer."""
+    """The connection is cut in the middle of the response."""
     CUT = "cut"
-    """The connection dies in the middle of a line."""
+    """The connection is cut in the middle of a line."""
     END = "end"
     """The watch ends in order, in the middle of a line."""
     GARBLE = "garble"
-    """The line is none that anybody could read."""
+    """The line is replaced by garbage."""
     GONE = "gone"
-    """The watch is told 410: its version is too old."""
+    """The watch ends with 410: its resource version is too old."""
     STALL = "stall"
-    """The line comes late, and all that follow it."""
+    """The line and all that follow are late."""
 
 
 _OF_WATCHES = {Harm.CUT, Harm.END, Harm.GARBLE, Harm.GONE, Harm.STALL}
@@ -77,7 +76,7 @@ _REASONS = {
     503: "ServiceUnavailable",
     504: "Timeout",
 }
-#: Lines that are no event.
+#: Lines that are not events.
 _GARBAGE = (
     b"\x00\xff\xfe\n",
     b"[]\n",
@@ -91,7 +90,7 @@ _GARBAGE = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that goes wrong."""
+    """One fault."""
 
     harm: Harm
     chance: float = 0.2
@@ -99,11 +98,11 @@ class Rule:
     code: int = 500
     retry_after: int | None = None
     seconds: tuple[float, float] = (0.0, 0.0)
-    """How late, at least and at most."""
+    """Minimum and maximum delay."""
 
 
 class Proxy:
-    """One proxy before the API server of ``kubeconfig``. Use as a context manager."""
+    """A proxy for the API server of ``kubeconfig``. Use as a context manager."""
 
     def __init__(self, kubeconfig: Path, folder: Path, *, address: str, seed: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,12 +121,12 @@ class Proxy:
         self._rotations = 0
         self.rules: tuple[Rule, ...] = ()
         self.hits = 0
-        """How much went wrong so far."""
+        """Number of faults so far."""
         self.kubeconfig = folder / "kubeconfig"
 
     def __enter__(self) -> Proxy:
         self._serving = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._authority = self._certified()
+        self._authority = self._new_authority()
         self._thread.start()
         self._port = self._ready.result(timeout=10)
         self.publish()
@@ -137,27 +136,27 @@ class Proxy:
         self.stop()
 
     def stop(self) -> None:
-        """Cuts all connections. Twice is no error."""
+        """Cuts all connections and stops the proxy. A second call has no effect."""
         if self._thread.is_alive() and self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join(timeout=10)
 
     def rotate(self) -> None:
-        """Serves with a certificate of a new CA from now on, and cuts all connections. The
-        kubeconfig names the previous CA until `publish`."""
-        self._authority = self._certified()
+        """Replaces the serving certificate by one of a new CA, and cuts all connections. The
+        kubeconfig has the previous CA until `publish`."""
+        self._authority = self._new_authority()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._cut_all)
 
     def publish(self) -> None:
-        """Writes the kubeconfig with the CA of now, unless it says so already."""
+        """Writes the kubeconfig with the current CA, unless it has it."""
         authority = self._authority.files.certificate.read_bytes()
         text = self._kubeconfig(authority, self._port)
         if not self.kubeconfig.exists() or self.kubeconfig.read_text() != text:
             self.kubeconfig.write_text(text)
 
-    def _certified(self) -> Authority:
-        """A new CA, whose certificate is the next that a client is shown."""
+    def _new_authority(self) -> Authority:
+        """Creates a CA, and a certificate that new connections are shown."""
         self._rotations += 1
         name = f"proxy-ca-{self._rotations}"
         authority = Authority.create(self._folder, name, name)
@@ -171,11 +170,11 @@ class Proxy:
                 connection.transport.abort()
 
     def _kubeconfig(self, authority: bytes, port: int) -> str:
-        """The cluster's own, with another address; what is signed by its CA is believed still."""
-        theirs = base64.b64decode(self._cluster["certificate-authority-data"])
+        """The cluster's kubeconfig with the proxy's address; it also trusts the cluster's CA."""
+        cluster_ca = base64.b64decode(self._cluster["certificate-authority-data"])
         cluster = {
             "server": f"https://{self._address}:{port}",
-            "certificate-authority-data": base64.b64encode(theirs + authority).decode(),
+            "certificate-authority-data": base64.b64encode(cluster_ca + authority).decode(),
         }
         [first, *_] = self._config["clusters"]
         config = {**self._config, "clusters": [{**first, "cluster": cluster}]}
@@ -194,7 +193,7 @@ class Proxy:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         connector = aiohttp.TCPConnector(limit=0, ssl=self._trust())
-        # Answers go on as they come, packed or not.
+        # Compressed responses are passed on unchanged.
         async with aiohttp.ClientSession(
             connector=connector,
             auto_decompress=False,
@@ -210,14 +209,14 @@ class Proxy:
             listener.close()
             self._cut_all()
             await server.shutdown(0)
-        # Connections of TLS that were closed are gone a little later.
+        # aiohttp needs a moment to finish closed TLS connections.
         await asyncio.sleep(_FLUSH)
 
     def _trust(self) -> ssl.SSLContext:
-        """As the cluster's own kubeconfig says: whom to believe, and who we are."""
+        """The CA and the client certificate of the cluster's kubeconfig."""
         user = self._config["users"][0]["user"]
-        theirs = base64.b64decode(self._cluster["certificate-authority-data"]).decode()
-        context = ssl.create_default_context(cadata=theirs)
+        cluster_ca = base64.b64decode(self._cluster["certificate-authority-data"]).decode()
+        context = ssl.create_default_context(cadata=cluster_ca)
         pair = self._folder / "upstream.pem"
         pair.touch(mode=0o600)
         parts = (user["client-certificate-data"], user["client-key-data"])
@@ -228,7 +227,7 @@ class Proxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read() if request.can_read_body else None
         watch = request.query.get("watch") in ("1", "true")
-        rule = None if watch else self._drawn(request.method, of_watches=False)
+        rule = None if watch else self._draw_rule(request.method, of_watches=False)
         if rule is not None and rule.harm is Harm.DELAY:
             await asyncio.sleep(self._random.uniform(*rule.seconds))
         if rule is not None and rule.harm is Harm.ANSWER:
@@ -236,12 +235,12 @@ class Proxy:
         if rule is not None and rule.harm is Harm.REFUSE:
             return _cut(request)
         try:
-            async with self._asked(request, body) as answer:
+            async with self._forwarded(request, body) as answer:
                 if watch and answer.status == 200:
                     return await self._relay(request, answer)
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError):
-            return _cut(request)  # as the API server: it is not there
+            return _cut(request)  # like an unreachable API server
         if rule is not None and rule.harm is Harm.LOSE:
             return _cut(request)
         if rule is not None and rule.harm is Harm.TRUNCATE and len(content) > 1:
@@ -254,7 +253,7 @@ class Proxy:
         return web.Response(status=answer.status, headers=_headers(answer.headers), body=content)
 
     @asynccontextmanager
-    async def _asked(
+    async def _forwarded(
         self, request: web.BaseRequest, body: bytes | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         assert self._session is not None
@@ -271,14 +270,14 @@ class Proxy:
     async def _relay(
         self, request: web.BaseRequest, answer: aiohttp.ClientResponse
     ) -> web.StreamResponse:
-        """A watch, line by line."""
+        """Forwards a watch line by line."""
         response = _like(answer)
         await response.prepare(request)
         rest = b""
         async for chunk in answer.content.iter_any():
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                rule = self._drawn("GET", of_watches=True)
+                rule = self._draw_rule("GET", of_watches=True)
                 if rule is None:
                     await response.write(line + b"\n")
                 elif not await self._spoil(request, response, line + b"\n", rule):
@@ -289,7 +288,7 @@ class Proxy:
     async def _spoil(
         self, request: web.BaseRequest, response: web.StreamResponse, line: bytes, rule: Rule
     ) -> bool:
-        """Whether the watch goes on."""
+        """Applies the rule to a line; whether the watch continues."""
         part = line[: self._random.randrange(len(line))]
         match rule.harm:
             case Harm.CUT:
@@ -303,8 +302,8 @@ class Proxy:
                 await response.write(self._random.choice((*_GARBAGE, part + b"\n")))
                 return True
             case Harm.GONE:
-                said = {"type": "ERROR", "object": _status_of(410, "Expired")}
-                await response.write(json.dumps(said).encode() + b"\n")
+                event = {"type": "ERROR", "object": _status_of(410, "Expired")}
+                await response.write(json.dumps(event).encode() + b"\n")
                 await response.write_eof()
             case _:
                 await asyncio.sleep(self._random.uniform(*rule.seconds))
@@ -312,7 +311,7 @@ class Proxy:
                 return True
         return False
 
-    def _drawn(self, method: str, *, of_watches: bool) -> Rule | None:
+    def _draw_rule(self, method: str, *, of_watches: bool) -> Rule | None:
         for rule in self.rules:
             meant = (rule.harm in _OF_WATCHES) is of_watches and method in rule.methods
             if meant and self._random.random() < rule.chance:
@@ -332,7 +331,7 @@ def _like(answer: aiohttp.ClientResponse) -> web.StreamResponse:
 def _cut(request: web.BaseRequest) -> web.StreamResponse:
     if request.transport is not None:
         request.transport.abort()
-    return web.Response(status=502)  # nobody is there to read it
+    return web.Response(status=502)  # the connection is cut; no client reads it
 
 
 def _status(rule: Rule) -> web.Response:
@@ -347,7 +346,7 @@ def _status_of(code: int, reason: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "metadata": {},
         "status": "Failure",
-        "message": f"the proxy was told to answer {code}",
+        "message": f"the proxy is configured to answer {code}",
         "reason": reason,
         "code": code,
     }

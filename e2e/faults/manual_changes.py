@@ -1,4 +1,4 @@
-"""People in the remote: they delete and edit what is the bridge's, and machines go away."""
+"""Changes by users of the remote, who delete and edit managed objects, and nodes that disappear."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from e2e.faults.fault_model import Fault
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 
-#: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
-#: until a kubelet that is back has ended what it should no longer run.
+#: Seconds until the remote considers a silent node lost (the grace period is 50), and until a
+#: restarted kubelet has ended obsolete pods.
 _LOST_SECONDS = 120.0
-#: Seconds for home to tell what the remote tells, on a machine that is busy.
+#: Seconds until home has the remote's status, on a busy machine.
 _FOLLOWS_SECONDS = 30.0
-#: What the administrator's taint of a dead node is called.
+#: Key of the taint that the administrator sets on a dead node.
 _TAINT = "example.com/dead"
-#: Of ours, and of no other kind that a bridge makes beside pods and namespaces.
+#: Resources that the bridge creates in the remote, beside pods and namespaces.
 _COPIES = "configmaps,secrets,services,endpointslices"
 
 
@@ -32,25 +32,25 @@ def _namespace_deleted(stage: Stage) -> Iterator[None]:
     yield
     wait_for(
         lambda: uids(get(stage.remote, "namespaces")).get(bridged.remote_namespace) != before,
-        "the remote namespace is gone",
+        "the remote namespace was deleted",
         seconds=_LOST_SECONDS,
     )
 
 
 @contextmanager
 def _pods_deleted(stage: Stage) -> Iterator[None]:
-    names = _some(stage, _free(stage.bridged.remote_pods()))
+    names = _half(stage, _removable_pods(stage.bridged.remote_pods()))
     how = stage.random.choice((["--grace-period=0", "--force"], ["--grace-period=1"], []))
-    _there(stage, "delete", "pod", *names, "--wait=false", *how)
+    _in_remote(stage, "delete", "pod", *names, "--wait=false", *how)
     yield
 
 
 @contextmanager
 def _copies_deleted(stage: Stage) -> Iterator[None]:
     for kind in _COPIES.split(","):
-        names = _some(stage, _ours(stage, kind))
+        names = _half(stage, _managed(stage, kind))
         if names:
-            _there(stage, "delete", kind, *names, "--wait=false")
+            _in_remote(stage, "delete", kind, *names, "--wait=false")
     yield
 
 
@@ -58,56 +58,58 @@ def _copies_deleted(stage: Stage) -> Iterator[None]:
 def _copies_edited(stage: Stage) -> Iterator[None]:
     patch = json.dumps({"data": {"KEY": None, "by-hand": "Z3VpbHR5"}})
     for kind in ("configmap", "secret"):
-        for name in _ours(stage, kind):
-            if "KEY" in (get_one_there(stage, kind, name).get("data") or {}):
-                _there(stage, "patch", kind, name, "--type=merge", "--patch", patch)
-    for name in _ours(stage, "service"):
+        for name in _managed(stage, kind):
+            if "KEY" in (get_from_remote(stage, kind, name).get("data") or {}):
+                _in_remote(stage, "patch", kind, name, "--type=merge", "--patch", patch)
+    for name in _managed(stage, "service"):
         port = json.dumps([{"op": "replace", "path": "/spec/ports/0/port", "value": 4711}])
-        _there(stage, "patch", "service", name, "--type=json", "--patch", port)
+        _in_remote(stage, "patch", "service", name, "--type=json", "--patch", port)
     yield
 
 
 @contextmanager
 def _pods_edited(stage: Stage) -> Iterator[None]:
-    for name in _free(stage.bridged.remote_pods()):
-        _there(stage, "label", "pod", name, "app=by-hand", "by-hand=yes", "--overwrite")
-        _there(stage, "annotate", "pod", name, "by-hand=yes", "--overwrite")
+    for name in _removable_pods(stage.bridged.remote_pods()):
+        _in_remote(stage, "label", "pod", name, "app=by-hand", "by-hand=yes", "--overwrite")
+        _in_remote(stage, "annotate", "pod", name, "by-hand=yes", "--overwrite")
     yield
 
 
 @contextmanager
 def _labels_taken(stage: Stage) -> Iterator[None]:
-    """What has no label of ours is somebody else's, and whoever took the labels has to say whose:
-    here they put them back, or remove the object."""
-    put_back = stage.random.random() < 0.5
-    taken = [("pod", name) for name in _some(stage, _free(stage.bridged.remote_pods()))[:3]]
-    taken += [("configmap", name) for name in _some(stage, _ours(stage, "configmap"))[:2]]
+    """Without its labels an object is unmanaged. Afterwards the user restores the labels, or
+    deletes the object."""
+    restore = stage.random.random() < 0.5
+    taken = [
+        ("pod", name) for name in _half(stage, _removable_pods(stage.bridged.remote_pods()))[:3]
+    ]
+    taken += [("configmap", name) for name in _half(stage, _managed(stage, "configmap"))[:2]]
     labels = {}
     for kind, name in taken:
-        labels[kind, name] = get_one_there(stage, kind, name)["metadata"].get("labels") or {}
-        _there(stage, "label", kind, name, f"{LABEL_NODE}-", f"{LABEL_HOME}-")
+        labels[kind, name] = get_from_remote(stage, kind, name)["metadata"].get("labels") or {}
+        _in_remote(stage, "label", kind, name, f"{LABEL_NODE}-", f"{LABEL_HOME}-")
     yield
     for (kind, name), before in labels.items():
-        if put_back:
+        if restore:
             values = [f"{key}={before[key]}" for key in (LABEL_NODE, LABEL_HOME) if key in before]
-            _there(stage, "label", kind, name, *values, "--overwrite")
+            _in_remote(stage, "label", kind, name, *values, "--overwrite")
         else:
-            _there(stage, "delete", kind, name, "--wait=false")
+            _in_remote(stage, "delete", kind, name, "--wait=false")
 
 
 @contextmanager
 def _node_silent(stage: Stage) -> Iterator[None]:
     stage.remote.stop_component(KUBELET)
     try:
-        # When the remote says so is the affair of its node controller, which says it once.
+        # The remote's node controller determines the time, and updates the pods once.
         wait_for(
             lambda: not any(is_ready(pod) for pod in stage.bridged.remote_pods()),
-            "the remote tells that no pod is ready",
+            "no remote pod is ready",
             seconds=_LOST_SECONDS,
         )
         wait_for(
             lambda: not any(is_ready(pod) for pod in stage.bridged.home_pods()),
-            "home tells that no pod is ready",
+            "no home pod is ready",
             seconds=_FOLLOWS_SECONDS,
         )
         yield
@@ -118,7 +120,7 @@ def _node_silent(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _node_gone(stage: Stage) -> Iterator[None]:
-    """Its pods go with it, as the remote's pod collector finds out after 40 s."""
+    """Deletes the node; the remote's pod garbage collector deletes its pods after 40 s."""
     there = set(uids(stage.bridged.remote_pods()).values())
     stage.remote.stop_component(KUBELET)
     try:
@@ -126,7 +128,7 @@ def _node_gone(stage: Stage) -> Iterator[None]:
         yield
         wait_for(
             lambda: not there & set(uids(stage.bridged.remote_pods()).values()),
-            "the remote's pods are gone with their node",
+            "the pods of the deleted node were deleted",
             seconds=_LOST_SECONDS,
         )
     finally:
@@ -136,9 +138,9 @@ def _node_gone(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _node_dead(stage: Stage) -> Iterator[None]:
-    """Another node runs what replaces its pods, until it is removed and a new one takes its name.
+    """Another node runs the replacements of its pods; then it is deleted and re-created.
 
-    Pods tolerate a lost node for five minutes; a taint of its administrator evicts them at once.
+    Pods tolerate a lost node for five minutes; an administrator's taint evicts them at once.
     """
     (dead,) = stage.remote.node_names
     there = uids(stage.bridged.remote_pods())
@@ -147,7 +149,7 @@ def _node_dead(stage: Stage) -> Iterator[None]:
         try:
             wait_for(
                 lambda: not is_ready(get_one(stage.remote, "node", dead)),
-                "the remote calls its node lost",
+                "the remote considers its node lost",
                 seconds=_LOST_SECONDS,
             )
             stage.remote.kubectl("taint", "node", dead, f"{_TAINT}:NoExecute")
@@ -160,7 +162,7 @@ def _node_dead(stage: Stage) -> Iterator[None]:
             stage.remote.kubectl("delete", "node", dead)
             wait_for(
                 lambda: not set(there.values()) & set(uids(_on(stage, dead)).values()),
-                "the remote's pods are gone with their node",
+                "the pods of the dead node were deleted",
                 seconds=_LOST_SECONDS,
             )
         finally:
@@ -180,7 +182,7 @@ def _on(stage: Stage, node: str) -> list[Json]:
 
 
 def _left_behind(stage: Stage, node: str) -> list[str]:
-    """The pods on this node that are not being deleted yet, at home or in the remote."""
+    """The pods on this node that are not being deleted, at home or in the remote."""
     there = uids(_on(stage, node))
     pods = [*_on(stage, node), *stage.bridged.home_pods()]
     names = [
@@ -197,8 +199,8 @@ def _wait_for_node(stage: Stage) -> None:
     wait_for(ready, "the remote's node is back", seconds=_LOST_SECONDS)
 
 
-def _free(pods: Sequence[Json]) -> list[str]:
-    """Ours, but for the witnesses."""
+def _removable_pods(pods: Sequence[Json]) -> list[str]:
+    """The names of managed pods, except the untouched ones."""
     return [
         pod["metadata"]["name"]
         for pod in pods
@@ -207,10 +209,10 @@ def _free(pods: Sequence[Json]) -> list[str]:
     ]
 
 
-def _ours(stage: Stage, kind: str) -> list[str]:
+def _managed(stage: Stage, kind: str) -> list[str]:
     selector = f"{LABEL_NODE}={stage.bridged.node}"
     found = get(stage.remote, kind, namespace=stage.bridged.remote_namespace, selector=selector)
-    # The remote's own controller copies a Service's labels to what it makes of it.
+    # The remote's own controller copies a Service's labels to its EndpointSlices.
     return [
         obj["metadata"]["name"]
         for obj in found
@@ -218,25 +220,25 @@ def _ours(stage: Stage, kind: str) -> list[str]:
     ]
 
 
-def _some(stage: Stage, names: list[str]) -> list[str]:
+def _half(stage: Stage, names: list[str]) -> list[str]:
     return stage.random.sample(names, k=(len(names) + 1) // 2)
 
 
-def get_one_there(stage: Stage, kind: str, name: str) -> Json:
-    """An object in the bridge's namespace of the remote; empty where it has just gone."""
+def get_from_remote(stage: Stage, kind: str, name: str) -> Json:
+    """An object in the bridge's remote namespace; without content if it no longer exists."""
     args = ("get", kind, name, "-n", stage.bridged.remote_namespace, "-o", "json")
     found = stage.remote.kubectl(*args, check=False)
     made: Json = json.loads(found.stdout) if found.returncode == 0 else {"metadata": {}}
     return made
 
 
-def _there(stage: Stage, *args: str) -> None:
-    """What is gone already needs nothing."""
-    stage.mix.note(f"by hand: {' '.join(args)}")
+def _in_remote(stage: Stage, *args: str) -> None:
+    """Runs kubectl in the bridge's remote namespace; absent objects are no error."""
+    stage.load.note(f"by hand: {' '.join(args)}")
     stage.remote.kubectl("-n", stage.bridged.remote_namespace, *args, check=False)
 
 
-_LEFT_ALONE = "the bridge makes it good"
+_LEFT_ALONE = "the bridge repairs it"
 
 FAULTS = (
     Fault(
@@ -270,8 +272,8 @@ FAULTS = (
     ),
     Fault(
         "by hand: labels taken away",
-        "some pods and ConfigMaps lose the labels that say whose they are",
-        "whoever took them puts them back, or deletes the objects",
+        "some pods and ConfigMaps lose the labels of their owner",
+        "the user restores the labels, or deletes the objects",
         _labels_taken,
         trials=2,
     ),
@@ -295,7 +297,7 @@ FAULTS = (
     Fault(
         "remote: node gone",
         "the remote's kubelet stops, and its node is deleted; its pods go with it",
-        "the kubelet is started again, and makes the node anew",
+        "the kubelet is started again, and re-creates the node",
         _node_gone,
         harms=True,
         native=True,

@@ -1,4 +1,4 @@
-"""The network between the bridge and one API server, or both."""
+"""Faults of the network between the bridge and one or both API servers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from functools import partial
 
 from e2e.clusters.cluster import Cluster
-from e2e.faults.bridge_network_namespace import Line
+from e2e.faults.bridge_network_namespace import BridgeNetwork
 from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault, Strike
 
-#: Makes the line of one cluster as it should not be.
-Break = Callable[[Line, Cluster], None]
+#: Starts a fault of the connection to one cluster.
+Break = Callable[[BridgeNetwork, Cluster], None]
 
-#: A dead peer is noticed after 25 s, an outage told after 15 more; a Lease lasts 40 s, and home's
-#: controller-manager waits 50 s for a sign of a node.
+#: The bridge detects a dead peer after 25 s and reports an outage 15 s later; a Lease lasts 40 s,
+#: and home's controller-manager waits 50 s for a node.
 _SHORT, _LONG = (3.0, 9.0), (65.0, 75.0)
 
 
@@ -29,19 +29,19 @@ def _broken(stage: Stage, *, sides: Sequence[str], what: Break) -> Iterator[None
         stage.packets.heal()
 
 
-def _silent(line: Line, cluster: Cluster) -> None:
+def _silent(line: BridgeNetwork, cluster: Cluster) -> None:
     line.drop(cluster)
 
 
-def _unheard(line: Line, cluster: Cluster) -> None:
+def _unheard(line: BridgeNetwork, cluster: Cluster) -> None:
     line.drop(cluster, received=False)
 
 
-def _deaf(line: Line, cluster: Cluster) -> None:
+def _deaf(line: BridgeNetwork, cluster: Cluster) -> None:
     line.drop(cluster, sent=False)
 
 
-def _lossy(line: Line, cluster: Cluster) -> None:
+def _lossy(line: BridgeNetwork, cluster: Cluster) -> None:
     line.lose(cluster, 0.15)
 
 
@@ -51,7 +51,7 @@ def _on(side: str, what: Break) -> Strike:
 
 @contextmanager
 def _connections_end(stage: Stage) -> Iterator[None]:
-    """Every connection, several times, while others are made."""
+    """Resets every connection, several times, while new ones are opened."""
     for cluster in (stage.home, stage.remote, stage.home, stage.remote):
         stage.packets.end_connections(cluster)
         stage.work(stage.random.uniform(0.2, 1.5))
@@ -72,7 +72,7 @@ def _narrow(stage: Stage) -> Iterator[None]:
 def _flapping(stage: Stage) -> Iterator[None]:
     for _ in range(6):
         side = stage.random.choice((stage.home, stage.remote))
-        what = stage.random.choice((_silent, _unheard, _deaf, Line.reset))
+        what = stage.random.choice((_silent, _unheard, _deaf, BridgeNetwork.reset))
         what(stage.packets, side)
         stage.work(stage.random.uniform(0.2, 2.0))
         stage.packets.heal()
@@ -81,13 +81,13 @@ def _flapping(stage: Stage) -> Iterator[None]:
 
 
 def _each_side(
-    name: str, said: str, what: Break, seconds: tuple[float, float], *, short: bool = False
+    name: str, effect: str, what: Break, seconds: tuple[float, float], *, short: bool = False
 ) -> tuple[Fault, Fault]:
-    """The same with the remote and with home."""
+    """The fault on the remote's side, and on home's."""
     remote, home = (
         Fault(
             f"{side}: {name}",
-            f"{said}, for {seconds[0]:.0f} to {seconds[1]:.0f} s",
+            f"{effect}, for {seconds[0]:.0f} to {seconds[1]:.0f} s",
             "the packet rules are removed",
             _on(side, what),
             seconds=seconds,
@@ -117,7 +117,7 @@ FAULTS = (
         seconds=_LONG,
         packets=True,
     ),
-    *_each_side("resets", _RESET, Line.reset, _SHORT),
+    *_each_side("resets", _RESET, BridgeNetwork.reset, _SHORT),
     *_each_side("losses", "15 of 100 packets are lost, each way", _lossy, (8.0, 15.0)),
     Fault(
         "both: connections end",

@@ -1,4 +1,4 @@
-"""The bridge ends, at whatever moment, or stands still."""
+"""The bridge is killed or terminated at random moments, or is suspended."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from e2e.bridge_process import BridgeFailed
 from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault
 
-#: Seconds in which a bridge that was killed is killed at the latest: what a step of the mix makes
-#: it do is under way for about so long.
+#: Maximum seconds before a kill: about as long as the bridge works on a step of the load.
 _MOMENT = 1.5
-#: Seconds that a start takes at the most, until it is worth no surprise any more.
+#: Seconds of a start in which a kill is interesting.
 _STARTING = 2.5
-#: How often in a row a start is killed.
+#: Number of killed starts in a row.
 _ROW = 4
 
 
@@ -33,7 +32,7 @@ def _terminated(stage: Stage) -> Iterator[None]:
     _at_a_random_moment(stage)
     status = stage.bridge.stop(signal.SIGTERM)
     if status != 0:
-        raise BridgeFailed(f"SIGTERM: it ended with {status}, not 0")
+        raise BridgeFailed(f"SIGTERM: the bridge ended with {status}, not 0")
     yield
     stage.bridge.start()
 
@@ -46,7 +45,7 @@ def _killed_at_the_start(stage: Stage) -> Iterator[None]:
         time.sleep(stage.random.uniform(0.0, _STARTING))
         stage.require_bridge()
         stage.bridge.kill()
-        stage.mix.step()
+        stage.load.step()
     yield
     stage.bridge.start()
 
@@ -57,9 +56,10 @@ def _terminated_at_the_start(stage: Stage) -> Iterator[None]:
     for _ in range(_ROW):
         stage.bridge.launch()
         time.sleep(stage.random.uniform(0.0, _STARTING))
-        # Before its handler is there, the signal ends it as any program: only the time counts.
+        # Before its handler is installed, the signal ends the process like any other: any status is
+        # fine.
         stage.bridge.stop(signal.SIGTERM)
-        stage.mix.step()
+        stage.load.step()
     yield
     stage.bridge.start()
 
@@ -77,7 +77,7 @@ def _frozen(stage: Stage) -> Iterator[None]:
 
 @contextmanager
 def _gone_at_home(stage: Stage) -> Iterator[None]:
-    """Force-deleted pods leave nothing at home that could be asked."""
+    """Kills the bridge and force-deletes pods, of which home then has no record."""
     stage.bridge.kill()
     bridged = stage.bridged
     names = [pod["metadata"]["name"] for pod in bridged.home_pods()]
@@ -91,7 +91,7 @@ def _gone_at_home(stage: Stage) -> Iterator[None]:
 
 def _at_a_random_moment(stage: Stage) -> None:
     for _ in range(stage.random.randint(1, 2)):
-        stage.mix.step()
+        stage.load.step()
     time.sleep(stage.random.uniform(0.0, _MOMENT))
     stage.require_bridge()
 

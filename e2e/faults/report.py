@@ -1,6 +1,6 @@
-"""The results of a run: JSON, a table for a terminal, and that of docs/development/reliability.md.
+"""The results of a run: JSON, a table for a terminal, and one for docs/development/reliability.md.
 
-Pure but for the reading of the machine's name.
+Pure, except that it reads the machine's properties.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from e2e.faults.fault_model import COUNTED, Fault, Tally, Trial, tallies
 FILE = Path(__file__).parents[2] / "docs" / "development" / "reliability.md"
 BEGIN = "<!-- faults, made by `python -m e2e.faults table --write REPORT...`: do not edit -->"
 END = "<!-- end -->"
-#: A run, and a fault's row, as `document` writes them.
+#: Lines of a run and of a fault, as written by `document`.
 _HEAD = re.compile(r"^- `python -m e2e\.faults run .*$", re.MULTILINE)
 _ROW = re.compile(
     r"^\| (?P<fault>[^|]+) \| [^|]+ \| (?P<tried>\d+) \| (?P<trials>\d+) \| (?P<counted>[^|]+) \|$",
     re.MULTILINE,
 )
-#: Columns of output that goes to no terminal.
+#: Width of output that is not a terminal.
 _PLAIN_WIDTH = 140
 
 Json = Mapping[str, Any]
 
 
-def report(trials: Sequence[Trial], faults: Sequence[Fault], **asked: Any) -> dict[str, Any]:
-    """A run as JSON. ``faults`` are those that it was for: those of no trial are told too."""
+def report(trials: Sequence[Trial], faults: Sequence[Fault], **parameters: Any) -> dict[str, Any]:
+    """A run as JSON. Each of ``faults`` has a row, even without a trial."""
     found = {tally.fault: tally for tally in tallies(list(trials))}
     rows = [found.pop(fault.name, Tally(fault.name)) for fault in faults]
     return {
-        "asked": asked,
+        "asked": parameters,
         "machine": {
             "cpus": os.cpu_count(),
             "system": platform.system(),
@@ -57,12 +57,12 @@ def report(trials: Sequence[Trial], faults: Sequence[Fault], **asked: Any) -> di
 
 
 def is_clean(found: Json) -> bool:
-    """Whether nothing was counted."""
+    """Whether there are no findings and failures."""
     return not found["counted"]
 
 
 def show(found: Json) -> None:
-    """Prints it for people, on standard error."""
+    """Prints the report on standard error."""
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=_PLAIN_WIDTH, no_color=True)
@@ -83,7 +83,7 @@ def show(found: Json) -> None:
 def document(faults: Sequence[Fault], reports: Sequence[Json], recorded: str = "") -> str:
     """The table of docs/development/reliability.md: a row for every fault, tried or not.
 
-    ``recorded`` is an earlier document, whose runs and counts are added.
+    ``recorded`` is an earlier document; its runs and counts are added.
     """
     rows = {fault.name: Tally(fault.name) for fault in faults}
     for found in (_recorded(recorded), *reports):
@@ -92,11 +92,11 @@ def document(faults: Sequence[Fault], reports: Sequence[Json], recorded: str = "
             tally.trials += row["trials"]
             tally.tried += row["tried"]
             tally.counted.update(row["counted"])
-    said = {fault.name: fault.what for fault in faults}
+    effects = {fault.name: fault.what for fault in faults}
     lines = ["| fault | what is done | tried | audits | counted |", "|---|---|---:|---:|---|"]
     for name, tally in rows.items():
         counted = _counted(tally.counted) if tally.tried else "not tried"
-        what = said.get(name, "jobs end, then all is deleted; no managed object is left")
+        what = effects.get(name, "jobs end, then all is deleted; no managed object is left")
         lines.append(f"| {name} | {what} | {tally.tried} | {tally.trials} | {counted} |")
     heads = _HEAD.findall(recorded)
     heads += [f"- {_title(found)}" for found in reports]
@@ -128,9 +128,9 @@ def _read_counted(text: str) -> dict[str, int]:
 
 
 def renewed(text: str, table: str) -> str:
-    """The document with another table between its marks.
+    """The document with a new table between its marks.
 
-    :raises ValueError: the marks are not there.
+    :raises ValueError: the marks are missing.
     """
     before, begun, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -140,15 +140,15 @@ def renewed(text: str, table: str) -> str:
 
 
 def _title(found: Json) -> str:
-    asked = found["asked"]
+    parameters = found["asked"]
     machine = found["machine"]
     command = "python -m e2e.faults run"
-    command += f" --minutes {asked['minutes']:g} --seed {asked['seed']}"
-    command += "".join(f" --only {name!r}" for name in asked.get("only", ()))
+    command += f" --minutes {parameters['minutes']:g} --seed {parameters['seed']}"
+    command += "".join(f" --only {name!r}" for name in parameters.get("only", ()))
     tried = sum(row["tried"] for row in found["faults"])
     return (
-        f"`{command}`: {tried} faults in {asked['took'] / 60:.0f} minutes, Kubernetes "
-        f"{asked['kubernetes']}, {machine['cpus']} CPUs, Python {machine['python']}"
+        f"`{command}`: {tried} faults in {parameters['took'] / 60:.0f} minutes, Kubernetes "
+        f"{parameters['kubernetes']}, {machine['cpus']} CPUs, Python {machine['python']}"
     )
 
 

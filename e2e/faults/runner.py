@@ -1,10 +1,11 @@
-"""A run: trials of faults one after the other, each with its audit, and a last audit of the end.
+"""Runs trials of faults in sequence, each with an audit, and a last audit after deleting
+everything.
 
-A trial: the bridge is joined as the fault needs it, the mix of work goes on, the fault is made and
-healed (`Fault.times` times), home calls the node Ready again, and then the auditor looks until both
-clusters agree. What it still finds after `Auditor.settled`'s time is counted, once, for the fault
-after which it is found first. A trial that fails otherwise (the bridge has ended, the node is not
-Ready) is counted as failed; the stage recovers, and the run goes on.
+In a trial, the bridge joins in the mode of the fault, the load runs, the fault is injected and
+healed (`Fault.times` times), home reports the node Ready, and the auditor waits until both clusters
+agree. Remaining findings count once, for the fault after which they first appear. A trial that
+fails otherwise (the bridge ended, the node is not Ready) counts as failed; the environment
+recovers, and the run continues.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from e2e.faults.environment import BridgeEnded, Stage
 from e2e.faults.fault_model import Fault, Trial
 from e2e.kubectl import get, uids, wait_for
 from e2e.random_load import jobs_are_done
-from e2e.unmanaged_objects import objects_of_others
+from e2e.unmanaged_objects import unmanaged_objects
 from e2e.workload_manifests import busybox
 
-#: Seconds of the mix before each fault, at least and at most.
+#: Minimum and maximum seconds of load before each fault.
 _BEFORE = (0.5, 2.0)
-#: Seconds for jobs that began last, with the back-offs of those whose pods faults have ended.
+#: Seconds for the last Jobs, with the back-offs of those whose pods faults have ended.
 JOB_SECONDS = 240.0
-#: Jobs that are over are removed when there are more, or every audit would read hundreds.
+#: More complete Jobs than this are deleted, or every audit would read hundreds.
 _JOBS = 12
-#: What a trial may fail with; anything else is a defect of the harness and ends the run.
+#: Failures of a trial; any other exception is a defect of the harness and ends the run.
 _FAILURES = (AssertionError, BridgeEnded, BridgeFailed, ClusterError, NothingMet)
 #: The last row: everything is deleted.
 THE_END = "the end: all deleted"
@@ -41,7 +42,7 @@ THE_END = "the end: all deleted"
 
 @dataclass
 class Run:
-    """One run on one stage."""
+    """One run in one environment."""
 
     stage: Stage
     say: Callable[[str], None]
@@ -49,23 +50,23 @@ class Run:
     _known: set[Finding] = field(default_factory=set)
 
     def faults(self, faults: Iterable[Fault], *, until: float = math.inf) -> None:
-        """Trials of these, in their order, until the clock (`time.monotonic`) says so, if ever."""
+        """Runs trials of these faults in order, until this time (`time.monotonic`)."""
         with self._audited() as auditor:
             for fault in faults:
                 if time.monotonic() >= until:
                     break
                 self._show(self._trial(fault, auditor))
             self._show(self._end(auditor))
-            self.say(f"seen: {auditor.counts()}, {len(self.stage.mix.steps)} steps of the mix")
+            self.say(f"seen: {auditor.counts()}, {len(self.stage.load.steps)} steps of the mix")
 
     @contextmanager
     def _audited(self) -> Iterator[Auditor]:
         stage = self.stage
         with (
-            objects_of_others(stage.bridged),
+            unmanaged_objects(stage.bridged),
             Auditor(stage.home, stage.remote, node=stage.bridged.node) as auditor,
         ):
-            # In the way of one of these there is an object of others: it waits, and says so.
+            # An unmanaged object has the name of this pod, which therefore stays Pending.
             stage.bridged.apply(busybox(stage.bridged.node, "clash", "sleep 3600"))
             yield auditor
 
@@ -77,10 +78,10 @@ class Run:
                 stage.work(stage.random.uniform(*_BEFORE))
                 stage.require_bridge()
                 trial.tried += fault.counts
-                stage.mix.note(f"-- {fault.name}")
+                stage.load.note(f"-- {fault.name}")
                 with fault.strike(stage):
                     stage.work(stage.random.uniform(*fault.seconds))
-                stage.mix.note("-- healed")
+                stage.load.note("-- healed")
                 stage.require_bridge()
             healed = time.monotonic()
             stage.wait_until_ready()
@@ -96,10 +97,10 @@ class Run:
         stage, begin = self.stage, time.monotonic()
         try:
             if fault.harms:
-                # Pods of others are gone too. What the bridge itself has written of theirs shows.
-                stage.witnesses.make()
+                # Unmanaged pods ended, too. Writes of the bridge to unmanaged objects still count.
+                stage.untouched_pods.make()
                 auditor.accept()
-            found = auditor.settled() + stage.witnesses.findings()
+            found = auditor.settled() + stage.untouched_pods.findings()
             trial.agreed = time.monotonic() - begin
             self._tidy()
         except _FAILURES as error:
@@ -109,7 +110,7 @@ class Run:
         trial.findings = [one for one in found if one not in self._known]
         self._known.update(found)
         if any(one.kind is Kind.HARMED for one in trial.findings):
-            stage.witnesses.make()
+            stage.untouched_pods.make()
 
     def _recover(self, trial: Trial) -> None:
         try:
@@ -119,7 +120,7 @@ class Run:
             trial.failed.append(f"{type(error).__name__} afterwards: {error}")
 
     def _tidy(self) -> None:
-        """Jobs that are complete, where there are many."""
+        """Deletes complete Jobs if there are many."""
         bridged = self.stage.bridged
         jobs = get(bridged.home, "jobs", namespace=bridged.namespace)
         done = [job["metadata"]["name"] for job in jobs if job["status"].get("completionTime")]
@@ -127,7 +128,7 @@ class Run:
             bridged.kubectl("delete", "job", *done, "--wait=false", check=False)
 
     def _end(self, auditor: Auditor) -> Trial:
-        """Jobs come to their end, and when all is deleted, no managed object is left."""
+        """Waits for Jobs, deletes everything, and audits: no managed object may remain."""
         bridged, trial, begin = self.stage.bridged, Trial(THE_END, tried=1), time.monotonic()
         try:
             wait_for(lambda: jobs_are_done(bridged), "every job is complete", seconds=JOB_SECONDS)
@@ -154,5 +155,5 @@ class Run:
 
 
 def seeded(seed: int | None) -> int:
-    """The seed of a run: a new one unless one is given."""
+    """The seed of a run: a random one unless given."""
     return random.SystemRandom().getrandbits(32) if seed is None else seed

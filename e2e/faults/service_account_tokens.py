@@ -1,4 +1,4 @@
-"""A credential of the remote that can end: the token of a service account, in a kubeconfig."""
+"""A kubeconfig of the remote with a service account token, which can be revoked or expire."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAMESPACE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """A service account that may do all. Use as a context manager; ``kubeconfig`` has its token."""
+    """An administrative service account. Use as a context manager; ``kubeconfig`` has its token."""
 
     remote: Cluster
     account: str
@@ -29,7 +29,7 @@ class Credential:
 
     @classmethod
     def of(cls, remote: Cluster, account: str, kubeconfig: Path) -> Credential:
-        """Not made before the block is entered."""
+        """A credential that is created on entry."""
         return cls(remote, account, kubeconfig)
 
     def __enter__(self) -> Credential:
@@ -43,19 +43,19 @@ class Credential:
         self.remote.kubectl("delete", "clusterrolebinding", self.account, check=False)
 
     def revoke(self) -> None:
-        """No token of the account is worth anything, after the API server's own ten seconds."""
+        """Revokes all tokens of the account; the API server may cache them for ten seconds."""
         args = ("delete", "serviceaccount", self.account, "-n", _NAMESPACE, "--ignore-not-found")
         self.remote.kubectl(*args, check=False)
 
     def renew(self) -> None:
-        """The kubeconfig has a new token, of a new account where the old one is revoked."""
+        """Writes a kubeconfig with a new token, of a new account if the old one was revoked."""
         self.remote.kubectl("create", "serviceaccount", self.account, "-n", _NAMESPACE, check=False)
         create = ("create", "token", self.account, "-n", _NAMESPACE)
         self._write(self.remote.kubectl(*create).stdout.strip())
 
     def expire(self, seconds: float, *, signing_key: Path, issuer: str) -> None:
-        """The kubeconfig has a token that ends so soon. An API server gives out none that lives
-        for less than ten minutes, so it is signed here, with the cluster's own key."""
+        """Writes a kubeconfig with a token that expires so soon. API servers issue tokens for at
+        least ten minutes, so the token is signed here with the cluster's key."""
         account = get_one(self.remote, "serviceaccount", self.account, namespace=_NAMESPACE)
         now = int(time.time())
         claims = {

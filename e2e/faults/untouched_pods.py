@@ -1,7 +1,7 @@
-"""Pods that nobody touches: what befalls the bridge or a network may not touch them either.
+"""Pods that no user changes: faults of the bridge or a network must not affect them.
 
-One is started again when it ends, and one is not. What they are in the remote is noted when they
-run, and compared later: the same pods, the same containers, no restart.
+One restarts when it ends, one does not. The remote pods are recorded when they run, and compared
+later: the same pods and containers, without restarts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from e2e.kubectl import Json, wait_for
 from e2e.workload_manifests import busybox
 
 NAMES = ("witness-always", "witness-never")
-#: Seconds until new ones run: a namespace that was deleted must be gone first.
+#: Seconds until new pods run, even if their namespace must be deleted first.
 START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What a remote pod runs as."""
+    """The recorded state of a remote pod."""
 
     uid: str
     phase: str
@@ -28,20 +28,20 @@ class _Run:
     """ID and restarts of each."""
 
 
-class Witnesses:
-    """Those of one virtual node."""
+class UntouchedPods:
+    """The untouched pods of one virtual node."""
 
     def __init__(self, bridged: Bridged) -> None:
         self._bridged = bridged
         self._noted: dict[str, _Run] = {}
 
     def make(self) -> None:
-        """New ones, in place of those that are there; returns when they run."""
+        """Re-creates the pods; returns when they run."""
         bridged = self._bridged
         bridged.kubectl("delete", "pod", *NAMES, "--ignore-not-found", "--timeout=60s")
         for name, restart in zip(NAMES, ("Always", "Never"), strict=True):
             bridged.apply(busybox(bridged.node, name, "sleep 36000", restart=restart))
-        wait_for(self._all_run, "the witnesses run", seconds=START_SECONDS)
+        wait_for(self._all_run, "the untouched pods run", seconds=START_SECONDS)
         self._noted = runs(bridged.remote_pods())
 
     def _all_run(self) -> bool:
@@ -50,12 +50,12 @@ class Witnesses:
         return [one.phase for one in (*found, *there)] == ["Running"] * 2 * len(NAMES)
 
     def findings(self) -> list[Finding]:
-        """What happened to them."""
+        """The differences to the recorded state."""
         return compare(self._noted, runs(self._bridged.remote_pods()))
 
 
 def runs(pods: list[Json]) -> dict[str, _Run]:
-    """The witnesses among pods of one cluster."""
+    """The untouched pods among pods of one cluster."""
     found = {}
     for pod in pods:
         name = pod["metadata"]["name"]
@@ -70,7 +70,7 @@ def runs(pods: list[Json]) -> dict[str, _Run]:
 
 
 def compare(before: dict[str, _Run], now: dict[str, _Run]) -> list[Finding]:
-    """A finding for each that is not as it was."""
+    """A finding for each pod that has changed."""
     return [
         Finding(Kind.HARMED, f"Pod {name}", f"was {run}, is {now.get(name)}")
         for name, run in sorted(before.items())

@@ -187,7 +187,7 @@ META = "metadata"
         (_pods(1, _set("spec", "tolerations", to=[])), Kind.DISAGREES, "toleration"),
         (_pods(1, _set(META, "deletionTimestamp", to="x")), Kind.DISAGREES, "in the remote alone"),
         (_pods(0, _set(META, "deletionTimestamp", to="x")), Kind.DISAGREES, "at home alone"),
-        (_pods(1, _set(META, "name", to="x")), Kind.DISAGREES, "is called x"),
+        (_pods(1, _set(META, "name", to="x")), Kind.DISAGREES, "has the name x"),
         (_pods(0, _set("status", "phase", to="Failed")), Kind.DISAGREES, "ended at home"),
         (_pods(1, _set("status", "phase", to="Failed")), Kind.DISAGREES, "phase: home Running"),
         (_pods(1, _set("status", "podIP", to="x")), Kind.DISAGREES, "podIP"),
@@ -200,11 +200,11 @@ META = "metadata"
         (lambda h, r: r.pop(1), Kind.LOST, "it has no copy"),
         (lambda h, r: r.pop(2), Kind.LOST, "it has no copy"),
         (lambda h, r: r.pop(3), Kind.LOST, "it has no copy"),
-        (lambda h, r: h.pop(3), Kind.LEAKED, "home has it no more"),
+        (lambda h, r: h.pop(3), Kind.LEAKED, "home no longer has it"),
         (lambda h, r: r.append(stands_for(h[4])), Kind.LEAKED, "no pod refers to it"),
         (lambda h, r: h[1]["data"].update(b="2"), Kind.DISAGREES, "data differs"),
         (lambda h, r: h[2].update(type="x"), Kind.DISAGREES, "type differs"),
-        (lambda h, r: h[1][META].update(uid="home-9"), Kind.DISAGREES, "stands for home-2"),
+        (lambda h, r: h[1][META].update(uid="home-9"), Kind.DISAGREES, "has the home UID home-2"),
         (lambda h, r: h[3]["spec"].update(selector={"app": "web", "x": "y"}), None, ""),
         (
             lambda h, r: h.append(obj("Service", "more", "home-7", spec={"selector": {"x": "y"}})),
@@ -218,17 +218,17 @@ META = "metadata"
             Kind.DISAGREES,
             "endpoints: home",
         ),
-        (lambda h, r: h.pop(5), Kind.LEAKED, "home has it no more"),
+        (lambda h, r: h.pop(5), Kind.LEAKED, "home no longer has it"),
         (lambda h, r: h[3]["spec"].update(ports=[{"port": 81}]), Kind.DISAGREES, "ports"),
         (lambda h, r: h[3]["spec"].update(clusterIP="None"), Kind.DISAGREES, "headless"),
         (lambda h, r: r[3]["spec"]["ports"][0].update(nodePort=1), Kind.DISAGREES, "node port"),
-        (lambda h, r: r[5][META].pop("labels"), Kind.LEAKED, "a namespace of others"),
+        (lambda h, r: r[5][META].pop("labels"), Kind.LEAKED, "an unmanaged namespace"),
         (
             lambda h, r: r.append(
                 obj("Secret", "t", "t", namespace="shop-h", metadata={"labels": OURS})
             ),
             Kind.LEAKED,
-            "no object and no pod",
+            "no home object or pod",
         ),
     ],
 )
@@ -339,7 +339,7 @@ def test_a_token_of_a_service_account_may_not_leave_home(
     (found,) = audit(home, remote)
     assert (found.kind, found.detail) == (
         Kind.LEAKED,
-        "a service account's token has left home",
+        "a service account token was copied",
     )
 
 
@@ -372,8 +372,8 @@ def _written(part: str = "") -> list[Json]:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda r: r.pop(6), "is gone"),
-        (lambda r: r[6]["metadata"].update(uid="x"), "made anew"),
+        (lambda r: r.pop(6), "was deleted"),
+        (lambda r: r[6]["metadata"].update(uid="x"), "re-created"),
         (lambda r: r[6]["metadata"].update(resourceVersion="2"), "was written"),
         (lambda r: r[7]["metadata"].update(managedFields=_written()), "a write of the bridge"),
     ],
@@ -466,7 +466,7 @@ def test_an_end_that_is_taken_back_is_found() -> None:
     (found,) = _history(home=[_home("Succeeded"), _home("Running")])
     assert (found.kind, found.detail) == (
         Kind.DISAGREES,
-        "an end was taken back: Succeeded, then Running",
+        "an end was reversed: Succeeded, then Running",
     )
 
 

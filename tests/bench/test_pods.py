@@ -16,7 +16,7 @@ from e2e.bench.pods.audit_log import BRIDGE, NODE, LogGone, Requests
 from e2e.bench.pods.benchmark_client import ApiFailed
 from e2e.bench.pods.burst import Run
 from e2e.bench.pods.cost_growth import SHAPES, add, scaler
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import account
 from e2e.bench.report import Report
 
@@ -150,7 +150,7 @@ def test_a_pod_that_was_made_twice_is_an_error(log: Log) -> None:
     log.add("create", "pods", responseStatus={"code": 409})
     run = burst.counted(Run("bridge", 1.0, 1.0), counts, 2)
     assert run.writes == 3 * 2 / 2  # both sides read the same log here
-    with pytest.raises(Lost, match="made 2 pods in the remote for 1"):
+    with pytest.raises(PodsLost, match="made 2 pods in the remote for 1"):
         burst.counted(Run("bridge", 1.0, 1.0), counts, 1)
 
 
@@ -234,7 +234,7 @@ def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> No
     remote.add("create", "pods", **late)
     assert fairness._steps(logs, "single-0", 1) == [{"exists": 2.0, "bridge": 1.5, "remote": 0.5}]
     home.add("create", "pods", "load", **made(2, "b"))
-    with pytest.raises(Lost, match="1 single pods were not made"):
+    with pytest.raises(PodsLost, match="1 single pods were not made"):
         fairness._steps(logs, "single-0", 2)
 
 

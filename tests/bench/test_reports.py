@@ -14,7 +14,7 @@ import typer
 from e2e.bench import performance_page, report_output, report_plot, report_tables, suites, targets
 from e2e.bench import relay_forward as carried
 from e2e.bench import report as figures
-from e2e.bench.pods.pod_load import Lost
+from e2e.bench.pods.pod_load import PodsLost
 from e2e.bench.report import Figure, Report
 from e2e.bench.targets import RELAY, STREAMS, TARGETS, Target, judge, verdict
 
@@ -111,7 +111,7 @@ def test_the_relay_has_a_table_of_its_own() -> None:
 
 
 def test_the_relay_is_compared_with_a_flat_network_round_by_round() -> None:
-    found = carried.compared(
+    found = carried.with_comparisons(
         {
             "flat.download": [100.0, 50.0],
             "relay.download": [50.0, 50.0],
@@ -184,7 +184,9 @@ def test_one_report_is_printed_as_it_is_and_several_as_one(
 
 def test_a_run_that_lost_a_pod_fails_and_says_what(capsys: pytest.CaptureFixture[str]) -> None:
     def lost() -> Report:
-        raise ExceptionGroup("tasks", [ExceptionGroup("more", [Lost("3 of 9 pods are Running")])])
+        raise ExceptionGroup(
+            "tasks", [ExceptionGroup("more", [PodsLost("3 of 9 pods are Running")])]
+        )
 
     made = report_output._outcome("burst", lost)
     with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst") as add:

@@ -58,13 +58,13 @@ async def test_objects_are_as_kubectl_has_them(api: FakeApi, cluster: Cluster) -
     look = asyncio.to_thread
     assert await look(names, "configmaps") == ["a"]
     assert await look(names, "configmap", namespace="shop") == ["b"]
-    assert await look(names, "configmaps", every=True) == ["a", "b"]
-    assert await look(names, "configmaps", every=True, selector="app=web") == ["b"]
+    assert await look(names, "configmaps", all_namespaces=True) == ["a", "b"]
+    assert await look(names, "configmaps", all_namespaces=True, selector="app=web") == ["b"]
     both = await look(names, "configmaps,namespaces", namespace="shop")
     assert both[0] == "b"
     assert "shop" in both[1:]
     (b,) = await look(
-        api_reader.listed, cluster, "configmaps", namespace="shop", managed_fields=True
+        api_reader.list_objects, cluster, "configmaps", namespace="shop", managed_fields=True
     )
     assert b["metadata"]["managedFields"]
     one = await look(kubectl.get_one, cluster, "configmap", "b", namespace="shop")
@@ -75,13 +75,13 @@ async def test_what_is_not_there_and_who_does_not_answer_is_an_error(
     api: FakeApi, cluster: Cluster
 ) -> None:
     with pytest.raises(CommandFailed, match="404"):
-        await asyncio.to_thread(api_reader.one, cluster, "node", "none")
+        await asyncio.to_thread(api_reader.get_object, cluster, "node", "none")
     await api.stop()
     with pytest.raises(CommandFailed, match="GET /api/v1/nodes"):
-        await asyncio.to_thread(api_reader.listed, cluster, "nodes")
+        await asyncio.to_thread(api_reader.list_objects, cluster, "nodes")
 
 
 async def test_a_connection_that_was_closed_is_replaced(api: FakeApi, cluster: Cluster) -> None:
-    assert await asyncio.to_thread(api_reader.listed, cluster, "configmaps") == []
+    assert await asyncio.to_thread(api_reader.list_objects, cluster, "configmaps") == []
     api.fail(Fault("GET", "*/configmaps", drop="before"))
-    assert await asyncio.to_thread(api_reader.listed, cluster, "configmaps") == []
+    assert await asyncio.to_thread(api_reader.list_objects, cluster, "configmaps") == []

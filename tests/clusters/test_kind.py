@@ -352,7 +352,7 @@ def written(ip: Path) -> list[str]:
 
 
 def test_pods_of_a_private_engine_are_reached_through_its_namespace(ip: Path) -> None:
-    kind_routes.have(WAYS, HOP, "home", silent)
+    kind_routes.add(WAYS, HOP, "home", silent)
     assert written(ip) == [
         "ip -netns engine -batch -",
         "  route replace 10.209.32.0/24 via 10.210.1.3",
@@ -364,7 +364,7 @@ def test_pods_of_a_private_engine_are_reached_through_its_namespace(ip: Path) ->
 
 
 def test_pods_of_another_engine_are_reached_through_their_nodes(ip: Path) -> None:
-    kind_routes.have(WAYS, None, "home", silent)
+    kind_routes.add(WAYS, None, "home", silent)
     assert written(ip) == ["ip -batch -", *(f"  route replace {it} via {WAYS[it]}" for it in WAYS)]
 
 
@@ -385,9 +385,9 @@ def test_who_may_have_no_way_is_told_what_that_means(ip: Path, *, there: bool) -
     else:
         ip.unlink()
     said: list[str] = []
-    kind_routes.have(WAYS, None, "home", said.append)
+    kind_routes.add(WAYS, None, "home", said.append)
     [line] = said
-    assert line.startswith("home: this machine has no way to its pods (ip ")
+    assert line.startswith("home: this machine has no route to its pods (ip ")
     assert ("Operation not permitted" in line) == there
     assert "--relay-image" in line
     kind_routes.remove(PLAN.pods, None)
@@ -396,7 +396,7 @@ def test_who_may_have_no_way_is_told_what_that_means(ip: Path, *, there: bool) -
 def test_a_private_engine_without_a_way_is_an_error(ip: Path) -> None:
     ip.write_text("#!/bin/sh\nexit 2\n")
     with pytest.raises(CommandFailed, match="ip ended with 2"):
-        kind_routes.have(WAYS, HOP, "home", silent)
+        kind_routes.add(WAYS, HOP, "home", silent)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from e2e.clusters.addresses import Plan
 from e2e.clusters.errors import StartFailed
 from e2e.clusters.native_site import Site
 from e2e.clusters.processes import Supervisor
-from e2e.clusters.startup_client import Api
+from e2e.clusters.startup_client import StartupClient
 
 
 @pytest.fixture
@@ -24,7 +24,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         Supervisor(tmp_path / "records", tmp_path / "logs", tmp_path / "join", Path("-")),
     )
     found = Site(Settings(prefix="none"), specs(["home"])[0], Plan(IPv4Network("10.0.0.0/8"), 0))
-    monkeypatch.setattr(Site, "api", Api("127.0.0.1", tmp_path / "no", found.pair("admin")))
+    monkeypatch.setattr(
+        Site, "api", StartupClient("127.0.0.1", tmp_path / "no", found.pair("admin"))
+    )
     return found
 
 
@@ -48,7 +50,7 @@ def test_a_kubelet_that_ends_once_is_started_again(
         site, f"[ -e {tmp_path}/first ] && touch {up} && exec sleep 60; touch {tmp_path}/first"
     )
     monkeypatch.setattr(
-        Api, "ready_nodes", lambda _: set(site.node_names) if up.exists() else set()
+        StartupClient, "ready_nodes", lambda _: set(site.node_names) if up.exists() else set()
     )
     try:
         native_node.wait(site)
@@ -61,7 +63,7 @@ def test_a_kubelet_that_always_ends_is_an_error_with_its_log(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _started(site, f"echo started >>{tmp_path}/starts; echo no device; exit 1")
-    monkeypatch.setattr(Api, "ready_nodes", lambda _: set())
+    monkeypatch.setattr(StartupClient, "ready_nodes", lambda _: set())
     try:
         with pytest.raises(StartFailed, match="no device"):
             native_node.wait(site)

@@ -25,7 +25,7 @@ def settings() -> Iterator[Settings]:
 
 @pytest.mark.parametrize("name", ["", "Home", "a b", "-a", "a-", "1a", "a" * 21, "../x"])
 def test_a_name_that_cannot_be_part_of_a_path_or_host_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="no name for a cluster"):
+    with pytest.raises(InvalidRequest, match="not a valid cluster name"):
         ClusterSpec(name)
 
 
@@ -47,7 +47,7 @@ def test_several_real_nodes_are_kinds(settings: Settings) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "A", "with-dash", "waytoolongforit"])
 def test_a_prefix_fits_into_interface_names(prefix: str) -> None:
-    with pytest.raises(InvalidRequest, match="no prefix"):
+    with pytest.raises(InvalidRequest, match="not a valid prefix"):
         Settings(prefix=prefix)
 
 
@@ -97,7 +97,7 @@ def test_only_clusters_that_came_up_in_this_boot_are_found(settings: Settings) -
 def test_a_set_keeps_the_backend_it_has(settings: Settings) -> None:
     Record.new(settings, ClusterSpec("a"), Backend.NATIVE, 0).write(settings)
     assert clusters.choose(settings, clusters.specs()) is Backend.NATIVE
-    with pytest.raises(InvalidRequest, match="of the backend native"):
+    with pytest.raises(InvalidRequest, match="on the backend native"):
         clusters.choose(replace(settings, backend=Backend.KIND), clusters.specs())
 
 

@@ -21,7 +21,7 @@ from e2e.audit import Finding, Kind
 from e2e.faults import fault_list, report
 from e2e.faults.clock import Clock
 from e2e.faults.clock_and_disk import fill
-from e2e.faults.fault_model import COUNTED, Join, Trial, tallies
+from e2e.faults.fault_model import COUNTED, JoinMode, Trial, tallies
 from e2e.faults.service_account_tokens import signed
 from e2e.faults.untouched_pods import NAMES, compare, runs
 from e2e.kubectl import Json
@@ -57,7 +57,7 @@ def test_the_same_seed_is_the_same_plan() -> None:
 def test_a_pass_changes_the_join_as_seldom_as_may_be() -> None:
     joins = [fault.join for fault in fault_list.once(fault_list.FAULTS, random.Random(3))]
     changes = sum(one is not other for one, other in pairwise(joins))
-    assert changes == len(Join) - 1
+    assert changes == len(JoinMode) - 1
 
 
 def test_faults_are_found_by_how_their_names_begin() -> None:

@@ -65,7 +65,7 @@ def test_a_use_counts_for_the_right_that_allows_it(folder: Path) -> None:
     ]
     assert found.used.total() == 4
     assert not found.undeclared
-    assert len(found.unused) == sum(1 for _ in used_permissions.every()) - 3
+    assert len(found.unused) == sum(1 for _ in used_permissions.all_grants()) - 3
 
 
 def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_the_table_has_every_right(folder: Path) -> None:
     said = list(told(folder, "home", line("watch", "pods")).lines())
     assert "       1  home: watch pods" in said
     assert "  unused  remote: get pods/log" in said
-    assert len(said) == sum(1 for _ in used_permissions.every())
+    assert len(said) == sum(1 for _ in used_permissions.all_grants())
 
 
 def test_reports_of_several_workers_add_up(folder: Path) -> None:
@@ -138,7 +138,7 @@ def test_reports_of_several_workers_add_up(folder: Path) -> None:
     found.add(told(folder, "home", line("list", "secrets", namespace="blog")).as_json())
     found.add(told(folder, "home", line("get", "secrets", namespace="blog")).as_json())
     assert found.used == {"home: list secrets": 2}
-    assert list(found.wrong()) == ["       1  undeclared: home: get secrets in blog"]
+    assert list(found.problems()) == ["       1  undeclared: home: get secrets in blog"]
 
 
 def test_what_is_looked_at_where_the_credential_may_is_no_right_of_the_tables(

@@ -15,7 +15,7 @@ TEST = """
 from e2e import conftest
 
 def test_asks(request):
-    seen = conftest._found(request.config)
+    seen = conftest._permission_report(request.config)
     seen.{kind}["home: get secrets in shop"] += 1
 """
 

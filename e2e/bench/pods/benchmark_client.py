@@ -33,7 +33,7 @@ class ApiFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class BenchmarkClient:
     """One API server, for requests at `CONNECTIONS` at a time."""
 
     session: aiohttp.ClientSession
@@ -106,13 +106,13 @@ class Api:
 
 
 @asynccontextmanager
-async def connect(kubeconfig: Path | str, *, agent: str = AGENT) -> AsyncIterator[Api]:
+async def connect(kubeconfig: Path | str, *, agent: str = AGENT) -> AsyncIterator[BenchmarkClient]:
     """A client with the first cluster and user of a kubeconfig that has its keys in it or beside
     it, as those of `e2e.clusters` have."""
     server, context = credential(Path(kubeconfig))
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(connector=connector, headers={"User-Agent": agent}) as session:
-        yield Api(session, server, context)
+        yield BenchmarkClient(session, server, context)
 
 
 def credential(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:

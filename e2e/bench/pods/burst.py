@@ -15,8 +15,8 @@ from typing import Any
 
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, READS, Request, Requests
-from e2e.bench.pods.load_targets import Pair, Runner, Say
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.load_targets import ClusterPair, Runner, Say
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import Servers, account, own_cpu_seconds
 from e2e.bench.report import Report, rounded
 
@@ -77,7 +77,12 @@ class _Moment:
 
 
 async def measure(
-    pair: Pair, shape: Shape, *, rounds: int, say: Say, ways_: Sequence[str] = load_targets.WAYS
+    pair: ClusterPair,
+    shape: Shape,
+    *,
+    rounds: int,
+    say: Say,
+    ways_: Sequence[str] = load_targets.WAYS,
 ) -> Report:
     """The report: medians and spread of each way's runs, and each rate as a part of the others'."""
     runs: list[Run] = []
@@ -91,7 +96,7 @@ async def measure(
     return report(shape, runs)
 
 
-async def once(way: str, pair: Pair, shape: Shape) -> Run:
+async def once(way: str, pair: ClusterPair, shape: Shape) -> Run:
     """One load, one way. Raises Lost."""
     async with load_targets.running(way, pair, shape) as (runner, crowd):
         await asyncio.sleep(load_targets.REST)
@@ -102,7 +107,7 @@ async def once(way: str, pair: Pair, shape: Shape) -> Run:
         return counted(run, counts, shape.pods)
 
 
-async def _load(pair: Pair, crowd: Crowd, way: str, runner: Runner | None) -> Run:
+async def _load(pair: ClusterPair, crowd: Crowd, way: str, runner: Runner | None) -> Run:
     count = crowd.shape.pods
     servers = Servers([pair.remote] if runner is None else [pair.home, pair.remote])
 
@@ -155,7 +160,7 @@ def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:
     made = sum(str(one) == "create pods" and one.code == 201 for one in asked["remote"])
     # Fewer where an answer was lost on its way: all of them were Running.
     if made > pods:
-        raise Lost(f"{run.way} made {made} pods in the remote for {pods} at home")
+        raise PodsLost(f"{run.way} made {made} pods in the remote for {pods} at home")
     every = [one for requests in asked.values() for one in requests]
 
     def a_pod(found: Iterable[Request]) -> float:

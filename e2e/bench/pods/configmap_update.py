@@ -10,9 +10,9 @@ from typing import Any
 
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import EVENTS, NODE, READS
-from e2e.bench.pods.benchmark_client import Api
-from e2e.bench.pods.load_targets import Pair, Say
-from e2e.bench.pods.pod_load import Lost, Shape
+from e2e.bench.pods.benchmark_client import BenchmarkClient
+from e2e.bench.pods.load_targets import ClusterPair, Say
+from e2e.bench.pods.pod_load import PodsLost, Shape
 from e2e.bench.pods.process_usage import account
 from e2e.bench.report import Report
 
@@ -25,7 +25,7 @@ ECHO = 3.0
 class Copy:
     """When the copy of the first ConfigMap of a remote namespace had which value."""
 
-    def __init__(self, api: Api, namespace: str) -> None:
+    def __init__(self, api: BenchmarkClient, namespace: str) -> None:
         self._api = api
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._seen: dict[str, float] = {}
@@ -56,7 +56,7 @@ class Copy:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise Lost(f"the copy of the ConfigMap was not right in {PATIENCE:.0f} s") from None
+            raise PodsLost(f"the copy of the ConfigMap was not right in {PATIENCE:.0f} s") from None
         return self._seen[value]
 
     def _saw(self, event: dict[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Copy:
         self._changed.set()
 
 
-async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
+async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
     """Time, processor time and requests of an update, a round each."""
     shape = Shape(pods, references=1, secrets=1)
     taken: list[float] = []

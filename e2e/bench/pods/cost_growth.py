@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from e2e.bench.pods import burst, load_targets
 from e2e.bench.pods.burst import Run
-from e2e.bench.pods.load_targets import Pair, Say
+from e2e.bench.pods.load_targets import ClusterPair, Say
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report import Report
 
@@ -29,7 +29,7 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 async def measure(
-    pair: Pair, *, only: Sequence[str], scale: float, rounds: int, say: Say
+    pair: ClusterPair, *, only: Sequence[str], scale: float, rounds: int, say: Say
 ) -> Report:
     """Processor time a pod over its life, of small and large, and large over small."""
     made = Report("growth", {"scale": scale})

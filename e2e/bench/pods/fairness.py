@@ -17,8 +17,8 @@ from itertools import count, islice
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import BRIDGE, Request, Requests
 from e2e.bench.pods.benchmark_client import AGENT
-from e2e.bench.pods.load_targets import Pair, Say
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.load_targets import ClusterPair, Say
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.report import Report, percentile
 
 #: Single pods on an idle bridge.
@@ -30,7 +30,7 @@ LOGGED = 5.0
 Steps = dict[str, float]
 
 
-async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
+async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
     """p50 and p99 of each step, idle and beside the burst."""
     taken: dict[str, list[list[Steps]]] = {"idle": [], "beside": []}
     for number in range(rounds):
@@ -48,7 +48,7 @@ async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
     return made
 
 
-async def _round(pair: Pair, pods: int) -> dict[str, list[Steps]]:
+async def _round(pair: ClusterPair, pods: int) -> dict[str, list[Steps]]:
     async with load_targets.running(load_targets.BRIDGE, pair, Shape(pods)) as (runner, crowd):
         assert runner is not None
         # More than will be made: they are made by number.
@@ -60,7 +60,7 @@ async def _round(pair: Pair, pods: int) -> dict[str, list[Steps]]:
             await single.forget()
 
 
-async def _phases(pair: Pair, crowd: Crowd, single: Crowd) -> dict[str, list[Steps]]:
+async def _phases(pair: ClusterPair, crowd: Crowd, single: Crowd) -> dict[str, list[Steps]]:
     numbers = count()
     # The first ones have the namespace made, and all copied that the others need; they stay.
     for number in islice(numbers, single.shape.references):
@@ -87,7 +87,7 @@ async def _phases(pair: Pair, crowd: Crowd, single: Crowd) -> dict[str, list[Ste
     return {"idle": idle, "beside": beside}
 
 
-def _logs(pair: Pair) -> tuple[Requests, Requests]:
+def _logs(pair: ClusterPair) -> tuple[Requests, Requests]:
     assert pair.home.audit_log is not None
     assert pair.remote.audit_log is not None
     return Requests(pair.home.audit_log, AGENT), Requests(pair.remote.audit_log, BRIDGE)
@@ -101,7 +101,7 @@ def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list
         )
     )
     if missing := wanted - len(home.keys() & remote.keys()):
-        raise Lost(f"{missing} single pods were not made in the remote")
+        raise PodsLost(f"{missing} single pods were not made in the remote")
     return [
         {
             "exists": remote[name].answered - home[name].answered,

@@ -11,8 +11,8 @@ from typing import Any
 
 from e2e.bench.pods import load_targets
 from e2e.bench.pods.audit_log import NODE, Requests
-from e2e.bench.pods.load_targets import Pair, Runner, Say
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.load_targets import ClusterPair, Runner, Say
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import account
 from e2e.bench.report import Report
 
@@ -25,7 +25,7 @@ PATIENCE = 120.0
 _LABEL = "bench-changed"
 
 
-async def idle(pair: Pair, shape: Shape, *, rounds: int, seconds: float, say: Say) -> Report:
+async def idle(pair: ClusterPair, shape: Shape, *, rounds: int, seconds: float, say: Say) -> Report:
     """Processor time, memory and requests of a bridge whose pods all run and do not change."""
     made = Report("idle", {"pods": shape.pods, "seconds": seconds})
     percent, writes, asked = [], [], {}
@@ -45,7 +45,7 @@ async def idle(pair: Pair, shape: Shape, *, rounds: int, seconds: float, say: Sa
     return made
 
 
-async def restart(pair: Pair, shape: Shape, *, rounds: int, say: Say) -> Report:
+async def restart(pair: ClusterPair, shape: Shape, *, rounds: int, say: Say) -> Report:
     """Time, processor time and writes of a join that finds all pods running.
 
     Each round has two. In the first nothing has changed meanwhile: writes are counted. In the
@@ -83,7 +83,7 @@ async def restart(pair: Pair, shape: Shape, *, rounds: int, say: Say) -> Report:
     return made
 
 
-async def _in_sync(pair: Pair, crowd: Crowd, runner: Runner, value: str) -> float:
+async def _in_sync(pair: ClusterPair, crowd: Crowd, runner: Runner, value: str) -> float:
     """Restarts; seconds from the start of the process until what changed meanwhile has followed."""
     runner.stop()
     label = {"metadata": {"labels": {_LABEL: value}}}
@@ -108,12 +108,14 @@ async def _in_sync(pair: Pair, crowd: Crowd, runner: Runner, value: str) -> floa
             group.create_task(asyncio.to_thread(runner.start))
             end = group.create_task(follow())
     except TimeoutError:
-        raise Lost(f"{count} changed pods did not follow in {PATIENCE:.0f} s") from None
+        raise PodsLost(f"{count} changed pods did not follow in {PATIENCE:.0f} s") from None
     return end.result() - begin
 
 
 @asynccontextmanager
-async def _at_rest(pair: Pair, shape: Shape, say: Say) -> AsyncIterator[tuple[Runner, Crowd]]:
+async def _at_rest(
+    pair: ClusterPair, shape: Shape, say: Say
+) -> AsyncIterator[tuple[Runner, Crowd]]:
     """A bridge whose pods all run, and have been left alone for a while; they are deleted then."""
     async with (
         load_targets.running(load_targets.BRIDGE, pair, shape) as (runner, crowd),

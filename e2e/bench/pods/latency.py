@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from e2e.bench.pods import load_targets
-from e2e.bench.pods.benchmark_client import Api
-from e2e.bench.pods.load_targets import Pair, Say
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.benchmark_client import BenchmarkClient
+from e2e.bench.pods.load_targets import ClusterPair, Say
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.report import Report, percentile
 
 #: Seconds for one step of one pod.
@@ -57,10 +57,10 @@ VARIANTS: Mapping[str, Variant] = {
 }
 
 
-class Witness:
+class PodStateWatch:
     """When the pods of a namespace came to which state, in one cluster, by one watch."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: BenchmarkClient) -> None:
         self._api = api
         self.moments: defaultdict[str, Moments] = defaultdict(dict)
         """Pod → state → the loop's time: exists, running, gone."""
@@ -84,7 +84,7 @@ class Witness:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise Lost(f"{pod} was not seen to be {state} in {PATIENCE:.0f} s") from None
+            raise PodsLost(f"{pod} was not seen to be {state} in {PATIENCE:.0f} s") from None
         return self.moments[pod][state]
 
     async def _watch(self, prefix: str) -> None:
@@ -104,7 +104,7 @@ class Witness:
         self._changed.set()
 
 
-async def measure(pair: Pair, *, pods: int, rounds: int, say: Say) -> Report:
+async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
     """p50 and p99 of each step, for each way."""
     taken: dict[str, list[list[Steps]]] = {name: [] for name in VARIANTS}
     for number in range(rounds):
@@ -144,15 +144,17 @@ def _add_of_least(made: Report) -> None:
         made.add(f"{load_targets.BRIDGE}.{step}_p50_of_least", "x", times)
 
 
-async def _steps(variant: Variant, pair: Pair, pods: int) -> list[Steps]:
+async def _steps(variant: Variant, pair: ClusterPair, pods: int) -> list[Steps]:
     # The keepers, the first pod, which is not counted, and the measured ones.
     numbers = range(variant.keepers, variant.keepers + pods + 1)
     references = numbers.stop if variant.own else REFERENCES
     shape = Shape(pods=pods, references=references, secrets=references)
     async with AsyncExitStack() as stack:
         _, crowd = await stack.enter_async_context(load_targets.running(variant.way, pair, shape))
-        made_in = Witness(pair.in_remote if variant.way == load_targets.DIRECT else pair.at_home)
-        runs_in = made_in if variant.way == load_targets.DIRECT else Witness(pair.in_remote)
+        made_in = PodStateWatch(
+            pair.in_remote if variant.way == load_targets.DIRECT else pair.at_home
+        )
+        runs_in = made_in if variant.way == load_targets.DIRECT else PodStateWatch(pair.in_remote)
         for witness in dict.fromkeys((made_in, runs_in)):
             await stack.enter_async_context(witness.watching(crowd.namespaces[0]))
         await asyncio.sleep(load_targets.REST)
@@ -167,7 +169,7 @@ async def _steps(variant: Variant, pair: Pair, pods: int) -> list[Steps]:
         return steps[1:]
 
 
-async def _one(number: int, crowd: Crowd, made_in: Witness, runs_in: Witness) -> Steps:
+async def _one(number: int, crowd: Crowd, made_in: PodStateWatch, runs_in: PodStateWatch) -> Steps:
     pod = f"pod-{number}"
     await asyncio.sleep(PAUSE)
     begin = time.perf_counter()

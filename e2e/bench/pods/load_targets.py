@@ -23,8 +23,8 @@ from e2e import bridge_process as bridge_command
 from e2e.bench.pods.audit_log import BRIDGE as BRIDGE_AGENT
 from e2e.bench.pods.audit_log import LEAST as LEAST_AGENT
 from e2e.bench.pods.audit_log import Requests
-from e2e.bench.pods.benchmark_client import Api, connect
-from e2e.bench.pods.pod_load import Crowd, Lost, Shape
+from e2e.bench.pods.benchmark_client import BenchmarkClient, connect
+from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 
@@ -41,13 +41,13 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ClusterPair:
     """Both clusters, and clients of their API servers."""
 
     home: Cluster
     remote: Cluster
-    at_home: Api
-    in_remote: Api
+    at_home: BenchmarkClient
+    in_remote: BenchmarkClient
 
     def requests(self, way: str) -> dict[str, Requests]:
         """Counts of what one way asks from now on, of each side; of none for the remote itself."""
@@ -81,11 +81,11 @@ class Runner:
 
 
 @asynccontextmanager
-async def connected(clusters: dict[str, Cluster]) -> AsyncIterator[Pair]:
+async def connected(clusters: dict[str, Cluster]) -> AsyncIterator[ClusterPair]:
     """Clients of both clusters."""
     home, remote = clusters["home"], clusters["remote"]
     async with connect(home.kubeconfig) as at_home, connect(remote.kubeconfig) as in_remote:
-        yield Pair(home, remote, at_home, in_remote)
+        yield ClusterPair(home, remote, at_home, in_remote)
 
 
 def name(way: str) -> str:
@@ -100,7 +100,7 @@ def remote_namespace(namespace: str) -> str:
 
 @asynccontextmanager
 async def running(
-    way: str, pair: Pair, shape: Shape, *options: str
+    way: str, pair: ClusterPair, shape: Shape, *options: str
 ) -> AsyncIterator[tuple[Runner | None, Crowd]]:
     """Who runs the pods, None for the remote itself, and the pods; prepared, and not made yet.
 
@@ -132,7 +132,7 @@ async def running(
 
 
 @asynccontextmanager
-async def _bridge(pair: Pair, node: str, options: Sequence[str]) -> AsyncIterator[Runner]:
+async def _bridge(pair: ClusterPair, node: str, options: Sequence[str]) -> AsyncIterator[Runner]:
     with tempfile.TemporaryDirectory() as folder:
         args = ("--name", node, "--home-name", HOME_NAME, "--port", "0", *options)
         bridge = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
@@ -147,7 +147,7 @@ async def _bridge(pair: Pair, node: str, options: Sequence[str]) -> AsyncIterato
             await asyncio.to_thread(_leave, pair, node)
 
 
-def _leave(pair: Pair, node: str) -> None:
+def _leave(pair: ClusterPair, node: str) -> None:
     """Removes the node, and what lingers of it in the remote: namespaces, and copies in them."""
     bridge_command.run(
         *("leave", "--name", node, "--yes", "--force", "--kubeconfig", pair.remote.kubeconfig),
@@ -156,7 +156,7 @@ def _leave(pair: Pair, node: str) -> None:
 
 
 @asynccontextmanager
-async def _least(pair: Pair, node: str, shape: Shape) -> AsyncIterator[Runner]:
+async def _least(pair: ClusterPair, node: str, shape: Shape) -> AsyncIterator[Runner]:
     await pair.at_home.call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
     # The least bridge makes no namespace, and copies nothing.
     twin = Crowd(pair.in_remote, node, shape)
@@ -170,7 +170,7 @@ async def _least(pair: Pair, node: str, shape: Shape) -> AsyncIterator[Runner]:
 
 
 @contextmanager
-def _process(pair: Pair, node: str, namespace: str) -> Iterator[int]:
+def _process(pair: ClusterPair, node: str, namespace: str) -> Iterator[int]:
     files = (pair.home.kubeconfig, pair.remote.kubeconfig)
     command: list[str | Path] = [
         *(sys.executable, "-m", "e2e.bench.pods.minimal_bridge"),
@@ -179,14 +179,14 @@ def _process(pair: Pair, node: str, namespace: str) -> Iterator[int]:
     with Popen(command, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
-            raise Lost("the least bridge did not start")
+            raise PodsLost("the least bridge did not start")
         try:
             yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
 
 
-async def _nothing_left(remote: Api, node: str, *kinds: str) -> None:
+async def _nothing_left(remote: BenchmarkClient, node: str, *kinds: str) -> None:
     """Waits until none of these kinds is left of this node's. Raises Lost."""
     for kind in kinds:
         for label in (f"cluster-bridge.io/node={node}", f"least={node}"):
@@ -196,4 +196,4 @@ async def _nothing_left(remote: Api, node: str, *kinds: str) -> None:
                     break
                 await asyncio.sleep(1)
             else:
-                raise Lost(f"{len(found['items'])} {kind} are left in the remote ({label})")
+                raise PodsLost(f"{len(found['items'])} {kind} are left in the remote ({label})")

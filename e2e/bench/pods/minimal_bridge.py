@@ -17,12 +17,14 @@ from typing import Any
 import uvloop
 
 from e2e.bench.pods.audit_log import LEAST
-from e2e.bench.pods.benchmark_client import Api, connect
+from e2e.bench.pods.benchmark_client import BenchmarkClient, connect
 
 _KEPT = ("containers", "volumes", "terminationGracePeriodSeconds", "automountServiceAccountToken")
 
 
-async def _watch(api: Api, query: dict[str, str], handle: Callable[[str, Any], None]) -> None:
+async def _watch(
+    api: BenchmarkClient, query: dict[str, str], handle: Callable[[str, Any], None]
+) -> None:
     async for event in api.watch("/api/v1/pods", query):
         handle(event["type"], event["object"])
 

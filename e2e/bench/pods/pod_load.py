@@ -18,14 +18,14 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from e2e.bench.pods.benchmark_client import CONNECTIONS, Api, ApiFailed
+from e2e.bench.pods.benchmark_client import CONNECTIONS, ApiFailed, BenchmarkClient
 
 #: Seconds for a phase of a run: ten times what the slowest bridge needs.
 PATIENCE = 600.0
 _TIMED_OUT = 504
 
 
-class Lost(Exception):
+class PodsLost(Exception):
     """Pods did not become Running, or did not go: the run counts for nothing."""
 
 
@@ -46,7 +46,9 @@ class Shape:
 class Crowd:
     """The pods of one load in one cluster; ``node``: bound to it, else scheduled there."""
 
-    def __init__(self, api: Api, name: str, shape: Shape, *, node: str | None = None) -> None:
+    def __init__(
+        self, api: BenchmarkClient, name: str, shape: Shape, *, node: str | None = None
+    ) -> None:
         self._api, self.shape, self._node = api, shape, node
         self.namespaces = [f"{name}-{number}" for number in range(shape.namespaces)]
         self._label = f"crowd={name}"
@@ -196,7 +198,7 @@ class Crowd:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise Lost(f"after {PATIENCE:.0f} s {found()}") from None
+            raise PodsLost(f"after {PATIENCE:.0f} s {found()}") from None
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:

@@ -1,8 +1,8 @@
-"""A wall clock for the bridge's process alone, which a test may put forward and back.
+"""A wall clock for the bridge's process only, which a test can step.
 
-A time namespace has only clocks that never step (monotonic, boot time). So the process gets, by
-PYTHONPATH, a `sitecustomize` that adds a file's number to what Python's `time` and `datetime` say.
-What asks the kernel without Python, as OpenSSL when it checks a certificate, is not led astray.
+A time namespace has only clocks that never step (monotonic, boot time). So PYTHONPATH gives the
+process a `sitecustomize` that adds the number in a file to the times of Python's `time` and
+`datetime`. Code that reads the kernel's clock directly, such as OpenSSL, is unaffected.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-#: Where the process learns of the file.
+#: Environment variable with the path of the file.
 VARIABLE = "CLUSTER_BRIDGE_TEST_CLOCK"
 _FOLDER = Path(__file__).parent / "site"
 
 
 class Clock:
-    """The clock that ``file`` is for."""
+    """The clock that ``file`` controls."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -25,10 +25,10 @@ class Clock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What the process is started with."""
+        """The environment of the process."""
         return {"PYTHONPATH": str(_FOLDER), VARIABLE: str(self._file)}
 
     def put(self, ahead: float) -> None:
-        """From now on the clock is so many seconds ahead of the machine's, or behind."""
+        """Sets the difference to the machine's clock, in seconds."""
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write(struct.pack("<d", ahead))

@@ -1,4 +1,4 @@
-"""Python imports this by its name when it starts: see `e2e.faults.clock`."""
+"""Steps the clock of a Python process, which imports this at its start: `e2e.faults.clock`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _time, _time_ns = time.time, time.time_ns
 
 
 def _install(file: str) -> None:
-    with open(file, "rb") as opened:  # noqa: PTH123 - nothing is imported that is not needed
+    with open(file, "rb") as opened:  # noqa: PTH123 - avoids an import
         ahead = mmap.mmap(opened.fileno(), 8, access=mmap.ACCESS_READ)
 
     def seconds() -> float:
@@ -22,7 +22,7 @@ def _install(file: str) -> None:
         return found
 
     class _Kind(type):
-        """What others made of the real type is an instance still."""
+        """Instances of the real type are instances, too."""
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, _real)
@@ -31,7 +31,7 @@ def _install(file: str) -> None:
             return issubclass(other, _real)
 
     class Stepped(_real, metaclass=_Kind):
-        """The real one but for what time it is."""
+        """`datetime` with the stepped time."""
 
         @classmethod
         def now(cls, tz: Any = None) -> Any:
