@@ -192,10 +192,7 @@ def _belongs(resource: Resource, obj: Object, node: str, namespaces: Sequence[st
 
 
 async def _list_manual_bindings(
-    home: KubeClient,
-    node: str,
-    namespaces: Sequence[str],
-    found: list[tuple[Resource, Object]],
+    home: KubeClient, node: str, namespaces: Sequence[str], found: list[tuple[Resource, Object]]
 ) -> list[tuple[Resource, Object]]:
     """RoleBindings that `bridge rbac namespace` created for the installation's ServiceAccount."""
     known = {uid_of(it) for _, it in found}

@@ -12,7 +12,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from translators.objects import Object
@@ -24,19 +23,11 @@ MAX_ENTRIES, MAX_LENGTH = 30, 500
 _current: ContextVar[RecentErrors | None] = ContextVar("recent", default=None)
 
 
-@dataclass(slots=True)
-class _Entry:
-    level: str
-    first: float
-    last: float
-    count: int = 1
-
-
 class RecentErrors:
     """The warnings and errors of one join, newest last."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, Object] = OrderedDict()
 
     @contextlib.contextmanager
     def collect(self) -> Iterator[None]:
@@ -53,26 +44,16 @@ class RecentErrors:
     def add(self, level: str, message: str, at: float) -> None:
         """Adds a message logged at this time, in seconds since the epoch."""
         text = " ".join(message.split())[:MAX_LENGTH]
-        known = self._entries.pop(text, None)
-        if known is None:
-            known = _Entry(level, at, at, 0)
-            while len(self._entries) >= MAX_ENTRIES:
-                self._entries.popitem(last=False)
-        known.last, known.count = at, known.count + 1
-        self._entries[text] = known
+        moment = format_time(datetime.fromtimestamp(at, UTC))
+        new = {"level": level, "message": text, "count": 0, "first": moment}
+        known = self._entries.pop(text, new)
+        self._entries[text] = {**known, "count": known["count"] + 1, "last": moment}
+        if len(self._entries) > MAX_ENTRIES:
+            self._entries.popitem(last=False)
 
     def as_list(self) -> list[Object]:
         """All entries as JSON objects, newest first."""
-        return [
-            {
-                "level": entry.level,
-                "message": text,
-                "count": entry.count,
-                "first": _moment(entry.first),
-                "last": _moment(entry.last),
-            }
-            for text, entry in reversed(self._entries.items())
-        ]
+        return list(reversed(self._entries.values()))
 
 
 class _RecentErrorsHandler(logging.Handler):
@@ -90,7 +71,3 @@ class _RecentErrorsHandler(logging.Handler):
             recent.add(record.levelname.lower(), record.getMessage(), record.created)
         except Exception:  # noqa: BLE001  # as in every handler: a line must not end the bridge
             self.handleError(record)
-
-
-def _moment(seconds: float) -> str:
-    return format_time(datetime.fromtimestamp(seconds, UTC))

@@ -116,8 +116,8 @@ class _OpenTelemetryTracer:
         self._tracer = tracer
         self._current = trace.get_current_span
         self._client = trace.SpanKind.CLIENT
+        self._internal = trace.SpanKind.INTERNAL
         self._error = trace.StatusCode.ERROR
-        self._span = trace.use_span
 
     def reconcile(self, controller: str, key: object, kind: str) -> AbstractContextManager[object]:
         kind = str(getattr(getattr(key, "resource", None), "kind", kind))
@@ -128,9 +128,7 @@ class _OpenTelemetryTracer:
             "k8s.object.name": str(getattr(key, "name", key)),
             "k8s.namespace.name": str(getattr(key, "namespace", "")),
         }
-        return self._open(
-            self._tracer.start_span(f"reconcile {controller}", attributes=_non_empty(attributes))
-        )
+        return self._span(f"reconcile {controller}", self._internal, attributes)
 
     def request(
         self, side: str, server: str, method: str, path: str
@@ -143,16 +141,19 @@ class _OpenTelemetryTracer:
             "server.address": server,
             "url.path": path,
         }
-        span = self._tracer.start_span(
-            f"{method} {side}", kind=self._client, attributes=_non_empty(attributes)
-        )
-        return self._open(span)
+        return self._span(f"{method} {side}", self._client, attributes)
 
     @contextmanager
-    def _open(self, span: trace.Span) -> Iterator[None]:
-        with self._span(
-            span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-        ):
+    def _span(
+        self, name: str, kind: trace.SpanKind, attributes: Mapping[str, str]
+    ) -> Iterator[None]:
+        with self._tracer.start_as_current_span(
+            name,
+            kind=kind,
+            attributes={key: value for key, value in attributes.items() if value},
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
             try:
                 yield
             except BaseException as error:
@@ -161,7 +162,3 @@ class _OpenTelemetryTracer:
                 if isinstance(error, ApiError):
                     span.set_attribute("http.response.status_code", error.code)
                 raise
-
-
-def _non_empty(attributes: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in attributes.items() if value}

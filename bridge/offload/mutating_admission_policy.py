@@ -55,10 +55,7 @@ MATCH_CONDITIONS: list[Object] = [
         "expression": "!object.metadata.?ownerReferences.orValue([]).exists(o, "
         "o.kind == 'DaemonSet' && has(o.controller) && o.controller)",
     },
-    {
-        "name": "names-no-node",
-        "expression": "object.spec.?nodeName.orValue('') == ''",
-    },
+    {"name": "names-no-node", "expression": "object.spec.?nodeName.orValue('') == ''"},
 ]
 
 

@@ -54,19 +54,17 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|µs|ns|m|s)")
 
 
 class MetricsApiSource:
-    """Queries the remote's metrics API. RoutedRequest `close` at the end."""
+    """Queries the remote's metrics API. Call `close` at the end."""
 
     def __init__(self, remote: KubeClient, directory: PodDirectory, identity: Identity) -> None:
         self._remote = remote
         self._directory = directory
         self._identity = identity
         self._integrator = RateIntegrator()
-        self._cache: SingleFlightCache[str, list[PodCounters] | None] = SingleFlightCache(
-            lambda _: CACHE_SECONDS
-        )
+        self._cache: SingleFlightCache[str, list[PodCounters] | None]
+        self._cache = SingleFlightCache(lambda _: CACHE_SECONDS)
 
     async def close(self) -> None:
-        """Cancels the request in flight."""
         await self._cache.close()
 
     async def fetch(self) -> list[PodCounters] | None:
@@ -203,12 +201,8 @@ def families(pods: Iterable[PodCounters]) -> Families:
     return found
 
 
-def pod_stats(pods: Iterable[PodCounters]) -> list[Object]:
+def pod_stats(pod: PodCounters) -> Object:
     """The PodStats of ``/stats/summary``."""
-    return [_pod_stats(pod) for pod in pods]
-
-
-def _pod_stats(pod: PodCounters) -> Object:
     home, at, whole = pod.home, pod.milliseconds, pod.usage()
     cores = sum(it.cores for it in pod.containers)
     return {

@@ -48,11 +48,6 @@ from translators.virtual_node_identity import Identity
 CACHE_SECONDS = 3.0
 
 _CPU, _MEMORY = "pod_cpu_usage_seconds_total", "pod_memory_working_set_bytes"
-_NODE = (
-    ("node_cpu_usage_seconds_total", "counter", "CPU time that the pods of the node have used"),
-    ("node_memory_working_set_bytes", "gauge", "Working set of the pods of the node"),
-)
-_ERRORS = ("resource_scrape_error", "scrape_error")
 
 T = TypeVar("T")
 
@@ -90,13 +85,11 @@ class PodMetricsEndpoints:
         self._cache: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: CACHE_SECONDS)
 
     async def close(self) -> None:
-        """Cancels the requests in flight."""
         await self._cache.close()
         await self._api.close()
 
     @property
     def routes(self) -> list[Route]:
-        """The routes for the kubelet API."""
         get, both = frozenset({"GET"}), frozenset({"GET", "POST"})
         return [
             Route("/metrics/resource", get, self._resource),
@@ -150,8 +143,28 @@ class PodMetricsEndpoints:
             self.usage.add((pod.usage() for pod in counters or ()), present=present, now=now)
         self._count_scrape(path, failed=failed)
         if parts or not failed:
-            parts.append(self._node_families())
-        return await asyncio.to_thread(_render, [*parts, _error_families(failed)])
+            parts += [
+                _one_sample(
+                    "node_cpu_usage_seconds_total",
+                    "counter",
+                    "CPU time that the pods of the node have used",
+                    self.usage.cpu_seconds,
+                    self.usage.milliseconds,
+                ),
+                _one_sample(
+                    "node_memory_working_set_bytes",
+                    "gauge",
+                    "Working set of the pods of the node",
+                    self.usage.memory_bytes,
+                    self.usage.milliseconds,
+                ),
+            ]
+        silent = "1 if a kubelet of the remote was silent"
+        parts += [
+            _one_sample(name, "gauge", silent, int(failed))
+            for name in ("resource_scrape_error", "scrape_error")
+        ]
+        return await asyncio.to_thread(_render, parts)
 
     async def _build_summary(self, *, short: bool) -> bytes:
         path = "/stats/summary"
@@ -166,15 +179,9 @@ class PodMetricsEndpoints:
             self._count_scrape(path, failed=counters is None)
             if counters is None:
                 raise HttpError(503, "the remote's metrics API does not answer")
-            found = metrics_api_client.pod_stats(counters)
+            found = [metrics_api_client.pod_stats(pod) for pod in counters]
         self.usage.add(usages(found), present=_scheduled_times(pods), now=now)
-        whole = summary(
-            found,
-            node=self._node_name,
-            usage=self.usage,
-            since=self._started,
-            now=now,
-        )
+        whole = summary(found, node=self._node_name, usage=self.usage, since=self._started, now=now)
         return await asyncio.to_thread(orjson.dumps, whole)
 
     async def _build_text(self, path: str) -> bytes:
@@ -182,17 +189,6 @@ class PodMetricsEndpoints:
         scraped = await self._kubelets.scrape(path, pods, _parse_families)
         self._check_answered(path, scraped)
         return await asyncio.to_thread(_render, scraped.parts)
-
-    def _node_families(self) -> Families:
-        found = {}
-        for (name, kind, help_text), value in zip(
-            _NODE, (self.usage.cpu_seconds, self.usage.memory_bytes), strict=True
-        ):
-            found[name] = exposition.new_family(name, kind, help_text)
-            found[name].samples.append(
-                exposition.format_sample(name, {}, value, self.usage.milliseconds)
-            )
-        return found
 
     def _check_answered(self, path: str, scraped: ScrapeResult[T]) -> None:
         """Counts the scrape. Raises HttpError if no kubelet answered."""
@@ -248,14 +244,12 @@ def _render(parts: list[Families]) -> bytes:
     return exposition.render_families(exposition.merge_families(parts)).encode()
 
 
-def _error_families(failed: bool) -> Families:
-    found = {}
-    for name in _ERRORS:
-        found[name] = exposition.new_family(
-            name, "gauge", "1 if a kubelet of the remote was silent"
-        )
-        found[name].samples.append(exposition.format_sample(name, {}, int(failed)))
-    return found
+def _one_sample(
+    name: str, kind: str, help_text: str, value: float, at: int | None = None
+) -> Families:
+    family = exposition.new_family(name, kind, help_text)
+    family.samples.append(exposition.format_sample(name, {}, value, at))
+    return {name: family}
 
 
 async def _slis(_: RoutedRequest) -> web.StreamResponse:

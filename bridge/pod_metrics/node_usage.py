@@ -25,8 +25,6 @@ MAX_CLOCK_SKEW = 10_000
 
 
 class PodUsage(NamedTuple):
-    """The usage of one pod."""
-
     uid: str
     cpu_seconds: float
     milliseconds: int

@@ -16,8 +16,7 @@ from translators.timestamps import format_time, parse_time
 
 def timestamp(milliseconds: int) -> str:
     """The time, in whole seconds as the API writes it."""
-    when = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return format_time(when)
+    return format_time(datetime.fromtimestamp(milliseconds / 1000, UTC))
 
 
 def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
@@ -30,7 +29,6 @@ def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
 
 
 def memory_stats(at: int, working_set: float) -> Object:
-    """MemoryStats."""
     return {"time": timestamp(at), "workingSetBytes": round(working_set)}
 
 

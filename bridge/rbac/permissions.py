@@ -267,31 +267,27 @@ async def missing_permissions(
 
 
 async def _is_allowed(client: KubeClient, permission: Permission, verb: str, name: str) -> bool:
-    attributes: Object = {
+    limits = {
+        "subresource": permission.subresource,
+        "namespace": permission.namespace,
+        "name": name,
+    }
+    attributes = {
         "group": permission.resource.group,
         "resource": permission.resource.plural,
         "verb": verb,
+        **{key: value for key, value in limits.items() if value},
     }
-    if permission.subresource:
-        attributes["subresource"] = permission.subresource
-    if permission.namespace:
-        attributes["namespace"] = permission.namespace
-    if name:
-        attributes["name"] = name
+    reviews = SELF_SUBJECT_ACCESS_REVIEWS
     body: Object = {
-        "apiVersion": SELF_SUBJECT_ACCESS_REVIEWS.api_version,
-        "kind": SELF_SUBJECT_ACCESS_REVIEWS.kind,
+        "apiVersion": reviews.api_version,
+        "kind": reviews.kind,
         "spec": {"resourceAttributes": attributes},
     }
-    path = SELF_SUBJECT_ACCESS_REVIEWS.path()
-    answer = await client.request("POST", path, body=body, timeout=REQUEST_SECONDS)
+    answer = await client.request("POST", reviews.path(), body=body, timeout=REQUEST_SECONDS)
     return bool((answer.get("status") or {}).get("allowed"))
 
 
 def _name(permission: Permission, verb: str) -> str:
-    plural = str(permission.resource)
-    return (
-        f"{verb} {plural}/{permission.subresource}"
-        if permission.subresource
-        else f"{verb} {plural}"
-    )
+    subresource = f"/{permission.subresource}" if permission.subresource else ""
+    return f"{verb} {permission.resource}{subresource}"

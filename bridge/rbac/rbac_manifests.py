@@ -139,17 +139,17 @@ def home_objects(
     """The RBAC objects for home; ``bound`` are the namespaces whose pods may run in the remote,
     ``all_namespaces`` admits all."""
     description = "Permissions of Cluster Bridge for its virtual node and the pods on it"
-    made = _account(account) + _granted(
-        account.role("home"), account, options.cluster_level, description
-    )
-    per_namespace = account.role("home-namespace")
-    description = (
+    in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
-    made.append(_role(per_namespace, options.per_namespace, description))
-    if all_namespaces:
-        made.append(_binding(per_namespace, account))
-    return made + namespace_bindings(account, bound)
+    per_namespace = account.role("home-namespace")
+    return [
+        *_account(account),
+        *_granted(account.role("home"), account, options.cluster_level, description),
+        _role(per_namespace, options.per_namespace, in_namespace),
+        *([_binding(per_namespace, account)] if all_namespaces else ()),
+        *namespace_bindings(account, bound),
+    ]
 
 
 def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
@@ -174,16 +174,15 @@ def webhook_objects(account: Account) -> list[Object]:
 def remote_objects(options: RemotePermissions, account: Account) -> list[Object]:
     """The RBAC objects for the remote."""
     description = "Permissions of Cluster Bridge to run pods in this cluster"
-    made = _account(account) + _granted(
-        account.role("remote"), account, options.cluster_level, description
-    )
-    if options.namespace_contents:
+    made = [
+        *_account(account),
+        *_granted(account.role("remote"), account, options.cluster_level, description),
+    ]
+    if contents := options.namespace_contents:
         description = (
             "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
         )
-        made += _cluster_wide(
-            account.role("remote-contents"), account, options.namespace_contents, description
-        )
+        made += _granted(account.role("remote-contents"), account, contents, description)
     return made
 
 
@@ -207,22 +206,15 @@ def _granted(
 ) -> list[Object]:
     """Roles of this name with these permissions, one for each namespace that they are limited to,
     and their bindings."""
-    made = _cluster_wide(name, account, [it for it in granted if not it.namespace], description)
-    for namespace in sorted(
-        {permission.namespace for permission in granted if permission.namespace}
-    ):
+    made = []
+    for namespace in sorted({"", *(it.namespace for it in granted)}):
         own = [it for it in granted if it.namespace == namespace]
+        kind = "Role" if namespace else "ClusterRole"
         made += [
             _role(name, own, description, namespace),
-            _binding(name, account, namespace, kind="Role"),
+            _binding(name, account, namespace, kind=kind),
         ]
     return made
-
-
-def _cluster_wide(
-    name: str, account: Account, granted: Iterable[Permission], description: str
-) -> list[Object]:
-    return [_role(name, granted, description), _binding(name, account)]
 
 
 def _role(
@@ -257,19 +249,11 @@ def _rules(granted: Iterable[Permission]) -> list[Object]:
     """One rule for all resources of a group that have the same verbs and names."""
     found: dict[tuple[object, ...], Object] = {}
     for permission in granted:
-        key = (permission.resource.group, permission.verbs, permission.names)
-        rule = found.setdefault(
-            key,
-            {
-                "apiGroups": [permission.resource.group],
-                "resources": [],
-                "verbs": list(permission.verbs),
-            },
-        )
-        plural = permission.resource.plural
-        rule["resources"].append(
-            f"{plural}/{permission.subresource}" if permission.subresource else plural
-        )
-        if permission.names:
-            rule["resourceNames"] = list(permission.names)
+        group, verbs, names = permission.resource.group, permission.verbs, permission.names
+        rule = {"apiGroups": [group], "resources": [], "verbs": list(verbs)}
+        rule = found.setdefault((group, verbs, names), rule)
+        subresource = f"/{permission.subresource}" if permission.subresource else ""
+        rule["resources"].append(f"{permission.resource.plural}{subresource}")
+        if names:
+            rule["resourceNames"] = list(names)
     return list(found.values())

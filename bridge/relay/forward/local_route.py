@@ -36,8 +36,6 @@ class LocalRouteError(Exception):
 
 
 class LocalRoute:
-    """The route of one bridge."""
-
     def __init__(self, cidr: str) -> None:
         self._cidr = ipaddress.ip_network(cidr)
         self._lock: socket.socket | None = None
@@ -48,24 +46,19 @@ class LocalRoute:
         """Holds the route until cancelled. The first attempt is made before the first await;
         failures are logged and retried."""
         try:
-            while not self._try_acquire():  # noqa: ASYNC110  # the kernel has no event for it
-                await asyncio.sleep(RETRY_SECONDS)
+            while self.unavailable_reason:
+                try:
+                    self._acquire()
+                    self.unavailable_reason = ""
+                except LocalRouteError as error:
+                    if str(error) != self.unavailable_reason:
+                        log.warning("relay: %s", error)
+                    self.unavailable_reason = str(error)
+                    await asyncio.sleep(RETRY_SECONDS)
             await asyncio.get_running_loop().create_future()
             raise AssertionError("it holds until it is cancelled")
         finally:
             self._release()
-
-    def _try_acquire(self) -> bool:
-        before = self.unavailable_reason
-        try:
-            self._acquire()
-        except LocalRouteError as error:
-            self.unavailable_reason = str(error)
-            if self.unavailable_reason != before:
-                log.warning("relay: %s", error)
-            return False
-        self.unavailable_reason = ""
-        return True
 
     def _acquire(self) -> None:
         """Raises LocalRouteError."""

@@ -46,7 +46,6 @@ class _ListeningService:
         self.usage = usage
         self.balancers: dict[str, Balancer] = {}
         self.servers: dict[EndpointPort, asyncio.Server] = {}
-        self.port_numbers: dict[EndpointPort, int] = {}
         self.closing: dict[EndpointPort, asyncio.TimerHandle] = {}
 
 
@@ -54,12 +53,7 @@ class ServiceListeners:
     """The listeners of one engine. ``metrics`` may outlive it."""
 
     def __init__(
-        self,
-        remote: ClientConfig,
-        *,
-        address: str,
-        settings: RelaySettings,
-        metrics: RelayMetrics,
+        self, remote: ClientConfig, *, address: str, settings: RelaySettings, metrics: RelayMetrics
     ) -> None:
         self._address = address
         self._allowed_ports = settings.ports
@@ -99,7 +93,7 @@ class ServiceListeners:
                 closing.cancel()
             if port not in service.servers:
                 await self._listen(service, port, previous_ports.get(port))
-        return {port: service.port_numbers[port] for port in wanted}
+        return {port: service.servers[port].sockets[0].getsockname()[1] for port in wanted}
 
     async def _listen(
         self, service: _ListeningService, port: EndpointPort, previous: int | None
@@ -109,7 +103,6 @@ class ServiceListeners:
             self._limit, service.key.namespace, partial(self._bind, previous), accept
         )
         service.servers[port] = server
-        service.port_numbers[port] = server.sockets[0].getsockname()[1]
         self._metrics.listening += 1
         await server.start_serving()
 
@@ -137,7 +130,6 @@ class ServiceListeners:
 
     def _close(self, service: _ListeningService, port: EndpointPort) -> None:
         service.closing.pop(port, None)
-        service.port_numbers.pop(port, None)
         server = service.servers.pop(port, None)
         if server is not None:
             server.close()

@@ -145,7 +145,7 @@ class ControlConnection:
         try:
             self._transport = transport
             self.send(control=control_messages.VERSION)
-            hello = await self._read_hello(reader)
+            hello = await _read_hello(reader)
             if not hello:
                 raise ConnectionError(errors[0] if errors else "it closed the connection")
             self._check_version(hello)
@@ -167,15 +167,6 @@ class ControlConnection:
             self._transport = None
             transport.abort()
             self._update_state(listening=frozenset())
-
-    async def _read_hello(self, reader: asyncio.StreamReader) -> dict[str, Any]:
-        """The agent's first message. Raises as `_read_message`."""
-        try:
-            async with asyncio.timeout(control_messages.HELLO_TIMEOUT):
-                line = await reader.readline()
-        except TimeoutError as error:
-            raise AgentSilentError("it does not answer") from error
-        return _decode(line)
 
     def _check_version(self, hello: Mapping[str, Any]) -> None:
         """Compares the agent's versions with the bridge's. Raises ProtocolVersionError."""
@@ -214,6 +205,16 @@ class ControlConnection:
         if state != self.state:
             self.state = state
             self._on_change(self.home)
+
+
+async def _read_hello(reader: asyncio.StreamReader) -> dict[str, Any]:
+    """The agent's first message. Raises as `ControlConnection._read_message`."""
+    try:
+        async with asyncio.timeout(control_messages.HELLO_TIMEOUT):
+            line = await reader.readline()
+    except TimeoutError as error:
+        raise AgentSilentError("it does not answer") from error
+    return _decode(line)
 
 
 def _printable(value: object) -> str:

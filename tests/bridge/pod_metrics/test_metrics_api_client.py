@@ -140,7 +140,7 @@ def test_exposition_has_the_families_of_metrics_server() -> None:
 
 
 def test_pod_stats_cover_the_pod_and_its_containers() -> None:
-    (pod,) = pod_stats(count(RateIntegrator(), pod_metrics(1)))
+    (pod,) = map(pod_stats, count(RateIntegrator(), pod_metrics(1)))
     time = "2030-01-01T00:00:01Z"
     cpu = {"time": time, "usageNanoCores": 250_000_000, "usageCoreNanoSeconds": 1_000_000}
     memory = {"time": time, "workingSetBytes": 3 * 2**20}
