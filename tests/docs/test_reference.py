@@ -167,7 +167,7 @@ def test_tested_versions_of_python_are_those_of_the_workflow() -> None:
     workflow = yaml.safe_load((REPOSITORY / ".github/workflows/ci.yml").read_text("utf-8"))
     pythons = workflow["jobs"]["fast"]["strategy"]["matrix"]["python"]
     row = next(it for it in COMPATIBILITY.splitlines() if it.startswith("| Python |"))
-    assert re.findall(r"3\.\d+", row) == pythons
+    assert sorted({*re.findall(r"3\.\d+", row)}) == pythons
 
 
 def test_every_chart_value_has_a_description() -> None:
