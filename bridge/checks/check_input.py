@@ -37,7 +37,7 @@ Requirement = Literal["home", "remote", "node"]
 
 
 @dataclass(slots=True)
-class Connectivity:
+class ClusterConnectivity:
     """One cluster, as far as it responded."""
 
     side: Side
@@ -57,8 +57,8 @@ class CheckContext:
     """The options of the join; those of an existing node come from its join record."""
     name: str
     """The virtual node's name."""
-    home: Connectivity
-    remote: Connectivity
+    home: ClusterConnectivity
+    remote: ClusterConnectivity
     node: Object | None = None
     _facts: dict[str, Any] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(

@@ -23,7 +23,7 @@ from bridge.checks import (
     virtual_node,
     workloads,
 )
-from bridge.checks.check_input import CheckContext, Connectivity, Implementation
+from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Finding, Report, Scope, build_report, error, not_checked, warning
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
@@ -107,7 +107,7 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
     except NotFound:
         return [], [error("BRG301", "home", f"home has no node {name}", hint)]
     except (KubeError, TimeoutError) as problem:
-        return [], [_undecided("BRG301", problem, "home")]
+        return [], [_failed_request("BRG301", problem, "home")]
     if not is_virtual_node(node):
         text = f"node {name} is not a bridge's virtual node"
         return [], [error("BRG301", "home", text, hint)]
@@ -117,7 +117,7 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
 async def _check_node(
     stack: AsyncExitStack,
     settings: NodeCheckSettings,
-    home: Connectivity,
+    home: ClusterConnectivity,
     home_client: KubeClient,
     node: Object,
 ) -> list[Finding]:
@@ -126,7 +126,7 @@ async def _check_node(
         stack, home_client, node, settings.remote, warn=ignored.append
     )
     if source is None:
-        remote = Connectivity("remote")
+        remote = ClusterConnectivity("remote")
         reason = "this machine does not have the remote's kubeconfig that the node recorded"
         remote.findings.append(not_checked("BRG102", "remote", reason, "name it with --kubeconfig"))
     else:
@@ -168,7 +168,7 @@ async def _run_one(context: CheckContext, implementation: Implementation) -> Seq
     except PreflightError as problem:
         return [error(check_id, scope, str(problem).removeprefix(f"{scope}: "))]
     except (KubeError, TimeoutError) as problem:
-        return [_undecided(check_id, problem, scope)]
+        return [_failed_request(check_id, problem, scope)]
 
 
 def _scope(implementation: Implementation) -> Scope:
@@ -176,7 +176,7 @@ def _scope(implementation: Implementation) -> Scope:
     return "both" if len(sides) != 1 else ("home" if "home" in sides else "remote")
 
 
-def _undecided(check_id: str, problem: Exception, scope: Scope) -> Finding:
+def _failed_request(check_id: str, problem: Exception, scope: Scope) -> Finding:
     """The finding of a check whose requests failed."""
     if isinstance(problem, Forbidden):
         option = "--home-kubeconfig" if problem.side == "home" else "--kubeconfig"

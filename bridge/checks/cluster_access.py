@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 
 import orjson
 
-from bridge.checks.check_input import Connectivity
+from bridge.checks.check_input import ClusterConnectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.rbac import permissions
 from sync.kube.api_errors import (
@@ -42,12 +42,12 @@ EXPIRY_WARNING = timedelta(days=7)
 
 async def check_connectivity(
     stack: AsyncExitStack, ref: KubeconfigRef, side: Side, *, named: str = ""
-) -> Connectivity:
+) -> ClusterConnectivity:
     """Connects to a cluster; ``stack`` closes the client. ``named`` is the kubeconfig in findings.
 
     Raises nothing: the findings say what failed. A check that fails has no other finding.
     """
-    cluster = Connectivity(side)
+    cluster = ClusterConnectivity(side)
     config: ClientConfig | None = None
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -70,14 +70,14 @@ async def check_connectivity(
     return cluster
 
 
-async def _read_version(client: KubeClient, cluster: Connectivity) -> None:
+async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> None:
     """Requests the version, and compares the server's clock by its response."""
     start = time.time()
     async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
         with client.map_read_errors("/version"):
             raw = await response.read()
         date = response.headers.get("Date", "")
-        cluster.clock_ahead = _ahead(date, (start + time.time()) / 2)
+        cluster.clock_ahead = seconds_ahead(date, (start + time.time()) / 2)
     server = client.config.server
     try:
         cluster.version = str(orjson.loads(raw).get("gitVersion") or "")
@@ -89,7 +89,7 @@ async def _read_version(client: KubeClient, cluster: Connectivity) -> None:
     cluster.findings.append(ok("BRG103", cluster.side, "the credential is accepted"))
 
 
-def _ahead(date: str, now: float) -> float | None:
+def seconds_ahead(date: str, now: float) -> float | None:
     """Seconds that the Date is ahead; it is truncated, so half a second is added."""
     try:
         return parsedate_to_datetime(date).timestamp() + 0.5 - now
@@ -110,7 +110,7 @@ def _failure(problem: KubeError) -> Finding:
     return error("BRG101", side, problem.message)
 
 
-def _of_config(config: ClientConfig, cluster: Connectivity, named: str) -> Iterator[Finding]:
+def _of_config(config: ClientConfig, cluster: ClusterConnectivity, named: str) -> Iterator[Finding]:
     """Findings about the kubeconfig, after the attempt to connect."""
     side, ref = config.side, config.ref
     context = "" if ref.context else f" (context {config.context})"

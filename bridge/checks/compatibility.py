@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from bridge.checks.check_input import CheckContext, Connectivity, Implementation
+from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Finding, error, not_checked, ok, warning
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import NotFound, Side
@@ -35,7 +35,7 @@ async def check_kubernetes_versions(context: CheckContext) -> list[Finding]:
     return [_version(cluster, oldest) for cluster, oldest in sides if cluster.client is not None]
 
 
-def _version(cluster: Connectivity, oldest: int) -> Finding:
+def _version(cluster: ClusterConnectivity, oldest: int) -> Finding:
     number = minor(cluster.version)
     if number is None:
         text = f"{cluster.version or 'no version'}: an unknown version, not tested"

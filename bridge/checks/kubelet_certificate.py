@@ -13,7 +13,7 @@ import re
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from enum import Enum
+from typing import Literal
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
 from bridge.checks.check_input import CheckContext, Implementation
@@ -30,16 +30,9 @@ CONNECT_SECONDS = 3.0
 EXPIRY_WARNING = timedelta(days=7)
 #: The beginning of such an error of Go's crypto/tls and crypto/x509, which API servers use.
 _NOT_TRUSTED = re.compile(r"tls: failed to verify certificate|x509: ")
-
-
-class Verdict(Enum):
-    """How home's API server judges the certificate."""
-
-    ACCEPTED = "accepted"
-    """It reaches the kubelet API, whether or not it verifies the certificate."""
-    REJECTED = "rejected"
-    """It verifies the certificate, and does not trust it."""
-    UNKNOWN = "unknown"
+#: How home's API server judges the certificate. "accepted": it reaches the kubelet API, whether or
+#: not it verifies the certificate; "rejected": it verifies the certificate, and does not trust it.
+Verdict = Literal["accepted", "rejected", "unknown"]
 
 
 async def check_kubelet_api(context: CheckContext) -> list[Finding]:
@@ -52,7 +45,7 @@ async def check_kubelet_api(context: CheckContext) -> list[Finding]:
         return [ok("BRG401", "home", f"home's API server reaches it at {at}")]
     if isinstance(refused, Forbidden) and refused.reason == "Forbidden":
         return [not_checked("BRG401", "home", "the credential may not get nodes/proxy at home")]
-    if _verdict(refused) is Verdict.REJECTED:
+    if _verdict(refused) == "rejected":
         text = f"home's API server verifies the certificate at {at} and rejects it"
         hint = await _remedy(context)
         return [error("BRG401", "home", f"{text}: {refused.message}", hint)]
@@ -62,8 +55,8 @@ async def check_kubelet_api(context: CheckContext) -> list[Finding]:
 
 def _verdict(refused: ApiError | None) -> Verdict:
     if refused is None:
-        return Verdict.ACCEPTED
-    return Verdict.REJECTED if _NOT_TRUSTED.search(refused.message) else Verdict.UNKNOWN
+        return "accepted"
+    return "rejected" if _NOT_TRUSTED.search(refused.message) else "unknown"
 
 
 async def _remedy(context: CheckContext) -> str:
@@ -124,11 +117,11 @@ async def check_served_certificate(context: CheckContext) -> list[Finding]:
 
 async def _verdict_of(context: CheckContext) -> Verdict:
     if context.unavailable("home"):
-        return Verdict.UNKNOWN
+        return "unknown"
     try:
         return _verdict(await context.kubelet_api_error())
     except KubeError:
-        return Verdict.UNKNOWN
+        return "unknown"
 
 
 async def _certificate_at(at: HostPort) -> bytes | None:
@@ -162,7 +155,7 @@ async def check_certificate_files(context: CheckContext) -> list[Finding]:
         return [error("BRG402", "home", str(bad))]
     known = settings.address or context.home.client is not None
     address = await context.bridge_address() if known else ""
-    return list(_of_certificate(pair, context.name, address, Verdict.UNKNOWN))
+    return list(_of_certificate(pair, context.name, address, "unknown"))
 
 
 def _of_certificate(pair: TlsKeyPair, node: str, host: str, verdict: Verdict) -> Iterator[Finding]:
@@ -194,12 +187,12 @@ def _issuer(pair: TlsKeyPair, verdict: Verdict) -> Finding:
     leaf = x509.load_pem_x509_certificate(pair.certificate)
     if leaf.issuer != leaf.subject:
         by = f"signed by {leaf.issuer.rfc4514_string()}"
-        if verdict is Verdict.REJECTED:
+        if verdict == "rejected":
             return warning("BRG404", "home", f"{by}; home's API server rejects it (see BRG401)")
         return ok("BRG404", "home", by)
-    if verdict is Verdict.REJECTED:
+    if verdict == "rejected":
         return error("BRG404", "home", "it is self-signed, and home's API server verifies it")
-    if verdict is Verdict.ACCEPTED:
+    if verdict == "accepted":
         return info("BRG404", "home", "it is self-signed; home's API server does not verify it")
     return info("BRG404", "home", "it is self-signed; most API servers do not verify it")
 

@@ -16,7 +16,7 @@ from bridge.base.join_settings import JoinSettings, MetricsSource
 from bridge.certificates import home_client_ca
 from bridge.checks import compatibility, network_paths, required_permissions, workloads
 from bridge.checks.catalog import CHECKS
-from bridge.checks.check_input import CheckContext, Connectivity, Implementation
+from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Severity
 from bridge.clusters import connection
 from bridge.clusters.bridge_address import relay_address
@@ -110,8 +110,8 @@ async def check_join(
     context = CheckContext(
         settings,
         settings.name or dns_label(remote.config.context),
-        Connectivity("home", home),
-        Connectivity("remote", remote),
+        ClusterConnectivity("home", home),
+        ClusterConnectivity("remote", remote),
     )
     with as_preflight_errors():
         async with asyncio.timeout(connection.CONNECT_SECONDS):

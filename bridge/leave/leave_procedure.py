@@ -46,9 +46,9 @@ from translators.ownership_labels import has_home_uid
 
 
 async def leave(
-    settings: LeaveSettings, *, notify: Notify, agree: Callable[[list[str]], bool]
+    settings: LeaveSettings, *, notify: Notify, confirm: Callable[[list[str]], bool]
 ) -> bool:
-    """Removes the node if ``agree`` accepts the lines that describe what will be removed.
+    """Removes the node if ``confirm`` accepts the lines that describe what will be removed.
 
     Returns whether it was removed. Raises PreflightError and KubeError.
     """
@@ -62,7 +62,7 @@ async def leave(
         await _check_claim(settings, home, home_state, remote_state)
         for line in leave_summary.warning_lines(settings, home_state, remote_state):
             notify(line)
-        if not agree(leave_summary.removal_lines(settings, home_state, remote_state)):
+        if not confirm(leave_summary.removal_lines(settings, home_state, remote_state)):
             return False
         with as_preflight_errors():
             await _Removal(settings, home, home_state, remote_state, notify).run()

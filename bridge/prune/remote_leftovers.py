@@ -46,11 +46,11 @@ async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[str
 
 
 async def remove_leftovers(
-    settings: PruneSettings, *, notify: Notify, agree: Callable[[list[str]], bool]
+    settings: PruneSettings, *, notify: Notify, confirm: Callable[[list[str]], bool]
 ) -> bool:
-    """Removes the objects of the home or virtual node, if ``agree`` accepts the lines that describe
-    them. Returns whether it did. Raises PreflightError, also if objects appear again: then a
-    bridge still serves the node."""
+    """Removes the objects of the home or virtual node, if ``confirm`` accepts the lines that
+    describe them. Returns whether it did. Raises PreflightError, also if objects appear again: then
+    a bridge still serves the node."""
     owner = f"home {settings.home}"
     if settings.node:
         owner = f"node {settings.node} of {owner}"
@@ -67,7 +67,7 @@ async def remove_leftovers(
                 )
                 for line in leave_summary.shared_lines(its):
                     notify(line)
-            if not agree([line for its in found for line in leave_summary.remote_lines(its)]):
+            if not confirm([line for its in found for line in leave_summary.remote_lines(its)]):
                 return False
             kept = await remote_cleanup.delete_inventory(
                 remote,

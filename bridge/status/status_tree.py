@@ -16,8 +16,6 @@ from translators.quantity import QuantityError
 
 Tone = Literal["", "good", "warn", "bad", "dim"]
 
-#: Conditions that are good when True; all others are good when False.
-_GOOD_WHEN_TRUE = ("Ready",)
 #: The smallest number that is shown; smaller ones are shown as less.
 _MIN_SHOWN = 0.01
 _UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -39,13 +37,12 @@ class Branch:
 
 def build_tree(status: Object) -> Branch:
     """The tree of one node's status. If the field ``bridge`` is None, ``bridgeUnknown`` is why."""
-    bridge = status.get("bridge")
     below = [
         _conditions(status),
         _resources(status),
         _pods(status),
-        *(_bridge(bridge) if bridge else _unknown(status)),
-        _versions(status, bridge),
+        *_bridge(status),
+        _versions(status),
     ]
     text, tone = format_readiness(status)
     return Branch(str(status["name"]), text, tone, tuple(it for it in below if it is not None))
@@ -84,15 +81,16 @@ def one_line(status: Object) -> str:
 
 
 def _conditions(status: Object) -> Branch | None:
-    """One line per condition; those that are False and should be share one line."""
+    """One line per condition. All but Ready should be False; those that are share one line."""
     shown, quiet = [], []
     for it in status.get("conditions") or ():
-        good = it["status"] == ("True" if it["type"] in _GOOD_WHEN_TRUE else "False")
-        if good and it["type"] not in _GOOD_WHEN_TRUE:
+        is_ready = it["type"] == "Ready"
+        if it["status"] == "False" and not is_ready:
             quiet.append(it["type"])
             continue
         text = f"{it['status']} ({it['reason']}): {it['message']}"
-        shown.append(Branch(it["type"], text, "good" if good else "bad"))
+        is_good = is_ready and it["status"] == "True"
+        shown.append(Branch(it["type"], text, "good" if is_good else "bad"))
     if quiet:
         shown.append(Branch("False", ", ".join(quiet), "dim"))
     return Branch("conditions", children=tuple(shown)) if shown else None
@@ -136,11 +134,11 @@ def _pods(status: Object) -> Branch | None:
     return Branch("pods", f"{pods['total']}, {pods['ready']} ready", children=tuple(below))
 
 
-def _unknown(status: Object) -> Iterator[Branch]:
-    yield Branch("bridge", str(status.get("bridgeUnknown") or "not known"), "warn")
-
-
-def _bridge(bridge: Object) -> Iterator[Branch]:
+def _bridge(status: Object) -> Iterator[Branch]:
+    bridge = status.get("bridge")
+    if not bridge:
+        yield Branch("bridge", str(status.get("bridgeUnknown") or "not known"), "warn")
+        return
     role = bridge["standby"] or "serves the node"
     yield Branch("bridge", f"{role}; up for {format_age(bridge['uptimeSeconds'])}")
     lag = bridge["lagSeconds"]
@@ -192,12 +190,12 @@ def _errors(errors: list[Object]) -> Branch:
     return Branch("recent errors", "" if below else "none", children=tuple(below))
 
 
-def _versions(status: Object, bridge: Object | None) -> Branch | None:
-    versions = status.get("versions") or {}
+def _versions(status: Object) -> Branch | None:
+    versions, bridge = status.get("versions") or {}, status.get("bridge") or {}
     below = []
-    if its := (bridge or {}).get("version") or versions.get("bridge"):
+    if its := bridge.get("version") or versions.get("bridge"):
         below.append(Branch("bridge", its))
-    for side, it in ((bridge or {}).get("clusters") or {}).items():
+    for side, it in (bridge.get("clusters") or {}).items():
         below.append(Branch(side, f"{it['version'] or '?'} at {it['server']}"))
     if versions.get("kubelet"):
         below.append(Branch("the remote's kubelets", versions["kubelet"]))

@@ -10,7 +10,7 @@ import platform
 from contextlib import AsyncExitStack
 
 from bridge.base.version import version
-from bridge.checks.check_input import Connectivity
+from bridge.checks.check_input import ClusterConnectivity
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Severity
 from bridge.election import election_lease
@@ -85,6 +85,6 @@ async def _served_by(home: KubeClient, name: str) -> str:
     return election_lease.parse_lease(lease).holder_name
 
 
-def _cluster_version(its: Connectivity) -> Object:
+def _cluster_version(its: ClusterConnectivity) -> Object:
     problems = [it.found for it in its.findings if it.severity is Severity.ERROR]
     return {"version": its.version, "problem": "; ".join(problems)}

@@ -113,9 +113,9 @@ def leave(
         cert_dir=cert_dir,
     )
 
-    agree = functools.partial(confirm_removal, assume_yes=yes)
+    confirm = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: leave_clusters(settings, notify=report_step, agree=agree),
+        lambda _: leave_clusters(settings, notify=report_step, confirm=confirm),
         stops=False,
         exit_within=STOP_SECONDS,
     ):

@@ -80,9 +80,9 @@ def prune(
             "standard input is not a terminal; use --yes to remove without confirmation", code=2
         )
 
-    agree = functools.partial(confirm_removal, assume_yes=yes)
+    confirm = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: remove_garbage(settings, notify=report_step, agree=agree),
+        lambda _: remove_garbage(settings, notify=report_step, confirm=confirm),
         stops=False,
         exit_within=STOP_SECONDS,
     ):

@@ -257,7 +257,7 @@ def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
 async def test_leave_of_a_served_node_fails_and_names_the_bridge(two: Clusters) -> None:
     async with running_join(two):
         with pytest.raises(PreflightError, match=r"serves node .* \(pid \d+\) at 127") as caught:
-            await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
+            await leave(leaving(two, force=False), notify=lambda _: None, confirm=lambda _: True)
         assert "--force" in str(caught.value)
 
 
@@ -271,7 +271,7 @@ async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     harness.pod("web")
     await two.remote.until(lambda: harness.remote_pod("web"))
     async with asyncio.timeout(2 * SOON):
-        assert await leave(leaving(two, force=True), notify=told.append, agree=lambda _: True)
+        assert await leave(leaving(two, force=True), notify=told.append, confirm=lambda _: True)
     for run in (first, second):
         with pytest.raises((ExceptionGroup, NodeLeft)) as caught:
             await asyncio.wait_for(run.task, SOON)
@@ -287,6 +287,6 @@ async def test_failed_leave_releases_the_lease(two: Clusters) -> None:
         pass
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):
-        await leave(leaving(two, force=False), notify=lambda _: None, agree=lambda _: True)
+        await leave(leaving(two, force=False), notify=lambda _: None, confirm=lambda _: True)
     record = election_lease.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)

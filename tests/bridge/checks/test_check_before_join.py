@@ -253,7 +253,7 @@ async def test_check_without_response_times_out(
 
 
 async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_access, "_ahead", lambda *_: -3700.0)
+    monkeypatch.setattr(cluster_access, "seconds_ahead", lambda *_: -3700.0)
     found = await checked(two.settings)
     assert {it.severity for it in of(found, "BRG108")} == {Severity.ERROR}
     assert "is 3700 s behind this machine's" in of(found, "BRG108")[0].found
@@ -265,7 +265,7 @@ async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyP
     ids=["a date", "none", "no date"],
 )
 def test_clock_skew_from_date_header(date: str, ahead: float | None) -> None:
-    assert cluster_access._ahead(date, 100.0) == ahead
+    assert cluster_access.seconds_ahead(date, 100.0) == ahead
 
 
 async def test_a_plugin_s_short_token_renews_itself(two: Clusters, tmp_path: Path) -> None:

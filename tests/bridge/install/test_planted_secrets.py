@@ -92,7 +92,9 @@ async def everything(two: Clusters) -> str:
     lines += (await look_up_pod(ExplainSettings(home, None, "default", "web"))).not_checked
     try:
         assert not await leave(
-            LeaveSettings(NODE, home, None, force=False), notify=lines.append, agree=lambda _: False
+            LeaveSettings(NODE, home, None, force=False),
+            notify=lines.append,
+            confirm=lambda _: False,
         )
     except PreflightError as error:
         lines.append(str(error))
@@ -194,7 +196,7 @@ async def test_leave_keeps_tenant_objects_with_installation_labels(two: Clusters
 
     two.home.remove(NODES, NODE)
     settings = LeaveSettings(NODE, two.settings.home, two.settings.remote, force=True)
-    assert not await leave(settings, notify=lines.append, agree=refuse)
+    assert not await leave(settings, notify=lines.append, confirm=refuse)
     removed = [it for it in lines if it.startswith("home:   ")]
     assert any(WANTED.name in it for it in removed)
     assert not any(TENANT in it for it in removed)

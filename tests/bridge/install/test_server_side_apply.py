@@ -341,11 +341,11 @@ async def left(home: Home, *, force: bool = False) -> list[str]:
     settings = LeaveSettings(NODE, home.two.settings.home, None, force=force)
     home.notified.clear()
 
-    def agree(lines: list[str]) -> bool:
+    def confirm(lines: list[str]) -> bool:
         confirmed.extend(lines)
         return True
 
-    assert await leave(settings, notify=home.notified.append, agree=agree)
+    assert await leave(settings, notify=home.notified.append, confirm=confirm)
     assert CANARY not in "".join([*confirmed, *home.notified])
     return confirmed
 

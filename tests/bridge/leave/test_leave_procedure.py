@@ -129,7 +129,7 @@ class World:
     ) -> bool:
         async with asyncio.timeout(SOON):
             return await leave(
-                settings or self.settings, notify=self.notified.append, agree=agree or self.agree
+                settings or self.settings, notify=self.notified.append, confirm=agree or self.agree
             )
 
     async def refused(self, settings: LeaveSettings | None = None) -> str:

@@ -81,7 +81,7 @@ class World:
         settings = replace(self.settings, home=home, node=node, timeout=timeout)
         async with asyncio.timeout(SOON):
             return await remote_leftovers.remove_leftovers(
-                settings, notify=self.notified.append, agree=self.agree
+                settings, notify=self.notified.append, confirm=self.agree
             )
 
 

@@ -314,7 +314,7 @@ async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) ->
     async with running_join(two):
         pass
     settings = leaving(two, keep_workloads=keep_workloads)
-    assert await leave(settings, notify=_quiet, agree=lambda _: True)
+    assert await leave(settings, notify=_quiet, confirm=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
     async with running_join(two):
         pass
@@ -328,9 +328,9 @@ async def test_a_restored_home_cannot_leave_with_the_originals_pods(
             await renewed(two)
             before = await running(two, "new")
             with pytest.raises(PreflightError, match="renewed after the state that this home"):
-                await leave(leaving(other), notify=_quiet, agree=lambda _: True)
+                await leave(leaving(other), notify=_quiet, confirm=lambda _: True)
             kept = leaving(other, keep_workloads=True)
-            assert await leave(kept, notify=_quiet, agree=lambda _: True)
+            assert await leave(kept, notify=_quiet, confirm=lambda _: True)
         await renewed(two)
         assert uids(two) == before
 
@@ -341,7 +341,7 @@ async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> No
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
     settings = PruneSettings(two.settings.remote, home=home_id_from_uid(uid))
     two.remote.remove(PODS, "web", REMOTE_NAMESPACE)
-    assert await remove_garbage(settings, notify=_quiet, agree=lambda _: True)
+    assert await remove_garbage(settings, notify=_quiet, confirm=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
 
 

@@ -32,12 +32,12 @@ class Asked:
         settings: LeaveSettings,
         *,
         notify: Callable[[str], None],
-        agree: Callable[[list[str]], bool],
+        confirm: Callable[[list[str]], bool],
     ) -> bool:
         self.settings.append(settings)
         if self.raises is not None:
             raise self.raises
-        if not agree(self.lines):
+        if not confirm(self.lines):
             return False
         notify("node burst has left")
         return True

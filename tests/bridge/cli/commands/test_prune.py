@@ -35,10 +35,10 @@ class Asked:
         settings: PruneSettings,
         *,
         notify: Callable[[str], None],
-        agree: Callable[[list[str]], bool],
+        confirm: Callable[[list[str]], bool],
     ) -> bool:
         self.settings.append(settings)
-        if not agree(["remote: Pod a/b"]):
+        if not confirm(["remote: Pod a/b"]):
             return False
         notify("gone")
         return True
