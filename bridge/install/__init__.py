@@ -1,7 +1,7 @@
 """Installs a bridge into home's cluster, and finds and removes such an installation.
 
-- `installation` describes the installation and names its objects; `installation_manifests` and
-  `webhook_manifests` render them from `pod_template`.
+- `installation` describes the installation and names its objects; `installation_manifests` renders
+  them from `pod_template`.
 - `flattened_kubeconfig` builds the kubeconfig for the Secret; `server_side_apply` applies the
   objects and `rollout` waits for them.
 - `installation_lookup` finds an installation, `uninstall` removes it, `remote_kubeconfig_lookup`

@@ -6,7 +6,7 @@ import base64
 import hashlib
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
-from bridge.install import pod_template, webhook_manifests
+from bridge.install import pod_template
 from bridge.install.installation import (
     ANNOTATION_HASH,
     ANNOTATION_NODE,
@@ -14,7 +14,11 @@ from bridge.install.installation import (
     Installation,
     labels,
     object_metadata,
+    webhook_metadata,
+    webhook_name,
+    webhook_pod_labels,
 )
+from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
 from translators.objects import Object
 
@@ -23,10 +27,12 @@ KUBECONFIG_FOLDER = "/etc/cluster-bridge"
 #: The container's folder for a certificate that home signed; a memory volume.
 CERT_DIR = "/tmp/serving-certificate"  # noqa: S108  # in the container
 HEALTH_PORT = 8081
+WEBHOOK_PORT = 9443
 
 
 def render(installation: Installation, kubeconfig: str) -> list[Object]:
-    """All objects, including the Secret with the remote's kubeconfig."""
+    """All objects, including the Secret with the remote's kubeconfig, and the offload webhook's if
+    the installation has one."""
     rbac = rbac_manifests.home_objects(
         installation.permissions,
         installation.account,
@@ -42,7 +48,7 @@ def render(installation: Installation, kubeconfig: str) -> list[Object]:
         objects.append(_network_policy(installation))
     objects.append(_deployment(installation, kubeconfig))
     if installation.offload_webhook:
-        objects += webhook_manifests.render_webhook(installation)
+        objects += render_webhook(installation)
     return objects
 
 
@@ -92,7 +98,7 @@ def _deployment(installation: Installation, kubeconfig: str) -> Object:
     secret = {"secretName": installation.name, "defaultMode": 0o440}
     spec = pod_template.pod_spec(
         installation.name,
-        _container(installation),
+        _bridge_container(installation),
         pods=pod_labels,
         volumes=[{"name": "kubeconfig", "secret": secret}],
     )
@@ -127,7 +133,7 @@ def container_arguments(installation: Installation) -> list[str]:
     return ["join", *arguments, *(it.replace("$(", "$$(") for it in installation.arguments)]
 
 
-def _container(installation: Installation) -> Object:
+def _bridge_container(installation: Installation) -> Object:
     return pod_template.container(
         "bridge",
         installation.image,
@@ -136,4 +142,63 @@ def _container(installation: Installation) -> Object:
         probed={"port": "health"},
         resources={"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
         mounts=[{"name": "kubeconfig", "mountPath": KUBECONFIG_FOLDER, "readOnly": True}],
+    )
+
+
+# -- offload webhook -----------------------------------------------------------------------
+
+
+def render_webhook(installation: Installation) -> list[Object]:
+    """The objects of the offload webhook.
+
+    Its replicas create and renew a shared certificate in the Secret, which is rendered empty, and
+    set the CA bundle (`bridge.offload.in_cluster_webhook`): applying the objects again keeps both.
+    The webhook configuration is applied last and deleted first: no pod creation waits for a webhook
+    that is not running.
+    """
+    name, meta = webhook_name(installation.node), webhook_metadata(installation)
+    rbac = rbac_manifests.webhook_objects(rbac_manifests.Account(installation.namespace, name))
+    for obj in rbac:
+        obj["metadata"]["labels"] = meta["labels"]
+    pods = webhook_pod_labels(installation.node)
+    return [
+        *rbac,
+        {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"},
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": meta,
+            "spec": {
+                "selector": pods,
+                "ports": [{"name": "https", "port": SERVICE_PORT, "targetPort": "https"}],
+            },
+        },
+        pod_template.disruption_budget(meta, pods),
+        pod_template.deployment(
+            meta,
+            replicas=installation.replicas,
+            template={
+                "metadata": {"labels": pods},
+                "spec": pod_template.pod_spec(name, _webhook_container(installation), pods=pods),
+            },
+            pods=pods,
+        ),
+        service_configuration(meta, installation.namespace, name),
+    ]
+
+
+def _webhook_container(installation: Installation) -> Object:
+    return pod_template.container(
+        "webhook",
+        installation.image,
+        [
+            "webhook",
+            f"--address={pod_template.POD_IP}",
+            f"--port={WEBHOOK_PORT}",
+            f"--service={installation.namespace}/{webhook_name(installation.node)}",
+            *(it for it in installation.arguments if it.startswith("--log-format=")),
+        ],
+        ports={"https": WEBHOOK_PORT},
+        probed={"port": "https", "scheme": "HTTPS"},
+        resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
     )

@@ -90,7 +90,6 @@ class NonBlockingHandler(logging.Handler):
         self._unfinished = b""  # the newline of a line that was cut
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes the line, or counts it as dropped."""
         try:
             line = self.format(record)
             if self._dropped:

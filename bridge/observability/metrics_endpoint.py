@@ -42,7 +42,6 @@ def counter(series: str, description: str, values: float | Mapping[K, float]) ->
 
 
 def histogram(series: str, description: str, values: Histogram | Mapping[K, Histogram]) -> Metric:
-    """A histogram."""
     name, labels = _split(series)
     family = HistogramMetricFamily(name, description, labels=labels)
     for key, it in _by_labels(values):

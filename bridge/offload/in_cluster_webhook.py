@@ -131,7 +131,6 @@ class CertificateKeeper:
         return webhook_configuration.ca_bundle(found) if found is not None else b""
 
     async def run(self) -> None:
-        """Maintains both until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self._informers:
                 group.create_task(informer.run(), name=f"watch {informer.resource}")

@@ -125,7 +125,6 @@ class StandaloneWebhook:
     # -- registration ----------------------------------------------------------------------
 
     async def keep_registered(self) -> None:
-        """Maintains the registration until cancelled."""
         await self.namespaces.synced.wait()
         while True:
             self._changed.clear()
@@ -183,7 +182,6 @@ class StandaloneWebhook:
         return EnforcementWriter(self._home, self._notify, dry_run=False)
 
     async def keep_certificate(self) -> None:
-        """Renews the certificate in time until cancelled."""
         while True:
             await asyncio.sleep(_RENEW)
             await self.renew()

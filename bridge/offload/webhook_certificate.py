@@ -69,7 +69,6 @@ def create_certificate(host: str, now: datetime | None = None) -> TlsKeyPair:
 
 
 def needs_renewal(known: Sequence[RotatedCertificate], now: datetime) -> bool:
-    """Whether a successor must be created now."""
     return not known or now >= known[0].renewal_time()
 
 

@@ -75,23 +75,23 @@ def rbac_home(
 ) -> None:
     """Print the permissions at home, for the node, its pods, and what these use by namespace."""
     from bridge.cli.command_runner import fail
-    from bridge.rbac import rbac_manifests as rights
+    from bridge.rbac import rbac_manifests
 
     bound = namespace or []
     if bound and all_namespaces:
         raise fail("--namespace and --all-namespaces exclude each other", code=2)
     try:
-        scope = rights.HomePermissions(
+        scope = rbac_manifests.HomePermissions(
             nodes=[check_name(it) for it in name or ()],
             service_accounts=service_accounts,
             serving=serving_certificate,
             network=network,
             leave=leave,
         )
-        objects = rights.home_objects(
+        objects = rbac_manifests.home_objects(
             scope,
-            rights.parse_account(account),
-            [rights.check_namespace(it) for it in bound],
+            rbac_manifests.parse_account(account),
+            [rbac_manifests.check_namespace(it) for it in bound],
             all_namespaces=all_namespaces,
         )
     except SettingsError as error:
@@ -117,11 +117,11 @@ def rbac_namespace(
 ) -> None:
     """Print the permissions that let pods of more home namespaces run in the remote."""
     from bridge.cli.command_runner import fail
-    from bridge.rbac import rbac_manifests as rights
+    from bridge.rbac import rbac_manifests
 
     try:
-        bound = [rights.check_namespace(it) for it in names]
-        objects = rights.namespace_bindings(rights.parse_account(account), bound)
+        bound = [rbac_manifests.check_namespace(it) for it in names]
+        objects = rbac_manifests.namespace_bindings(rbac_manifests.parse_account(account), bound)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)
@@ -150,11 +150,11 @@ def rbac_remote(
 ) -> None:
     """Print the permissions in the remote cluster."""
     from bridge.cli.command_runner import fail
-    from bridge.rbac import rbac_manifests as rights
+    from bridge.rbac import rbac_manifests
 
-    scope = rights.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
+    scope = rbac_manifests.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
     try:
-        objects = rights.remote_objects(scope, rights.parse_account(account))
+        objects = rbac_manifests.remote_objects(scope, rbac_manifests.parse_account(account))
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)

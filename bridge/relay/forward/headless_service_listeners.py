@@ -167,7 +167,6 @@ def _check_limit(limit: NamespaceLimit, namespace: str) -> None:
 
 
 def _bind(address: ListenAddress) -> socket.socket:
-    """Raises PortUnavailableError."""
     try:
         return listening_socket(address.address, address.port, free_bind=True)
     except OSError as error:

@@ -61,7 +61,6 @@ class LocalRoute:
             self._release()
 
     def _acquire(self) -> None:
-        """Raises LocalRouteError."""
         if self._lock is None:
             self._lock = _try_lock(self._cidr)
         if self._lock is None:

@@ -107,7 +107,6 @@ class FairLimiter:
         self._grant()
 
     def close(self) -> None:
-        """Grants no more slots."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -43,9 +43,7 @@ class Route:
     is_local: bool
     """Whether its destination is the node itself."""
     is_bridge_owned: bool
-    """Whether a bridge created it."""
     has_gateway: bool
-    """Whether it leads through a gateway."""
 
 
 def routes(version: int) -> list[Route]:

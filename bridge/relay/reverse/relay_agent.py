@@ -54,12 +54,10 @@ class RelayAgent:
         host: str = "",
         control_port: int = CONTROL_PORT,
         hold_timeout: float = control_messages.HOLD_TIMEOUT,
-        bridge_timeout: float = control_messages.BRIDGE_TIMEOUT,
     ) -> None:
         self._host = host
         self.control_port = control_port
         self._hold_timeout = hold_timeout
-        self._bridge_timeout = bridge_timeout
         self._held: dict[str, _HeldConnection] = {}
         self._open = 0
         self._control: _BridgeConnection | None = None
@@ -167,14 +165,14 @@ class RelayAgent:
         connection.send_hello()
         for held in self._held.values():
             connection.announce(held)
-        connection.set_timeout(self._bridge_timeout)
+        connection.set_timeout(control_messages.BRIDGE_TIMEOUT)
         log.info("relay: a bridge has connected")
 
     def handle(self, connection: _BridgeConnection, message: dict[str, Any]) -> None:
         """Handles a message of the bridge. Raises ProtocolError."""
         if connection is not self._control:
             return
-        connection.set_timeout(self._bridge_timeout)
+        connection.set_timeout(control_messages.BRIDGE_TIMEOUT)
         if "listen" in message:
             self._ports = control_messages.decode_ports(message["listen"])
             self._ports_changed.set()

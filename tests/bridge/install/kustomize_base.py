@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from bridge.base.version import version
-from bridge.install import installation_manifests, webhook_manifests
+from bridge.install import installation_manifests
 from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
 from translators.objects import Object
@@ -52,7 +52,7 @@ def base() -> list[Object]:
 def component() -> list[Object]:
     """The objects of the component."""
     wanted = Installation(NODE, f"cluster-bridge:{version()}", HomePermissions(nodes=[NODE]))
-    return webhook_manifests.render_webhook(wanted)
+    return installation_manifests.render_webhook(wanted)
 
 
 class _Plain(yaml.SafeDumper):
