@@ -218,7 +218,6 @@ class _Wiring:
         return engine, claim, record
 
     def new_term(self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet) -> ReplicaTerm:
-        """The parts of one term."""
 
         async def remove_stale_slices() -> None:
             if self.facts.network != "relay":

@@ -50,7 +50,6 @@ class EnginePodDirectory:
         self.engine = engine
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """See `PodDirectory`."""
         home = self.engine.home_pods.store.get(Key(namespace, name))
         if home is None or (uid and uid_of(home) != uid):
             return None
@@ -62,11 +61,9 @@ class EnginePodDirectory:
         return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
 
     def home_pods(self) -> list[Object]:
-        """See `PodDirectory`."""
         return list(self.engine.home_pods.store)
 
     def scheduled_pods(self) -> list[ScheduledPod]:
-        """See `PodDirectory`."""
         found = []
         for home in self.engine.home_pods.store:
             remote = self.engine.pods.remote_pod_of(home) or {}
@@ -157,7 +154,6 @@ class NodeKubelet:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on."""
         return self._server.port
 
     @property
@@ -183,7 +179,6 @@ class NodeKubelet:
             group.create_task(following, name="client-ca")
 
     async def stop(self) -> None:
-        """Closes the port and all streams."""
         await self._server.stop(STREAMS_SECONDS)
         await self._metrics.close()
         await self._status.close()

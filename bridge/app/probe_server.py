@@ -45,7 +45,6 @@ class ProbeHandler:
         self.caches_problem = lambda: reason
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Handles one probe."""
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="use GET\n")
         if request.path == "/readyz" and (reason := self.caches_problem()):

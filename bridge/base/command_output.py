@@ -43,7 +43,6 @@ class Output:
 
     @property
     def is_for_people(self) -> bool:
-        """Whether it is a table."""
         return self.format in ("table", "wide")
 
 

@@ -24,11 +24,6 @@ _STEP = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Path:
     steps: Sequence[str | int | None]
     """A key, an index, or None for all."""
@@ -37,15 +32,15 @@ class _Path:
 @dataclass(frozen=True, slots=True)
 class _Range:
     path: _Path
-    body: Sequence[_Text | _Path | _Range]
+    body: Template
 
 
-Template = Sequence[_Text | _Path | _Range]
+Template = Sequence[str | _Path | _Range]
 
 
 def parse_template(text: str) -> Template:
     """The template; raises SettingsError if it is none."""
-    stack: list[tuple[_Path | None, list[_Text | _Path | _Range]]] = [(None, [])]
+    stack: list[tuple[_Path | None, list[str | _Path | _Range]]] = [(None, [])]
     position = 0
     while position < len(text):
         token = _TOKEN.match(text, position)
@@ -54,7 +49,7 @@ def parse_template(text: str) -> Template:
         position = token.end()
         expression = token[1]
         if expression is None:
-            stack[-1][1].append(_Text(token[2]))
+            stack[-1][1].append(token[2])
             continue
         expression = expression.strip()
         if expression.startswith("range "):
@@ -65,10 +60,10 @@ def parse_template(text: str) -> Template:
                 raise _invalid(text)
             stack[-1][1].append(_Range(path, body))
         elif expression[:1] in ("'", '"'):
-            stack[-1][1].append(_Text(_unescape(expression[1:-1])))
+            stack[-1][1].append(_unescape(expression[1:-1]))
         else:
             stack[-1][1].append(_path(expression, text))
-    if len(stack) > 1 or all(isinstance(it, _Text) for it in stack[0][1]):
+    if len(stack) > 1 or all(isinstance(it, str) for it in stack[0][1]):
         raise _invalid(text)
     return stack[0][1]
 
@@ -77,8 +72,8 @@ def fill_template(template: Template, data: Any) -> str:
     """The text that the template makes of plain data."""
     parts = []
     for part in template:
-        if isinstance(part, _Text):
-            parts.append(part.text)
+        if isinstance(part, str):
+            parts.append(part)
         elif isinstance(part, _Path):
             parts.append(" ".join(map(_text, _values(part, data))))
         else:
@@ -128,9 +123,7 @@ def _text(value: Any) -> str:
 
 
 def _unescape(text: str) -> str:
-    for escape, character in (("\\n", "\n"), ("\\t", "\t")):
-        text = text.replace(escape, character)
-    return text
+    return text.replace("\\n", "\n").replace("\\t", "\t")
 
 
 def _invalid(template: str) -> SettingsError:

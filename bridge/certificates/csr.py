@@ -93,7 +93,6 @@ class Rejected:
 
 
 def generate_key() -> bytes:
-    """A new private key (PEM)."""
     return key_pem(ec.generate_private_key(ec.SECP256R1()))
 
 

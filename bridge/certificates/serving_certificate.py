@@ -62,7 +62,6 @@ class CertificateSource(Protocol):
 
 
 def utc_now() -> datetime:
-    """The current time."""
     return datetime.now(UTC)
 
 
@@ -113,13 +112,11 @@ class SelfSignedSource:
         self.origin = "self-signed; API servers that check it need --serving-certificate csr"
 
     async def first(self) -> TlsKeyPair:
-        """A new certificate."""
         now = self._now()
         self._due = renewal_time(now - CLOCK_SKEW, now + LIFETIME, self._rng)
         return await self._create(self._node, self._addresses, now)
 
     async def run(self, use: UseCertificate) -> None:
-        """Renews the certificate in time."""
         while True:
             await sleep_until(self._due, self._now)
             try:

@@ -42,12 +42,11 @@ _ELECTION = frozenset(
 )
 
 _PREFIX = "cluster-bridge-"
-#: The most characters of a holder in messages.
+#: The most characters of a field in messages.
 _MAX_SHOWN = 200
 
 
 def election_lease_name(node: str) -> str:
-    """The name of the election's Lease."""
     return truncated_name(_PREFIX + node, unique=node)
 
 
@@ -98,13 +97,11 @@ def parse_lease(lease: Object) -> ElectionRecord:
     """Reads the Lease; malformed fields are empty."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
-    holder = str(spec.get("holderIdentity") or "")
-    name = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
     return ElectionRecord(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
-        holder=holder,
-        holder_name="".join(letter for letter in name if letter.isprintable())[:_MAX_SHOWN],
+        holder=str(spec.get("holderIdentity") or ""),
+        holder_name=holder_name(lease),
         duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
         transitions=int(spec.get("leaseTransitions") or 0),
         leaving=ANNOTATION_LEAVING in annotations,
@@ -117,6 +114,18 @@ def parse_lease(lease: Object) -> ElectionRecord:
             if name.startswith(f"{DOMAIN}/") and name not in _ELECTION
         },
     )
+
+
+def holder_name(lease: Object) -> str:
+    """The last holder, for messages; "" for none."""
+    name = (metadata(lease).get("annotations") or {}).get(ANNOTATION_HOLDER)
+    holder = str((lease.get("spec") or {}).get("holderIdentity") or "")
+    return printable(name or holder.partition("_")[0])
+
+
+def printable(text: object) -> str:
+    """The text of a field for messages, without control characters and not too long."""
+    return "".join(letter for letter in str(text) if letter.isprintable())[:_MAX_SHOWN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,6 @@ def holder_patch(
 
 
 def release_patch(before: ElectionRecord) -> Object:
-    """The patch that clears the holder."""
     return _patch(before, {"annotations": dict.fromkeys(_ELECTION)}, {"holderIdentity": None})
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bridge.base import best_effort_reads
+from bridge.explain import best_effort_reads
 from bridge.node import join_record_annotation, node_object
 from sync.kube.client import KubeClient
 from sync.kube.resources import (

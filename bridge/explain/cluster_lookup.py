@@ -9,7 +9,7 @@
    that the Node records.
 
 A read that fails or is forbidden is recorded in `PodFacts.not_checked` and has no other effect
-(`bridge.base.best_effort_reads`). `bridge.explain.json_report` interprets the facts.
+(`bridge.explain.best_effort_reads`). `bridge.explain.json_report` interprets the facts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
-from bridge.base import best_effort_reads
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
+from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
 from bridge.install.remote_kubeconfig_lookup import (
     check_remote_of_node,

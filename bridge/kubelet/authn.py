@@ -215,7 +215,6 @@ class Authenticator:
         """Results of TokenReviews by the SHA-256 of their token."""
 
     async def close(self) -> None:
-        """Cancels reviews in flight."""
         await self.tokens.close()
 
     async def authenticate(self, request: web.BaseRequest) -> User:

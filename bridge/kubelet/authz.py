@@ -83,7 +83,6 @@ class Authorizer:
         """Decisions of SubjectAccessReviews, by user, verb and subresource."""
 
     async def close(self) -> None:
-        """Cancels reviews in flight."""
         await self.decisions.close()
 
     async def authorize(self, user: User, verb: str, subresources: tuple[str, ...]) -> None:

@@ -59,7 +59,6 @@ PLAIN_TEXT_HEADERS: Mapping[str, str] = {
 
 
 def text_response(status: int, text: str, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A short response in plain text."""
     return web.Response(
         status=status,
         text=text,

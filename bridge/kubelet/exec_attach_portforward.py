@@ -117,8 +117,13 @@ def upgrade_headers(request: web.BaseRequest) -> list[tuple[str, str]]:
     return [
         (name, _without_bearer_tokens(value) if name.lower() == "sec-websocket-protocol" else value)
         for name, value in request.headers.items()
-        if name.lower() in ("upgrade", _STREAM_PROTOCOL) or name.lower().startswith(_WEBSOCKET)
+        if _is_forwarded(name)
     ]
+
+
+def _is_forwarded(header: str) -> bool:
+    name = header.lower()
+    return name in ("upgrade", _STREAM_PROTOCOL) or name.startswith(_WEBSOCKET)
 
 
 def _uses_websocket_channels(request: web.BaseRequest) -> bool:
@@ -130,12 +135,8 @@ def _uses_websocket_channels(request: web.BaseRequest) -> bool:
 
 def _without_bearer_tokens(subprotocols: str) -> str:
     """Drops bearer tokens, which are valid in home only."""
-    kept = [
-        protocol.strip()
-        for protocol in subprotocols.split(",")
-        if not protocol.strip().lower().startswith(TOKEN_PROTOCOL)
-    ]
-    return ", ".join(kept)
+    protocols = (protocol.strip() for protocol in subprotocols.split(","))
+    return ", ".join(it for it in protocols if not it.lower().startswith(TOKEN_PROTOCOL))
 
 
 def _switching_protocols(head: http1.Head) -> bytes:
@@ -143,8 +144,7 @@ def _switching_protocols(head: http1.Head) -> bytes:
     headers = [
         (name, value)
         for name, value in head.headers
-        if name.lower() in ("connection", "upgrade", _STREAM_PROTOCOL)
-        or name.lower().startswith(_WEBSOCKET)
+        if name.lower() == "connection" or _is_forwarded(name)
     ]
     return http1.response(101, "Switching Protocols", headers)
 

@@ -52,7 +52,6 @@ class NodeEndpoints:
 
 
 def is_running(pod: Object) -> bool:
-    """Whether the pod has a running container and is not terminating."""
     if (pod.get("metadata") or {}).get("deletionTimestamp"):
         return False
     status = pod.get("status") or {}

@@ -68,7 +68,6 @@ class Route:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """The segments of the path."""
         return tuple(self.path.strip("/").split("/"))
 
 

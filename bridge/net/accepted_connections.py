@@ -54,12 +54,10 @@ class ServerConnections:
         self._waiting: dict[AnyConnection, asyncio.TimerHandle] = {}
 
     def opened(self, connection: AnyConnection) -> None:
-        """Registers a new connection, which waits."""
         self._open.add(connection)
         self._start_waiting(connection)
 
     def closed(self, connection: AnyConnection) -> None:
-        """Unregisters a connection."""
         self._open.discard(connection)
         self._stop_waiting(connection)
 
@@ -167,7 +165,6 @@ class PlainConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def abort(self) -> None:
-        """Aborts the connection."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -66,7 +66,6 @@ class NamespaceLimit:
         return "namespace-limit" if self._used_by[namespace] >= free else None
 
     def used_by(self, namespace: str) -> int:
-        """How many the namespace has open."""
         return self._used_by.get(namespace, 0)
 
     @property
@@ -75,12 +74,10 @@ class NamespaceLimit:
         return max(self._used_by.values(), default=0)
 
     def acquire(self, namespace: str) -> None:
-        """Counts one more."""
         self.used += 1
         self._used_by[namespace] += 1
 
     def release(self, namespace: str) -> None:
-        """Counts one fewer."""
         self.used -= 1
         self._used_by[namespace] -= 1
         if not self._used_by[namespace]:

@@ -28,10 +28,10 @@ from collections.abc import Callable
 
 import orjson
 
-from bridge.net.layered_transport import Buffer, LayeredTransport
 from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from sync.kube.layered_transport import Buffer, LayeredTransport
 from sync.kube.resources import PODS
 from translators.relay.forward_plan import Backend
 
@@ -156,7 +156,7 @@ class PortForwardTransport(LayeredTransport):
         if not (self._received_close or self._closing):
             self._report_error(self._error_text() or "the remote's API server hung up")
         self._closing = True
-        self._above.connection_lost(exc)
+        self._upper.connection_lost(exc)
 
     # -- received frames -------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class PortForwardTransport(LayeredTransport):
         if not piece:
             return
         if self._channel == _DATA:
-            self._above.data_received(piece)
+            self._upper.data_received(piece)
         elif len(self._error) < _ERROR_SIZE:
             self._error += piece[: _ERROR_SIZE - len(self._error)]
 
@@ -237,7 +237,6 @@ class PortForwardTransport(LayeredTransport):
     # -- to below --------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        """Sends data to the port."""
         view = memoryview(data).cast("B")
         for at in range(0, len(view), _FRAME_SIZE):
             self._send(_BINARY, b"\x00" + view[at : at + _FRAME_SIZE].tobytes())

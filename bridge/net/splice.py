@@ -132,7 +132,6 @@ class Tunnel:
             self.close()
 
     def abort(self) -> None:
-        """Aborts both connections."""
         self._stop_timers()
         for end in (self.client, self.remote):
             end.abort()
@@ -141,7 +140,6 @@ class Tunnel:
     # -- called by the ends ------------------------------------------------------------------
 
     def received(self, end: TunnelEnd, count: int) -> None:
-        """Accounts for bytes that this end has read."""
         self._last_sender = end
         self._count_bytes("in" if end is self.client else "out", count)
         self._last_activity = self._loop.time()
@@ -240,7 +238,6 @@ class TunnelEnd(asyncio.Protocol):
 
     @property
     def is_gone(self) -> bool:
-        """Whether there is no connection, or none any more."""
         return self._lost or self._transport is None
 
     def peer_state(self) -> PeerState:
@@ -268,7 +265,6 @@ class TunnelEnd(asyncio.Protocol):
         return True
 
     def set_reading(self, on: bool) -> None:
-        """Pauses or resumes reading."""
         if self._transport is None or self._lost or self._transport.is_closing():
             return
         if on:
@@ -292,7 +288,6 @@ class TunnelEnd(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Aborts the connection."""
         self._closing = True
         if self._transport is not None and not self._lost:
             self._transport.abort()

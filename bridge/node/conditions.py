@@ -60,7 +60,6 @@ def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
 
 
 def unreachable_condition(error: KubeError) -> NodeCondition:
-    """The Ready condition while the remote cannot be watched."""
     match error:
         case Unauthorized():
             reason = "RemoteCredentialRefused"

@@ -38,7 +38,6 @@ def encode_policy(
     metrics: MetricsChoice = "auto",
     certificate: CertificateSource = "self-signed",
 ) -> str:
-    """The annotation's text."""
     content = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
 

@@ -83,7 +83,6 @@ async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -
 
 
 def _entries(lease: Object | None) -> dict[str, frozenset[str]]:
-    """The recorded namespaces, by annotation."""
     annotations = metadata(lease or {}).get("annotations") or {}
     return {
         key: frozenset(filter(None, str(text).split(",")))

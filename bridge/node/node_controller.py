@@ -148,7 +148,6 @@ class NodeController:
             self._queue.close()
 
     async def release(self) -> None:
-        """Releases the Lease."""
         with urgent():
             await self._lease.release()
 
@@ -242,7 +241,6 @@ class NodeController:
     def _desired_status(
         self, node: Object, nodes: list[Object], offered: RemoteCapacity, ready: NodeCondition
     ) -> Object:
-        """The status that the Node should have."""
         return node_object.desired_status(
             node, self._facts, offered=offered, nodes=nodes, ready=ready, now=self._now()
         )
@@ -272,7 +270,6 @@ class NodeController:
         return wanted
 
     def _desired_metadata(self, nodes: list[Object], largest: str) -> NodeMetadata:
-        """The labels, annotations and taints that the Node should have."""
         pods = self._unschedulable_pods
         crowded, recheck = pods.waiting() if pods is not None else (False, None)
         if recheck is not None:

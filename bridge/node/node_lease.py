@@ -112,7 +112,6 @@ class NodeLease:
         self._uid = ""
 
     async def run(self) -> None:
-        """Renews the Lease until cancelled."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:

@@ -58,7 +58,6 @@ def remote_id_of(node: Object) -> str:
 
 
 def is_virtual_node(node: Object) -> bool:
-    """Whether a bridge registered the Node."""
     return bool(remote_id_of(node))
 
 
@@ -110,7 +109,6 @@ def desired_metadata(
 
 
 def build_node(name: str, ours: NodeMetadata) -> Object:
-    """The Node to create."""
     return {
         "apiVersion": "v1",
         "kind": "Node",

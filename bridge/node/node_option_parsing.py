@@ -32,10 +32,9 @@ _CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
 def parse_labels(text: str) -> dict[str, str]:
     """``KEY=VALUE[,KEY=VALUE]``."""
-    found = _pairs("--labels", text, "tier=burst")
-    for key, value in found.items():
-        _check_key("--labels", key, key)
-        _check_value("--labels", value)
+    found = _label_pairs("--labels", text, "tier=burst")
+    for key in found:
+        _check_not_fixed("--labels", key)
     return found
 
 
@@ -44,7 +43,8 @@ def parse_annotations(text: str) -> dict[str, str]:
     found = _pairs("--annotations", text, "team=web")
     for key in found:
         # Only in annotations may the domain have capitals (ValidateAnnotations).
-        _check_key("--annotations", key, key.lower())
+        _check_name("--annotations", key, key.lower())
+        _check_not_fixed("--annotations", key)
     return found
 
 
@@ -97,10 +97,14 @@ def parse_limits(
 
 def parse_node_selector(text: str) -> dict[str, str]:
     """``KEY=VALUE[,KEY=VALUE]``, labels of the remote's nodes."""
-    found = _pairs("--node-selector", text, "pool=burst")
+    return _label_pairs("--node-selector", text, "pool=burst")
+
+
+def _label_pairs(option: str, text: str, example: str) -> dict[str, str]:
+    found = _pairs(option, text, example)
     for key, value in found.items():
-        _check_name("--node-selector", key, key)
-        _check_value("--node-selector", value)
+        _check_name(option, key, key)
+        _check_value(option, value)
     return found
 
 
@@ -141,8 +145,7 @@ def _share(text: str) -> Fraction:
     return share
 
 
-def _check_key(option: str, key: str, name: str) -> None:
-    _check_name(option, key, name)
+def _check_not_fixed(option: str, key: str) -> None:
     if is_fixed(key):
         raise SettingsError(f"{option}: {key}: the bridge itself sets it; choose another key")
 

@@ -22,7 +22,12 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from bridge.election.election_lease import ANNOTATION_HOLDER, Candidate
+from bridge.election.election_lease import (
+    ANNOTATION_HOLDER,
+    Candidate,
+    holder_name,
+    printable,
+)
 from sync.kube.resources import LEASES
 from translators.names import truncated_name
 from translators.objects import Object, metadata, uid_of
@@ -42,12 +47,9 @@ REMEMBERED = 8
 _PREFIX = "cluster-bridge."
 #: The format of `new_claim_id`.
 _CLAIM_ID = re.compile(r"[0-9a-f]{16}")
-#: The most characters of a holder or a time in messages.
-_MAX_SHOWN = 200
 
 
 def claim_lease_name(identity: Identity) -> str:
-    """The name of the claim's Lease in the remote."""
     return truncated_name(f"{_PREFIX}{identity.home_id}.{identity.node}")
 
 
@@ -75,7 +77,6 @@ class HomeRecord:
         return HomeRecord(sequence, tuple(ids)[:REMEMBERED])
 
     def for_renewal(self) -> HomeRecord:
-        """The record of the next renewal."""
         return HomeRecord(self.sequence + 1, self.ids)
 
     def for_rejection(self) -> HomeRecord:
@@ -112,21 +113,15 @@ def parse_claim(lease: Object) -> Claim:
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     known = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
-    holder = str(spec.get("holderIdentity") or "")
-    who = str(annotations.get(ANNOTATION_HOLDER) or "") or holder.partition("_")[0]
     return Claim(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
         id=known.ids[0] if known.ids and _CLAIM_ID.fullmatch(known.ids[0]) else uid_of(lease),
         sequence=known.sequence,
-        holder=holder,
-        holder_name=_printable(who) or "an unknown bridge",
-        renewed=_printable(str(spec.get("renewTime") or "")) or "an unknown time",
+        holder=str(spec.get("holderIdentity") or ""),
+        holder_name=holder_name(lease) or "an unknown bridge",
+        renewed=printable(spec.get("renewTime") or "") or "an unknown time",
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(letter for letter in text if letter.isprintable())[:_MAX_SHOWN]
 
 
 def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:

@@ -19,25 +19,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, cast
+
+from sync.kube.layered_transport import Buffer, LayeredTransport
 
 #: Bytes per call: four TLS records, one write to the operating system.
 READ_SIZE = 64 * 1024
 #: Seconds for a handshake, as CONNECT_TIMEOUT; it also ends peers that never begin one.
 HANDSHAKE_TIMEOUT = 10.0
 
-Buffer = bytes | bytearray | memoryview
 
+class TlsLayer(LayeredTransport):
+    """Encrypts for the transport below, and decrypts for the protocol above."""
 
-class TlsLayer(asyncio.Transport, asyncio.Protocol):
-    """A protocol for the transport below, and a transport for the protocol above."""
-
-    # Thousands exist at once, so each is small.
     __slots__ = (
-        "_above",
-        "_below",
-        "_closing",
         "_eof_reported",
         "_eof_sent",
         "_eof_wanted",
@@ -77,8 +73,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             session=session,
         )
         self._make_above: Callable[[], asyncio.Protocol] | None = above
-        self._above: asyncio.Protocol | None = None
-        self._below: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = self._loop.call_later(
             handshake_timeout, self._time_out
@@ -93,7 +87,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         self._eof_reported = False  # the protocol above was notified
         self._eof_wanted = False
         self._eof_sent = False
-        self._closing = False
 
     # -- from below --------------------------------------------------------------------------
 
@@ -128,14 +121,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._read()
         self._closing = True
         self._above.connection_lost(self._error or exc)
-
-    def pause_writing(self) -> None:
-        if self._above is not None:
-            self._above.pause_writing()
-
-    def resume_writing(self) -> None:
-        if self._above is not None:
-            self._above.resume_writing()
 
     # -- the handshake -----------------------------------------------------------------------
 
@@ -263,9 +248,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             return
         self._flush()
 
-    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        self.write(b"".join(list_of_data))
-
     def can_write_eof(self) -> bool:
         return True
 
@@ -293,12 +275,6 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         if self._outgoing.pending and self._below is not None:
             self._below.write(self._outgoing.read())
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._lower.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return self._lower.get_write_buffer_size()
-
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._lower.get_write_buffer_limits()
 
@@ -313,26 +289,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
             self._close_notify()
         self._lower.close()
 
-    def abort(self) -> None:
-        self._closing = True
-        self._lower.abort()
-
-    def is_closing(self) -> bool:
-        return self._closing
-
     # -- neighbours --------------------------------------------------------------------------
-
-    @property
-    def _upper(self) -> asyncio.Protocol:
-        if self._above is None:
-            raise RuntimeError("a TlsLayer reads before its handshake is done")
-        return self._above
-
-    @property
-    def _lower(self) -> asyncio.Transport:
-        if self._below is None:
-            raise RuntimeError("a TlsLayer is used before its connection is made")
-        return self._below
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Replaces the protocol above; does not call its `connection_made`."""

@@ -48,6 +48,12 @@ class Store:
         """A mutating admission webhook, which changes objects in place."""
         self._objects: dict[Kind, dict[Key, Object]] = {}
 
+    def copy_state(self, source: Store) -> None:
+        """Takes over all objects of another store, with its revision."""
+        self.registry = source.registry
+        self._objects = {kind: dict(found) for kind, found in source._objects.items()}
+        self.history.revision = source.history.revision
+
     # -- reading ---------------------------------------------------------------------------
 
     def find(self, kind: Kind, namespace: str, name: str) -> Object | None:

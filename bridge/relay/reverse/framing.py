@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from bridge.net.layered_transport import Buffer, LayeredTransport
+from sync.kube.layered_transport import Buffer, LayeredTransport
 
 #: The most bytes in one frame.
 _MAX_FRAME = 256 * 1024
@@ -71,7 +71,7 @@ class FramedTransport(LayeredTransport):
                 piece = data[at : at + self._frame_left]
                 at += len(piece)
                 self._frame_left -= len(piece)
-                self._above.data_received(piece)
+                self._upper.data_received(piece)
             elif len(data) - at < _LENGTH_SIZE:
                 self._length_bytes = data[at:]
                 return
@@ -83,7 +83,7 @@ class FramedTransport(LayeredTransport):
     def _begin_frame(self, length: int) -> None:
         if length == _EOF:
             self._received_eof = True
-            if not self._above.eof_received():
+            if not self._upper.eof_received():
                 self.close()
         elif length > _MAX_FRAME:  # includes _LOST
             self._received_eof = True
@@ -96,7 +96,7 @@ class FramedTransport(LayeredTransport):
         if not (self._received_eof or self._closing):
             self._fail()
         self._closing = True
-        self._above.connection_lost(exc)
+        self._upper.connection_lost(exc)
 
     def _fail(self) -> None:
         on_failure, self._on_failure = self._on_failure, None

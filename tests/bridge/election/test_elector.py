@@ -138,6 +138,7 @@ class Bridge:
 
     def __init__(self, home: Home, name: str, *, ahead: float = 0.0) -> None:
         self._home = home
+        self.name = name
         self.link = Link(home)
         self.way = FakeWay()
         self.told: list[str] = []
@@ -605,7 +606,7 @@ def test_two_never_write_at_once(seed: int) -> None:
             await asyncio.sleep(0.1)
             leaders = [it for it in bridges if it.fence.is_open]
             assert len(leaders) <= 1, f"step {step}"
-            led.update(str(it.election._candidate.display_name) for it in leaders)
+            led.update(it.name for it in leaders)
             if step % 20 == 0:
                 await _something(home, bridges, rng)
         assert led.total() > 600

@@ -67,10 +67,7 @@ async def renewed(two: Clusters, times: int = 2) -> None:
 async def cloned(two: Clusters, folder: Path) -> AsyncIterator[Clusters]:
     """Another home with all that this one has now, and the same remote."""
     async with FakeApi() as api:
-        source = two.home.store
-        api.store.registry = source.registry
-        api.store._objects = {kind: dict(found) for kind, found in source._objects.items()}
-        api.store.history.revision = source.history.revision
+        api.store.copy_state(two.home.store)
         content = kubeconfig(api.url, user={"token": "t"}, context="home-context")
         file = write(folder / "clone.yaml", content)
         settings = replace(two.settings, home=replace(two.settings.home, path=file))

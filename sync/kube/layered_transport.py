@@ -14,11 +14,12 @@ Buffer = bytes | bytearray | memoryview
 
 
 class LayeredTransport(asyncio.Transport, asyncio.Protocol):
-    """``above`` receives the data. Subclasses define ``__slots__``: there are thousands."""
+    """``above`` receives the data (None: not known yet). Subclasses define ``__slots__``: there are
+    thousands."""
 
     __slots__ = ("_above", "_below", "_closing")
 
-    def __init__(self, above: asyncio.Protocol) -> None:
+    def __init__(self, above: asyncio.Protocol | None = None) -> None:
         super().__init__()
         self._above = above
         self._below: asyncio.Transport | None = None
@@ -28,30 +29,29 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._below = cast("asyncio.Transport", transport)
-        self._above.connection_made(self)
+        self._upper.connection_made(self)
 
     def eof_received(self) -> bool:
         return False  # the transport below closes, and `connection_lost` follows
 
     def pause_writing(self) -> None:
-        self._above.pause_writing()
+        if self._above is not None:
+            self._above.pause_writing()
 
     def resume_writing(self) -> None:
-        self._above.resume_writing()
+        if self._above is not None:
+            self._above.resume_writing()
 
     # -- to below --------------------------------------------------------------------------
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
-        """Sends the data as one write."""
         self.write(b"".join(list_of_data))
 
     def abort(self) -> None:
-        """Closes the connection below immediately."""
         self._closing = True
         self._lower.abort()
 
     def is_closing(self) -> bool:
-        """Whether this side has closed the connection."""
         return self._closing
 
     def pause_reading(self) -> None:
@@ -59,7 +59,6 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
         self._lower.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resumes the connection below."""
         self._lower.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -67,12 +66,16 @@ class LayeredTransport(asyncio.Transport, asyncio.Protocol):
         self._lower.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """The unsent bytes of the connection below."""
         return self._lower.get_write_buffer_size()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Information on the connection below."""
         return self._lower.get_extra_info(name, default)
+
+    @property
+    def _upper(self) -> asyncio.Protocol:
+        if self._above is None:
+            raise RuntimeError(f"{type(self).__name__} has no protocol yet")
+        return self._above
 
     @property
     def _lower(self) -> asyncio.Transport:
