@@ -1,4 +1,4 @@
-"""Remotes whose admission changes the pods that the bridge makes, or takes something off them."""
+"""Remotes whose admission changes the pods that the bridge creates, or removes fields from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.mutating_admission_policy import mutating, patch
 from e2e.workload_manifests import busybox, pod, shell
 
-#: Seconds in which a bridge would have sent what it has to send.
+#: Seconds within which a bridge would have sent its next request.
 _QUIET = 5.0
 _GUARANTEED = {
     "requests": {"cpu": "30m", "memory": "32Mi"},
@@ -25,14 +25,14 @@ def _home(bridged: Bridged, name: str) -> Json:
 
 
 def _requests_of(bridged: Bridged, name: str) -> Json:
-    """What the remote pod requests."""
+    """The requests of the remote pod."""
     remote = get_one(bridged.remote, "pod", name, namespace=bridged.remote_namespace)
     found: Json = remote["spec"]["containers"][0]["resources"]["requests"]
     return found
 
 
 def _first_pod(bridged: Bridged) -> None:
-    """Makes the remote namespace."""
+    """Creates the remote namespace."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
 
@@ -43,16 +43,16 @@ def _refusals(bridged: Bridged) -> list[Json]:
 
 
 def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) -> None:
-    """Neither where the QoS class would change, nor after a restart; home's own resize follows."""
+    """Neither for another QoS class, nor after a restart; home's own resize is applied."""
     log = bridged.remote.audit_log
     assert log is not None
     _first_pod(bridged)
-    asked = Requests(log)
+    requests = Requests(log)
 
     def resizes() -> list[str]:
         return [
             it.name
-            for it in asked.all()
+            for it in requests.all()
             if it.resource == "pods/resize" and it.namespace == bridged.remote_namespace
         ]
 
@@ -93,7 +93,7 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
     bridged.kubectl("patch", "pod", "more", "--subresource=resize", "-p", change)
     wait_for(
         lambda: _requests_of(bridged, "more") == {"cpu": "20m", "memory": "48Mi"},
-        "what home changed follows, and nothing else",
+        "only home's change is applied",
     )
 
     def acted() -> bool:
@@ -103,15 +103,15 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
             and home["status"]["containerStatuses"][0]["resources"]["requests"]["cpu"] == "20m"
         )
 
-    wait_for(acted, "home's status is of the resized pod")
+    wait_for(acted, "home's status shows the resized pod")
     time.sleep(_QUIET)
     assert resizes() == ["more"]
     assert _refusals(bridged) == []
 
 
 def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -> None:
-    """It waits with the reason, is made once the remote keeps the field, and what restricts nothing
-    is an Event."""
+    """The pod waits with the reason and is created once the remote keeps the field; fields without
+    security relevance only cause an Event."""
     _first_pod(bridged)
     with mutating(
         bridged.remote,
@@ -128,7 +128,7 @@ def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -
         assert "spec.hostUsers" in _home(bridged, "confined")["status"]["message"]
         time.sleep(_QUIET)
         assert "confined" not in uids(bridged.remote_pods())
-    wait_for(lambda: "confined" in uids(bridged.remote_pods()), "it is made")
+    wait_for(lambda: "confined" in uids(bridged.remote_pods()), "the remote pod is created")
     made = get_one(bridged.remote, "pod", "confined", namespace=bridged.remote_namespace)
     assert made["spec"]["hostUsers"] is False
 
@@ -147,5 +147,5 @@ def test_pod_that_loses_another_restriction_is_deleted(bridged: Bridged) -> None
             lambda: _home(bridged, "careful")["status"].get("reason") == "RemoteDropsField",
             "the pod waits with the reason",
         )
-        wait_for(lambda: "careful" not in uids(bridged.remote_pods()), "the remote pod is gone")
+        wait_for(lambda: "careful" not in uids(bridged.remote_pods()), "the remote pod was deleted")
     wait_for(lambda: is_ready(_home(bridged, "careful")), "it runs when the remote keeps the field")

@@ -1,4 +1,4 @@
-"""API servers that refuse, and a namespace that crowds: nothing is lost, nobody else waits.
+"""Throttling API servers, and a burst in one namespace: no pod is lost, and others do not wait.
 
 The clusters' nodes are simulated, so that hundreds of pods become Running as fast as they are made.
 """
@@ -28,13 +28,13 @@ from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.kubectl import Json
 
 REMOTE_NODES = 5
-#: Seconds after which the audit log has what the bridge last asked.
+#: Seconds until the audit log has the bridge's last requests.
 LOGGED = 3.0
-#: Pods of the crowd, and of another namespace while the crowd is on its way.
+#: Pods of the burst, and of another namespace during the burst.
 CROWD, SINGLES = 1000, 5
-#: Seconds for all that is waited for here.
+#: Maximum seconds of each wait.
 PATIENCE = 60.0
-#: A server that refuses asks for a second's patience each time.
+#: Pods of the throttled load: each rejection asks the bridge to wait for a second.
 PUSHED_BACK = 300
 
 
@@ -55,7 +55,8 @@ def simulated() -> Iterator[dict[str, Cluster]]:
 async def test_throttling_api_servers_lose_no_pod(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
-    """Both give the bridge a few seats, and refuse what is beyond (API priority and fairness)."""
+    """Both servers have few seats for the bridge and reject further requests (API priority and
+    fairness)."""
     shape = Shape(pods=PUSHED_BACK)
     async with load_targets.connected(simulated) as pair:
         with ExitStack() as stack:
@@ -83,7 +84,7 @@ async def test_throttling_api_servers_lose_no_pod(
 async def test_burst_of_one_namespace_does_not_delay_another(
     simulated: dict[str, Cluster], tmp_path: Path
 ) -> None:
-    """It is made in the remote, and told to be Running, while most of those before it wait."""
+    """Its pods are created and shown as Running at home while most pods of the burst still wait."""
     async with load_targets.connected(simulated) as pair:
         node = load_targets.name("fair")
         crowd = Crowd(pair.at_home, node, Shape(pods=CROWD), node=node)
@@ -110,20 +111,20 @@ async def test_burst_of_one_namespace_does_not_delay_another(
         await pair.at_home.call("DELETE", f"/api/v1/nodes/{node}")
         await crowd.clear()
         await singles.clear()
-    ours = [number for number, name in enumerate(made) if name.startswith(f"{node}-one-")]
-    told = f"the crowd's {before} were made before, theirs at {ours}; then {running} were Running"
-    print(told)
+    positions = [number for number, name in enumerate(made) if name.startswith(f"{node}-one-")]
+    order = f"{before} pods were created before; singles: {positions}; then Running: {running}"
+    print(order)
     assert len(made) == CROWD + SINGLES
-    assert ours[-1] - before < CROWD // 4, told
-    assert running < CROWD * 3 // 4, told
+    assert positions[-1] - before < CROWD // 4, order
+    assert running < CROWD * 3 // 4, order
 
 
-# -- how -----------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------
 
 
 @contextmanager
 def joined(home: Cluster, remote: Cluster, node: str, log: Path) -> Iterator[Bridge]:
-    """A bridge between them."""
+    """A bridge between the clusters."""
     bridge = Bridge(home, remote, log, ("--name", node, "--home-name", "e2e", "--port", "0"))
     bridge.start()
     try:
@@ -135,7 +136,7 @@ def joined(home: Cluster, remote: Cluster, node: str, log: Path) -> Iterator[Bri
 
 @contextmanager
 def few_seats(cluster: Cluster, folder: Path) -> Iterator[Cluster]:
-    """The cluster for an account that may do everything, and has few seats, with no queue."""
+    """The cluster for an administrative account with few seats and no queue."""
     name = f"pushed-{uuid.uuid4().hex[:6]}"
     made = _few_seats(name)
     cluster.kubectl("create", "-f", "-", input=json.dumps(made))
@@ -217,7 +218,7 @@ async def _until(true: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def _made(remote: BenchmarkClient, node: str) -> AsyncIterator[list[str]]:
-    """The remote's pods of the virtual node, in the order in which they are made."""
+    """The remote's pods of the virtual node, in the order of their creation."""
     made: list[str] = []
 
     async def watch() -> None:
@@ -254,7 +255,7 @@ def _size(cluster: Cluster) -> int:
 
 
 def _refused(cluster: Cluster, mark: int) -> int:
-    """How many of the bridge's requests the server has answered with 429 since the mark."""
+    """Number of the bridge's requests that the server has answered with 429 since the mark."""
     assert cluster.audit_log is not None
     with cluster.audit_log.open("rb") as log:
         log.seek(mark)

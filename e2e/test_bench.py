@@ -1,4 +1,4 @@
-"""The benchmark runs, and has its figures; how large they are is no test's business."""
+"""Benchmarks run and return their figures; no value is asserted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from e2e.bench.stream_measurements import MEASURES
 from e2e.bench.targets import TARGETS
 from e2e.clusters.cluster import Cluster
 
-#: Seconds for seven bridges, one after the other.
+#: Seconds for seven bridges in sequence.
 LIMIT = 600
 
 pytestmark = pytest.mark.long
 
 
 def test_streams_in_short(home: Cluster, remote: Cluster, tmp_path: Path) -> None:
-    """One round of little."""
+    """One small round."""
     short = streams.Settings(rounds=1, size=2_000_000, idle=5)
     made = streams.run(home, remote, short, print, tmp_path / "bridge.log")
     assert list(made["measures"]) == [measure.name for measure in MEASURES]
@@ -35,7 +35,7 @@ def test_streams_in_short(home: Cluster, remote: Cluster, tmp_path: Path) -> Non
 
 @pytest.mark.timeout(LIMIT, func_only=True)
 async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
-    """One round of few, of all ways; every target has its figure."""
+    """One small round of all load targets; every target has its figure."""
     async with connected(simulated) as pair:
         reports = [
             await burst.measure(pair, Shape(20), rounds=1, say=print),
@@ -48,8 +48,8 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
         missing = {one.figure for one in TARGETS if one.benchmark == report.benchmark}
         if report.benchmark == "growth":
             missing = {"references.ratio"}
-        # Of two pods it can be that the remote's own word comes before the answer to the request:
-        # what then took no time has no ratio.
+        # With two pods, the remote may report before it answers the request: a duration of zero has
+        # no ratio.
         for name in missing - report.figures.keys():
             assert name.endswith("_of_least"), name
             least = name.replace("bridge.", "least.").replace("_of_least", "_ms")

@@ -1,4 +1,4 @@
-"""The bridge may stop, crash and come back: what runs does not notice."""
+"""The bridge stops, crashes and restarts without effect on running pods."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, uids, versions, wait_for
 from e2e.workload_manifests import busybox, web
 
-#: Seconds for which nothing may be written after a restart: all caches have been worked through.
+#: Seconds after a restart in which nothing may be written: all caches have been processed.
 QUIET = 5.0
 
 
 def _written(bridged: Bridged) -> list[Json]:
-    """All that the bridge could write, but for the Lease and the Node."""
+    """Resource versions of all objects that the bridge could write, except Lease and Node."""
     kinds = "pods,configmaps,secrets,services"
     return [
         *get(bridged.remote, kinds, namespace=bridged.remote_namespace),
@@ -26,7 +26,7 @@ def _written(bridged: Bridged) -> list[Json]:
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped with Ctrl-C", "killed"])
 def test_restart_changes_nothing(bridged: Bridged, crash: bool) -> None:
-    """Same remote UIDs, and no write in either cluster but the Lease and the Node."""
+    """Same remote UIDs, and no write in either cluster except to the Lease and the Node."""
     bridged.apply(web(bridged.node))
     bridged.apply(busybox(bridged.node, "once", "sleep 3600", restart="Never"))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -54,7 +54,7 @@ def _is_still(bridged: Bridged) -> bool:
 
 
 def test_changes_during_the_absence_are_applied(bridged: Bridged) -> None:
-    """A pod that was deleted, one that was made, and one that ended while no bridge ran."""
+    """A pod that was deleted, one that was created, and one that ended while no bridge ran."""
     bridged.apply(busybox(bridged.node, "to-go", "sleep 3600"))
     bridged.apply(busybox(bridged.node, "ends", "sleep 4; exit 3", restart="Never"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/to-go", "pod/ends", "--timeout=60s")
@@ -71,7 +71,7 @@ def test_changes_during_the_absence_are_applied(bridged: Bridged) -> None:
     bridged.kubectl("wait", "--for=condition=Ready", "pod/made", "--timeout=60s")
     wait_for(
         lambda: "to-go" not in uids(bridged.home_pods()) | uids(bridged.remote_pods()),
-        "the deleted pod is gone on both sides",
+        "the deleted pod no longer exists on both sides",
     )
 
     def ended() -> int | None:

@@ -1,4 +1,4 @@
-"""The node tells what the remote has left, soon after it changes, and home's scheduler obeys."""
+"""The node has the remote's free capacity soon after each change, and home's scheduler uses it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import pod, shell
 from translators.capacity import pod_requests
 
-#: Seconds from a change in the remote until home's Node says so; beside it, a kubectl that asks.
+#: Seconds from a change in the remote to home's Node, and for the kubectl that checks it.
 SOON, ASKING = 2.0, 0.5
-#: The size of a worker that is made by hand.
+#: The size of a worker that the test creates.
 LARGE = {
     "cpu": "8",
     "memory": "16Gi",
@@ -33,26 +33,26 @@ LARGE = {
 
 
 def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
-    """Less with a pod of theirs, as before without it; nothing is written in between."""
+    """Less with an unmanaged pod, the same as before without it; nothing is written in between."""
     before = _allocatable(bridged)
-    with _foreign(bridged, "theirs", cpu="300m", memory="256Mi"):
+    with _foreign(bridged, "unmanaged", cpu="300m", memory="256Mi"):
         _soon(
-            lambda: _less(before, _allocatable(bridged)) == _asked(cpu="300m", memory="256Mi"),
-            "their pod's requests and its place are gone",
+            lambda: _less(before, _allocatable(bridged)) == _requested(cpu="300m", memory="256Mi"),
+            "the requests of the unmanaged pod are subtracted",
         )
         wait_for(lambda: "Running" in _phases(bridged), "it runs")
         version = _node(bridged)["metadata"]["resourceVersion"]
         time.sleep(3)
         assert _node(bridged)["metadata"]["resourceVersion"] == version
-    _soon(lambda: _allocatable(bridged) == before, "all is back when their pod is gone")
+    _soon(lambda: _allocatable(bridged) == before, "all is offered again after the deletion")
 
 
 def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
-    """A pod that does not fit stays at home, and is placed when others have left."""
+    """A pod that does not fit stays at home, and is scheduled after others were deleted."""
     with _foreign(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
-        _soon(lambda: _allocatable(bridged)["cpu"] == 100, "what they left")
-        bridged.apply(_asking(bridged.node, "waits", cpu="200m"))
-        bridged.apply(_asking(bridged.node, "fits", cpu="100m"))
+        _soon(lambda: _allocatable(bridged)["cpu"] == 100, "the rest is offered")
+        bridged.apply(_requesting_pod(bridged.node, "waits", cpu="200m"))
+        bridged.apply(_requesting_pod(bridged.node, "fits", cpu="100m"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/fits", "--timeout=60s")
         waits = get_one(bridged.home, "pod", "waits", namespace=bridged.namespace)
         assert "nodeName" not in waits["spec"]
@@ -64,7 +64,7 @@ def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
 
 
 def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
-    """Tainted or cordoned it is gone from the sum; a preference changes nothing."""
+    """A taint or cordon removes it from the sum; a PreferNoSchedule taint does not."""
     before, [name] = _allocatable(bridged), uids(get(bridged.remote, "nodes"))
     remote = bridged.remote.kubectl
     for begin, end in (
@@ -78,7 +78,7 @@ def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
             assert (ready["status"], ready["reason"]) == ("True", "NoSchedulableNodes")
         finally:
             remote(*end)
-        _soon(lambda: _allocatable(bridged) == before, f"all is back after {end}")
+        _soon(lambda: _allocatable(bridged) == before, f"all is offered again after {end}")
     remote("taint", "node", name, "a=b:PreferNoSchedule")
     try:
         time.sleep(SOON)
@@ -89,7 +89,7 @@ def test_unusable_remote_node_does_not_count(bridged: Bridged) -> None:
 
 @pytest.mark.join("--reserve", "cpu=1,memory=1Gi", "--share", "0.5", "--cpu", "2", "--pods", "7")
 def test_options_limit_allocatable(bridged: Bridged) -> None:
-    """Every resource of a large worker is offered, by half, after what is kept back, and capped."""
+    """Half of every resource of a large worker is offered after the reservation, with limits."""
     [theirs] = get(bridged.remote, "nodes")
     real = pod_requests.parse_resource_list(theirs["status"]["allocatable"])
     with _worker(bridged.remote, f"large-{bridged.namespace}"):
@@ -108,7 +108,7 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
             + pod_requests.parse_resource_list(LARGE)["cpu"]
         )
         assert (has["cpu"], has["example.com/gpu"]) == (both, 4), (
-            "what is there, not what is offered"
+            "capacity is the total, not what is offered"
         )
         shown = bridge_command.run("status", bridged.node, home=bridged.home).stdout
         assert re.search(rf"cpu: \S+ of 2 \(.*; the remote has {both // 1000}$", shown, re.M), shown
@@ -118,13 +118,15 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
         ):
             _soon(lambda: _allocatable(bridged)["example.com/gpu"] == 1, "half of two are left")
             assert _allocatable(bridged)["hugepages-2Mi"] == 30 * 2**20
-    _soon(lambda: "example.com/gpu" not in _allocatable(bridged), "gone with the worker")
+    _soon(lambda: "example.com/gpu" not in _allocatable(bridged), "not offered without the worker")
 
 
 def test_largest_pod_is_reported_as_annotation(bridged: Bridged) -> None:
-    """It is made with the node, and is no more than its one worker has free, ours counted."""
-    said = _node(bridged)["metadata"]["annotations"]["cluster-bridge.io/largest-pod"]
-    sizes = pod_requests.parse_resource_list(dict(part.split("=") for part in said.split(",")))
+    """It is set with the node, and at most the free part of the only worker, own pods counted."""
+    annotation = _node(bridged)["metadata"]["annotations"]["cluster-bridge.io/largest-pod"]
+    sizes = pod_requests.parse_resource_list(
+        dict(part.split("=") for part in annotation.split(","))
+    )
     offered = _allocatable(bridged)
     assert offered["cpu"] - 100 < sizes["cpu"] <= offered["cpu"]
     assert offered["memory"] - 2**27 < sizes["memory"] <= offered["memory"]
@@ -134,7 +136,7 @@ def test_largest_pod_is_reported_as_annotation(bridged: Bridged) -> None:
 def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
     bridged: Bridged,
 ) -> None:
-    """Of five pods the two that a quota allows are placed; the others wait at home."""
+    """Of five pods, the two that a quota allows are scheduled; the others wait at home."""
     namespace = bridged.remote_namespace
     remote = bridged.remote.kubectl
     remote("create", "namespace", namespace)
@@ -148,10 +150,12 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
         kind = "cluster-bridge.io/QuotaExhausted"
         assert _condition(bridged, kind)["status"] == "False"
         with _foreign(bridged, "uses-it", namespace=namespace, cpu="50m"):
-            _soon(lambda: _allocatable(bridged)["cpu"] == 400, "others use some of it")
+            _soon(
+                lambda: _allocatable(bridged)["cpu"] == 400, "unmanaged pods use part of the quota"
+            )
             for number in range(5):
-                bridged.apply(_asking(bridged.node, f"p{number}", cpu="200m"))
-            wait_for(lambda: _condition(bridged, kind)["status"] == "True", "it is used up")
+                bridged.apply(_requesting_pod(bridged.node, f"p{number}", cpu="200m"))
+            wait_for(lambda: _condition(bridged, kind)["status"] == "True", "the quota is used up")
             assert (
                 _condition(bridged, kind)["message"]
                 == f"namespace {namespace}, quota team: requests.cpu"
@@ -161,16 +165,18 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
             assert len(placed) == len(bridged.remote_pods()) - 1 == 2
             assert not [it for it in placed if it["status"].get("reason")], "none was refused"
         bridged.kubectl("delete", "pods", "--all", "--grace-period=1")
-        wait_for(lambda: _condition(bridged, kind)["status"] == "False", "some of it is left")
+        wait_for(
+            lambda: _condition(bridged, kind)["status"] == "False", "part of the quota is free"
+        )
         remote("delete", "quota", "team", "-n", namespace)
-        _soon(lambda: _allocatable(bridged)["cpu"] > 450, "no quota, no bound")
+        _soon(lambda: _allocatable(bridged)["cpu"] > 450, "no quota, no limit")
     finally:
         remote("delete", "namespace", namespace, "--wait=false")
 
 
 @pytest.fixture
 def pools(remote: Cluster, node_name: str) -> Iterator[str]:
-    """The remote's own node is of pool ``a``; a worker of pool ``b``, whose name this is."""
+    """The remote's own node is in pool ``a``, a new worker in pool ``b``; the worker's name."""
     [own] = uids(get(remote, "nodes"))
     remote.kubectl("label", "node", own, "pool=a")
     try:
@@ -184,7 +190,7 @@ def pools(remote: Cluster, node_name: str) -> Iterator[str]:
 def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     pools: str, bridged: Bridged, tmp_path: Path
 ) -> None:
-    """Each has its pool's size, and its pods run there and nowhere else."""
+    """Each has the size of its pool, and its pods run only there."""
     other = f"{bridged.node}-b"
     assert "example.com/gpu" not in _allocatable(bridged)
     options = ("--name", other, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=b")
@@ -193,8 +199,8 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     try:
         status = get_one(bridged.home, "node", other)["status"]
         assert status["allocatable"] == LARGE
-        bridged.apply(_asking(bridged.node, "at-a", cpu="100m"))
-        bridged.apply(_asking(other, "at-b", cpu="100m"))
+        bridged.apply(_requesting_pod(bridged.node, "at-a", cpu="100m"))
+        bridged.apply(_requesting_pod(other, "at-b", cpu="100m"))
         bridged.kubectl("wait", "--for=condition=Ready", "pod/at-a", "--timeout=60s")
         wait_for(
             lambda: len([it for it in bridged.remote_pods() if it["spec"].get("nodeName")]) == 2,
@@ -207,7 +213,7 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
         bridged.remote.kubectl("label", "node", pools, "pool-")
         _soon(
             lambda: not get_one(bridged.home, "node", other)["status"].get("allocatable"),
-            "a node that left the pool counts no more",
+            "a node that left the pool no longer counts",
         )
     finally:
         second.kill()
@@ -217,7 +223,7 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
     assert left.returncode == 0, left.stderr
 
 
-# -- what is there -------------------------------------------------------------------------
+# -- state -----------------------------------------------------------------------------------
 
 
 def _node(bridged: Bridged) -> Json:
@@ -238,7 +244,7 @@ def _phases(bridged: Bridged) -> list[str]:
     return [it["status"].get("phase", "") for it in pods]
 
 
-def _asked(**amounts: str) -> dict[str, int]:
+def _requested(**amounts: str) -> dict[str, int]:
     return {**pod_requests.parse_resource_list(amounts), "pods": 1}
 
 
@@ -248,34 +254,36 @@ def _less(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 
 
 def _soon(condition: Callable[[], object], what: str) -> dict[str, int]:
-    """Waits for what a change in the remote, just made, brings about; no longer than it may."""
+    """Waits for the effect of a change just made in the remote; fails if it is late."""
     began = time.monotonic()
     found = wait_for(condition, what)
     assert time.monotonic() - began < SOON + ASKING, f"late: {what}"
     return found if isinstance(found, dict) else {}
 
 
-# -- what others do ------------------------------------------------------------------------
+# -- unmanaged pods and nodes ----------------------------------------------------------------
 
 
-def _asking(node: str, name: str, **asked: str) -> str:
-    container = shell("main", "sleep 3600", resources={"requests": asked, "limits": _whole(asked)})
+def _requesting_pod(node: str, name: str, **requests: str) -> str:
+    container = shell(
+        "main", "sleep 3600", resources={"requests": requests, "limits": _whole(requests)}
+    )
     return pod(node, name, containers=[container])
 
 
-def _whole(asked: dict[str, str]) -> dict[str, str]:
-    """Extended resources and huge pages need a limit too."""
-    return {name: value for name, value in asked.items() if name not in ("cpu", "memory")}
+def _whole(requests: dict[str, str]) -> dict[str, str]:
+    """The limits: extended resources and huge pages need them."""
+    return {name: value for name, value in requests.items() if name not in ("cpu", "memory")}
 
 
 @contextlib.contextmanager
 def _foreign(
-    bridged: Bridged, name: str, *, node: str = "", namespace: str = "default", **asked: str
+    bridged: Bridged, name: str, *, node: str = "", namespace: str = "default", **requests: str
 ) -> Iterator[None]:
-    """A pod of somebody else in the remote; huge pages ask for memory beside them."""
-    if any(key.startswith("hugepages-") for key in asked):
-        asked = {"memory": "64Mi", **asked}
-    manifest = json.loads(_asking("", name, **asked))
+    """An unmanaged pod in the remote; huge pages also need memory."""
+    if any(key.startswith("hugepages-") for key in requests):
+        requests = {"memory": "64Mi", **requests}
+    manifest = json.loads(_requesting_pod("", name, **requests))
     manifest["metadata"]["labels"] = {"of": bridged.node}
     del manifest["spec"]["nodeSelector"]
     if node:
@@ -288,14 +296,14 @@ def _foreign(
 
 
 def _delete_pod(cluster: Cluster, namespace: str, name: str) -> None:
-    """Also where no kubelet would ever say that it has ended."""
+    """Deletes the pod, even where no kubelet reports its end."""
     force = ("--force", "--grace-period=0", "--ignore-not-found")
     cluster.kubectl("delete", "pod", "-n", namespace, name, *force)
 
 
 @contextlib.contextmanager
 def _worker(remote: Cluster, name: str, **labels: str) -> Iterator[None]:
-    """A node without a kubelet, Ready for as long as the control plane believes it."""
+    """A node without a kubelet that the control plane considers Ready for a while."""
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     ready = {"type": "Ready", "status": "True", "reason": "ByHand"}
     status = {"capacity": LARGE, "allocatable": LARGE, "conditions": [ready]}

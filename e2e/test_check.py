@@ -1,4 +1,4 @@
-"""`bridge check` finds each broken set-up and names it; `bugreport` and `version` tell the rest."""
+"""`bridge check` finds each broken set-up and names it; `bugreport` and `version` complete it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workload_manifests import BUSYBOX
 
-#: What is to be seen nowhere.
+#: Texts that must appear nowhere.
 CANARY = "canary-4711"
 
 
 def check(
     *args: str | Path, home: Cluster, code: int | None = None
 ) -> dict[str, list[dict[str, Any]]]:
-    """The findings of `bridge check` that are worse than info, or not ok, by their ids."""
+    """The findings of `bridge check` worse than info, or not ok, by ID."""
     done = bridge_command.run("check", *args, "-o", "json", home=home)
     assert done.stdout, done.stderr
     data = json.loads(done.stdout)
@@ -47,13 +47,15 @@ def check(
 
 
 def troubles(found: dict[str, list[dict[str, Any]]]) -> set[str]:
-    """The ids of what is worse than info, but for what other tests have left (`BRG504`)."""
+    """The IDs of findings worse than info, without remains of other tests (`BRG504`)."""
     worse = {"warning", "error"}
     return {it for it in found if worse & {each["severity"] for each in found[it]}} - {"BRG504"}
 
 
-def says(found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, words: str) -> None:
-    """One of the check's findings is this bad and says this, with what to do."""
+def assert_finding(
+    found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, words: str
+) -> None:
+    """A finding of the check has this severity and text, and a remedy."""
     bad = [it for it in found.get(check_id, []) if it["severity"] == severity]
     assert any(words in it["found"] for it in bad), (check_id, found)
     assert all(
@@ -62,7 +64,7 @@ def says(found: dict[str, list[dict[str, Any]]], check_id: str, severity: str, w
 
 
 def changed(cluster: Cluster, path: Path, **changes: str) -> Cluster:
-    """The cluster by a kubeconfig with another token or server."""
+    """A handle of the cluster with another token or server."""
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     if "token" in changes:
         config["users"][0]["user"] = {"token": changes["token"]}
@@ -73,13 +75,13 @@ def changed(cluster: Cluster, path: Path, **changes: str) -> Cluster:
 
 
 def poor(cluster: Cluster, path: Path) -> Cluster:
-    """The cluster for an account without rights."""
+    """A handle of the cluster for an account without permissions."""
     command = ("create", "token", "-n", "default", "default")
     return changed(cluster, path, token=cluster.kubectl(*command).stdout.strip())
 
 
 def closed_port() -> int:
-    """One at which nobody listens."""
+    """A handle with an address on which no server listens."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
@@ -95,7 +97,7 @@ def pre(remote: Cluster) -> tuple[str | Path, ...]:
 
 
 def test_precheck_passes_for_two_joinable_clusters(home: Cluster, remote: Cluster) -> None:
-    """Nothing is worse than info."""
+    """No finding is worse than info."""
     found = check("fresh", *pre(remote), home=home, code=0)
     assert not troubles(found), found
 
@@ -103,8 +105,8 @@ def test_precheck_passes_for_two_joinable_clusters(home: Cluster, remote: Cluste
 def test_precheck_reports_obstacles_of_a_join(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
-    """A node's name that is taken, a certificate that has expired, namespaces of others, and what
-    another home has left: all are found at once."""
+    """Finds a used node name, an expired certificate, unmanaged namespaces and remains of another
+    home in one run."""
     name = home.node_names[0]
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     made = x509_builder.self_signed(
@@ -116,22 +118,22 @@ def test_precheck_reports_obstacles_of_a_join(
     with left_over(remote) as other:
         args = (name, *pre(remote), *files, "--namespace-template", "{namespace}")
         found = check(*args, home=home, code=1)
-    says(found, "BRG301", "error", f"node {name} exists and is not a bridge's")
-    says(found, "BRG402", "error", "it has expired")
-    says(found, "BRG503", "warning", "default")
-    says(found, "BRG504", "info", f"home {other}, node former")
+    assert_finding(found, "BRG301", "error", f"node {name} exists and is not a bridge's")
+    assert_finding(found, "BRG402", "error", "it has expired")
+    assert_finding(found, "BRG503", "warning", "default")
+    assert_finding(found, "BRG504", "info", f"home {other}, node stale")
 
 
 @contextmanager
 def left_over(remote: Cluster) -> Iterator[str]:
-    """Something of another home's is in the remote."""
+    """An object of another home is in the remote."""
     other, name = "f" * 16, "left-over-f"
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",
         "metadata": {
             "name": name,
-            "labels": {"cluster-bridge.io/home": other, "cluster-bridge.io/node": "former"},
+            "labels": {"cluster-bridge.io/home": other, "cluster-bridge.io/node": "stale"},
             "annotations": {"cluster-bridge.io/home-namespace": "left-over"},
         },
     }
@@ -145,21 +147,21 @@ def left_over(remote: Cluster) -> Iterator[str]:
 def test_precheck_reports_credentials_and_permissions(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
-    """An expired credential, one that is refused, rights that are missing on either side, and an
-    API server that is not there."""
+    """Finds expired and rejected credentials, missing permissions on either side, and an
+    unreachable API server."""
     body = base64.urlsafe_b64encode(b'{"exp":1}').decode()
     expired = changed(remote, tmp_path / "expired.yaml", token=f"eyJhbGciOiJSUzI1NiJ9.{body}.eA")
     found = check("fresh", *pre(expired), home=poor(home, tmp_path / "home.yaml"), code=1)
-    says(found, "BRG104", "error", "has expired, at 1970-01-01")
-    says(found, "BRG103", "error", "does not accept")
-    says(found, "BRG201", "error", "create nodes")
+    assert_finding(found, "BRG104", "error", "has expired, at 1970-01-01")
+    assert_finding(found, "BRG103", "error", "does not accept")
+    assert_finding(found, "BRG201", "error", "create nodes")
     found = check("fresh", *pre(poor(remote, tmp_path / "poor.yaml")), home=home, code=1)
-    says(found, "BRG202", "error", "create namespaces")
+    assert_finding(found, "BRG202", "error", "create namespaces")
     assert "BRG201" not in found
     server = f"https://127.0.0.1:{closed_port()}"
     gone = changed(remote, tmp_path / "gone.yaml", server=server)
     found = check("fresh", *pre(gone), home=home, code=1)
-    says(found, "BRG101", "error", server.removeprefix("https://"))
+    assert_finding(found, "BRG101", "error", server.removeprefix("https://"))
     assert found["BRG202"][0]["found"] == "not checked: remote was not reached"
 
 
@@ -214,27 +216,27 @@ spec:
 
 
 def test_check_reports_a_node_that_becomes_unhealthy(bridged: Bridged, tmp_path: Path) -> None:
-    """Health, a report without secrets, a quota, a clash, a pod that is refused, a pod network that
-    is cut, a kubelet API that cannot be reached, and no bridge at all."""
+    """Finds a healthy node, a quota, a name collision, a rejected pod, disconnected pod networks,
+    an unreachable kubelet API and a stopped bridge, and writes a report without secrets."""
     home, node = bridged.home, bridged.node
     bridged.apply(_PLANTED.replace("THE-NODE", node))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
     found = check(node, home=home, code=0)
-    # The tests' bridges have tokens for a day.
+    # The tokens of the tests' bridges are valid for a day.
     assert troubles(found) == {"BRG104"}, found
-    versions_are_told(bridged)
+    assert_versions(bridged)
     report_holds_no_secret(bridged, tmp_path)
     what_runs_is_broken(bridged)
     the_kubelet_api_is_out_of_reach(bridged)
     nobody_serves(bridged)
 
 
-def versions_are_told(bridged: Bridged) -> None:
+def assert_versions(bridged: Bridged) -> None:
     done = bridge_command.run("version", "-o", "json", home=bridged.home)
-    said = json.loads(done.stdout)
-    assert said["home"]["version"].startswith("v1.")
-    [its] = [it for it in said["nodes"] if it["name"] == bridged.node]
-    assert its["bridge"] == said["client"]["version"]
+    versions = json.loads(done.stdout)
+    assert versions["home"]["version"].startswith("v1.")
+    [its] = [it for it in versions["nodes"] if it["name"] == bridged.node]
+    assert its["bridge"] == versions["client"]["version"]
     assert its["remote"]["version"].startswith("v1.")
     assert "pid" in its["servedBy"]
 
@@ -262,14 +264,14 @@ def report_holds_no_secret(bridged: Bridged, folder: Path) -> None:
 
 def what_runs_is_broken(bridged: Bridged) -> None:
     remote, namespace = bridged.remote, bridged.remote_namespace
-    # Something of the remote's own that is in the way of what a pod refers to.
+    # An unmanaged object has the name of a referenced object.
     remote.kubectl("-n", namespace, "create", "configmap", "taken", "--from-literal=a=theirs")
     try:
         bridged.apply(_REFERS.replace("THE-NODE", bridged.node))
         bridged.apply(_HOSTS_NETWORK.replace("THE-NODE", bridged.node))
         expected = {"refers": "RemoteClash", "on-the-machine": "FieldRefused"}
         wait_for(lambda: reasons(bridged).items() >= expected.items(), "both wait, and say why")
-        # Not before: the node offers no more than the quota leaves.
+        # Not earlier: the node offers only what the quota leaves.
         remote.kubectl("-n", namespace, "create", "quota", "few", "--hard=pods=1")
         wait_for(lambda: used(bridged) == "1", "the quota counts its pod")
         [web] = [it for it in get(remote, "pods", namespace=namespace) if named(it) == "web"]
@@ -277,10 +279,12 @@ def what_runs_is_broken(bridged: Bridged) -> None:
             found = check(bridged.node, home=bridged.home, code=1)
     finally:
         remote.kubectl("-n", namespace, "delete", "quota/few", "cm/taken", "--ignore-not-found")
-    says(found, "BRG405", "warning", f"{namespace}/web")
-    says(found, "BRG502", "warning", f"namespace {namespace}, quota few: pods")
-    says(found, "BRG503", "error", f"{bridged.namespace}/refers")
-    says(found, "BRG506", "warning", "FieldRefused: " + f"{bridged.namespace}/on-the-machine")
+    assert_finding(found, "BRG405", "warning", f"{namespace}/web")
+    assert_finding(found, "BRG502", "warning", f"namespace {namespace}, quota few: pods")
+    assert_finding(found, "BRG503", "error", f"{bridged.namespace}/refers")
+    assert_finding(
+        found, "BRG506", "warning", "FieldRefused: " + f"{bridged.namespace}/on-the-machine"
+    )
     bridged.kubectl("delete", "pod", "on-the-machine", "refers", "--wait=false")
 
 
@@ -299,7 +303,7 @@ def used(bridged: Bridged) -> str:
 
 @contextmanager
 def no_way_to(address: str) -> Iterator[None]:
-    """Nothing from this machine gets to the address."""
+    """Packets from this machine do not reach the address."""
     route = ("blackhole", f"{address}/32")
     subprocess.run(["ip", "route", "add", *route], check=True)
     try:
@@ -309,7 +313,7 @@ def no_way_to(address: str) -> Iterator[None]:
 
 
 def the_kubelet_api_is_out_of_reach(bridged: Bridged) -> None:
-    """The bridge tells home an address that only this machine can dial."""
+    """The bridge registers an address that only this machine can dial."""
     first = bridged.bridge
     first.stop()
     args = (*first.args, "--address", "127.0.0.1")
@@ -319,14 +323,14 @@ def the_kubelet_api_is_out_of_reach(bridged: Bridged) -> None:
         found = check(bridged.node, home=bridged.home, code=1)
     finally:
         other.stop()
-    says(found, "BRG401", "error", "home's API server does not reach it at 127.0.0.1")
+    assert_finding(found, "BRG401", "error", "home's API server does not reach it at 127.0.0.1")
     assert "BRG303" not in found
 
 
 def nobody_serves(bridged: Bridged) -> None:
-    """It is told, and `--wait` sees it end."""
+    """It is reported, and `--wait` returns when it ends."""
     found = check(bridged.node, home=bridged.home, code=1)
-    says(found, "BRG303", "error", "no bridge renews the election Lease")
+    assert_finding(found, "BRG303", "error", "no bridge renews the election Lease")
     bridged.bridge.launch()
     done = bridge_command.run("check", bridged.node, "--wait", "60", home=bridged.home)
     assert done.returncode == 0, done.stdout

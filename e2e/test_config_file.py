@@ -1,4 +1,4 @@
-"""`bridge run`: two nodes in one process, and what it says of itself to those who watch it."""
+"""`bridge run`: two nodes in one process, with health endpoints, metrics and logs for each."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Run(Bridge):
 
     @property
     def command(self) -> list[str | Path]:
-        """What a user types."""
+        """The command line."""
         return [*self.through, *self.program, "run", "--config", self.config]
 
     def lines(self) -> list[Json]:
-        """Its log, each line of which is an object."""
+        """The log, in which each line is a JSON object."""
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
@@ -38,7 +38,7 @@ class Run(Bridge):
 def several(
     clusters: dict[str, Cluster], limited: Limited, node_name: str, tmp_path: Path
 ) -> Iterator[Bridged]:
-    """A process that has joined one remote as two nodes; a third join has no kubeconfig."""
+    """A process joins one remote as two nodes; a third join lacks its kubeconfig."""
     home, remote = clusters["home"], clusters["remote"]
     (machine,) = remote.node_names
     config = {
@@ -74,7 +74,7 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     run = several.bridge
     assert isinstance(run, Run)
     for node in (first, second):
-        for state in ("create", "condition=Ready"):  # they are made one after the other
+        for state in ("create", "condition=Ready"):  # they are created in sequence
             several.home.kubectl("wait", f"--for={state}", f"node/{node}", "--timeout=60s")
         several.apply(busybox(node, f"on-{node}", f"echo {node} speaks; sleep 3600"))
     for node in (first, second):
@@ -87,7 +87,7 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     }
     assert len(ports) == 2
 
-    # What it says of itself, at each node's port.
+    # The endpoints at each node's port.
     for node in (first, second):
         ready = _proxied(several, node, "/readyz?verbose")
         assert ready.splitlines()[1:] == [
@@ -105,7 +105,7 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
         (node, f"on-{node}", several.namespace, "Pod") for node in (first, second)
     }
 
-    # One leaves; the other does not notice.
+    # One node leaves; the other is unaffected.
     several.kubectl("delete", "pod", f"on-{second}", "--grace-period=1")
     left = bridge_command.run(
         *("leave", "--name", second, "--yes", "--force"),

@@ -1,4 +1,4 @@
-"""A credential of the remote that is revoked while the bridge runs, and a new one in its place."""
+"""A credential of the remote is revoked while the bridge runs, and replaced."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workload_manifests import busybox
 
-#: Seconds until it is told: the server believes a token for 10 more, and 15 more make an outage.
-TOLD_SECONDS = 60.0
+#: Seconds until the report: the server caches the token for 10, an outage is reported after 15.
+REPORT_SECONDS = 60.0
 
 
 def _ready(bridged: Bridged) -> tuple[str, str]:
@@ -21,9 +21,9 @@ def _ready(bridged: Bridged) -> tuple[str, str]:
     return ready["status"], ready["reason"]
 
 
-def _is_told(bridged: Bridged) -> bool:
-    """Something is asked of the remote each time: a watch that stands goes on without a credential,
-    and the first request that is refused shows it."""
+def _outage_is_reported(bridged: Bridged) -> bool:
+    """Sends requests to the remote first: an open watch continues without a valid credential, and
+    the first rejected request reveals it."""
     bridged.kubectl("annotate", "pod", "stays", f"asked={time.monotonic()}", "--overwrite")
     return _ready(bridged) == ("False", "RemoteCredentialRefused")
 
@@ -31,7 +31,7 @@ def _is_told(bridged: Bridged) -> bool:
 def test_revoked_credential_is_reported_and_a_new_one_is_used(
     bridged: Bridged, tmp_path: Path
 ) -> None:
-    """The node says what is the matter, and again that all is well; pods run on."""
+    """The node reports the outage and its end; pods continue to run."""
     remote, own = bridged.remote, Account("default", bridged.node)
     try:
         assert bridged.bridge.stop() == 0
@@ -42,18 +42,20 @@ def test_revoked_credential_is_reported_and_a_new_one_is_used(
         running = uids(bridged.remote_pods())
 
         remote.kubectl("delete", "serviceaccount", own.name, "-n", own.namespace)
-        wait_for(lambda: _is_told(bridged), "the node tells it", seconds=TOLD_SECONDS)
+        wait_for(
+            lambda: _outage_is_reported(bridged), "the node reports it", seconds=REPORT_SECONDS
+        )
         bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
-        # In the same file: the account is another one, of the same name.
+        # Same file; another account with the same name.
         service_accounts.granted(remote, tmp_path, "remote", account=own)
-        wait_for(lambda: _ready(bridged)[0] == "True", "it is well again", seconds=TOLD_SECONDS)
+        wait_for(lambda: _ready(bridged)[0] == "True", "it is well again", seconds=REPORT_SECONDS)
         bridged.kubectl("wait", "--for=condition=Ready", "pod/comes", "--timeout=90s")
         assert uids(bridged.remote_pods())["stays"] == running["stays"]
-        told = [
+        events = [
             event["reason"]
             for event in get(bridged.home, "events", namespace="default")
             if event["involvedObject"]["name"] == bridged.node
         ]
-        assert {"NodeNotReady", "NodeReady"} <= set(told)
+        assert {"NodeNotReady", "NodeReady"} <= set(events)
     finally:
         service_accounts.take_away(remote, own)

@@ -1,4 +1,4 @@
-"""The CA of an API server is rotated and the server moves while the bridge runs."""
+"""An API server's CA is rotated and the server moves while the bridge runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from e2e.kubectl import Json, get_one, wait_for
 from e2e.second_api_server import SecondApiServer
 from e2e.workload_manifests import busybox
 
-#: Seconds from the rewritten kubeconfig until a new pod runs: 40 are promised for the bridge.
+#: Seconds from the re-written kubeconfig until a new pod runs; the bridge has 40 of them.
 FOLLOWED_SECONDS = 60.0
 
 pytestmark = pytest.mark.timeout(600)
@@ -27,7 +27,7 @@ def _is_ready(bridged: Bridged) -> bool:
 
 
 def _runs(bridged: Bridged, name: str) -> bool:
-    """Whether home shows the pod Ready: the bridge wrote to both clusters."""
+    """Whether the pod is Ready at home, which needs writes of the bridge in both clusters."""
     bridged.apply(busybox(bridged.node, name, "sleep 3600"))
     pod = get_one(bridged.home, "pod", name, namespace=bridged.namespace)
     conditions = pod.get("status", {}).get("conditions", ())
@@ -95,7 +95,7 @@ def test_rotated_ca_and_moved_server_of_home_are_followed(bridged: Bridged, tmp_
 def test_kubeconfig_that_leads_to_another_cluster_is_not_followed(
     bridged: Bridged, tmp_path: Path
 ) -> None:
-    """Home's API server in the place of the remote's: the same rights, another cluster."""
+    """Home's API server instead of the remote's: the same permissions, another cluster."""
     cluster = bridged.bridge.remote
     if cluster.backend is not Backend.NATIVE:
         pytest.skip("a second API server is a process of native clusters")

@@ -1,4 +1,4 @@
-"""Pods of DaemonSets that tolerate everything land on the virtual node."""
+"""Pods of DaemonSets with all tolerations on the virtual node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from e2e.workload_manifests import AGNHOST, BUSYBOX
 
 
 def _daemon(bridged: Bridged) -> Json:
-    """Applies a DaemonSet for every node; the pod on the virtual one."""
+    """Applies a DaemonSet for every node; the pod on the virtual node."""
     bridged.apply(
         f"""
 apiVersion: apps/v1
@@ -33,8 +33,8 @@ spec:
 
 
 def test_skipped_pod_is_available_and_written_once(bridged: Bridged) -> None:
-    """The same pod is Ready, with one Event, no address and no remote pod; nobody writes to it any
-    more, and logs and exec answer why."""
+    """The pod is Ready, with one Event, without address and remote pod, and not written again; logs
+    and exec return the reason."""
     name = _daemon(bridged)["metadata"]["name"]
 
     def skipped() -> Json | None:
@@ -89,7 +89,7 @@ spec: {selector: {app: everywhere}, ports: [{port: 80}]}
 
 
 def _rolled_out(bridged: Bridged, image: str) -> dict[str, Json]:
-    """Rolls the DaemonSet to an image, and waits as people do; its pods by their nodes."""
+    """Rolls the DaemonSet to an image and waits for the rollout; its pods by node."""
     bridged.apply(_EVERYWHERE.replace("IMAGE", image))
     bridged.kubectl("rollout", "status", "daemonset/everywhere", "--timeout=90s")
     status = get_one(bridged.home, "daemonset", "everywhere", namespace=bridged.namespace)["status"]
@@ -104,7 +104,7 @@ def _rolled_out(bridged: Bridged, image: str) -> dict[str, Json]:
 
 
 def test_daemonset_of_every_node_rolls_out_beside_a_bridge(bridged: Bridged) -> None:
-    """Home's own pod is replaced by one that runs; a restart of the bridge writes nothing."""
+    """Home's own pod is replaced by a running one; a restart of the bridge writes nothing."""
     first = _rolled_out(bridged, BUSYBOX)
     second = _rolled_out(bridged, AGNHOST)
     (own,) = bridged.home.node_names
@@ -126,7 +126,7 @@ def test_daemonset_of_every_node_rolls_out_beside_a_bridge(bridged: Bridged) -> 
 
 @pytest.mark.join("--daemonsets=run")
 def test_daemonset_pods_run_with_the_option(bridged: Bridged) -> None:
-    """As any other pod."""
+    """Like any other pod."""
     _daemon(bridged)
     wait_for(lambda: all(map(is_ready, bridged.home_pods())), "the pod is ready")
     assert len(bridged.remote_pods()) == 1

@@ -1,4 +1,4 @@
-"""`bridge drain`: which pods it evicts, and what it does with those that cannot be evicted."""
+"""`bridge drain`: evicted pods, and the handling of pods that cannot be evicted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_drain_takes_kubectl_options_and_evicts_every_evictable_pod(
     assert uids(bridged.remote_pods()) == before
     assert not get_one(bridged.home, "node", bridged.node)["spec"].get("unschedulable")
 
-    # The API server refuses to evict a pod that two budgets select.
+    # The API server cannot evict a pod that two budgets select.
     for name in ("one", "other"):
         bridged.kubectl(
             *("create", "pdb", name, "--selector=app=two-budgets", "--max-unavailable=1")
@@ -71,7 +71,7 @@ def test_drain_takes_kubectl_options_and_evicts_every_evictable_pod(
     assert "more than one PodDisruptionBudget" in drained.stderr
     assert uids(bridged.remote_pods()) == {"two-budgets": before["two-budgets"]}
 
-    # A single budget that allows nothing is waited for.
+    # Drain waits for a single exhausted budget.
     bridged.kubectl("delete", "pdb", "one", "other")
     bridged.kubectl("create", "pdb", "strict", "--selector=app=two-budgets", "--min-available=1")
     kept = _drain(bridged, "--force", "--timeout", "6")

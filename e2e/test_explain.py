@@ -1,4 +1,4 @@
-"""`bridge explain pod` on real clusters: what it says beforehand is what happens."""
+"""`bridge explain pod` on real clusters: the explanation matches what happens."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import config_map, pod, secret, shell
 
-#: What is in the Secret, in both of its forms.
+#: The Secret's content, plain and encoded.
 HIDDEN = ("correct-horse", "Y29ycmVjdC1ob3JzZQ==")
 
 
 def _explain(
     bridged: Bridged, *args: str | Path, text: bool = False, any_node: bool = False
 ) -> Json:
-    """The answer for the test's node, or for the best; or, if ``text``, what a person gets."""
+    """The explanation for the test's node, or for the best node; with ``text``, the printed one."""
     node = () if any_node else ("--node", bridged.node)
     done = command.run(
         *("explain", "pod", *args, *node, "-n", bridged.namespace),
@@ -75,15 +75,15 @@ def test_explanation_of_a_pod_matches_its_remote_pod(bridged: Bridged, tmp_path:
         ("Secret", "found", "found"),
     }
 
-    told = yaml.safe_load(_explain(bridged, "web", "--show", "remote", text=True)["text"])
+    shown = yaml.safe_load(_explain(bridged, "web", "--show", "remote", text=True)["text"])
     there = get_one(bridged.remote, "pod", "web", namespace=bridged.remote_namespace)
-    assert told["metadata"]["annotations"] == there["metadata"]["annotations"]
-    assert told["metadata"]["labels"] == there["metadata"]["labels"]
+    assert shown["metadata"]["annotations"] == there["metadata"]["annotations"]
+    assert shown["metadata"]["labels"] == there["metadata"]["labels"]
     for container, made in zip(
-        told["spec"]["containers"], there["spec"]["containers"], strict=True
+        shown["spec"]["containers"], there["spec"]["containers"], strict=True
     ):
         assert {key: made.get(key) for key in container} == container
-    assert told["spec"]["volumes"] == there["spec"]["volumes"]
+    assert shown["spec"]["volumes"] == there["spec"]["volumes"]
 
     people = _explain(bridged, "web", text=True)["text"]
     assert people.startswith(f"pod {bridged.namespace}/web runs on node {bridged.node}")
@@ -129,7 +129,7 @@ def test_explanation_names_why_a_pod_does_not_run(bridged: Bridged, tmp_path: Pa
 
 
 def test_missing_or_unbound_pvc_is_the_obstacle(bridged: Bridged, tmp_path: Path) -> None:
-    """Home's scheduler says the same of the pod."""
+    """Home's scheduler reports the same about the pod."""
     volume = {"name": "files", "persistentVolumeClaim": {"claimName": "data"}}
     file = tmp_path / "stores.yaml"
     file.write_text(pod(bridged.node, "stores", volumes=[volume]))
@@ -165,7 +165,7 @@ def test_missing_or_unbound_pvc_is_the_obstacle(bridged: Bridged, tmp_path: Path
 def test_best_of_several_virtual_nodes_is_explained(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
-    """A small one has a name before that of the other; a selector can ask for it."""
+    """A small node sorts before the other one; a selector can require it."""
     small = f"small-{uuid.uuid4().hex[:6]}"
     options = (*usual_options(small), "--cpu", "100m")
     second = Bridge(limited.home, limited.remote, tmp_path / "second.log", options)

@@ -1,8 +1,8 @@
 """The rows of docs/explanation/failure-modes.md: what home sees, what continues, and recovery.
 
-What the document promises is asserted; what was measured is printed (`pytest -s`), and stands in
-the document too. Every row's workload is the same: a pod that runs all the time and must not
-notice, and one that must run once (`Steady`).
+The documented limits are asserted; measured times are printed (`pytest -s`), and also in the
+document. Every row has the same workload: a pod that runs all the time and must not be affected,
+and one that must run once (`Steady`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox, web
 
-#: What docs/explanation/failure-modes.md promises, in seconds: until an outage of the remote is on
-#: the node, until all has followed after its end, and from SIGTERM to the end of the process.
-TOLD, HEALED, STOPPED = 40.0, 10.0, 10.0
-#: Seconds after which home itself calls a silent node lost (its controller-manager's grace is 50).
+#: Limits of docs/explanation/failure-modes.md in seconds: until the node reports an outage of the
+#: remote, until recovery after its end, and from SIGTERM to the end of the process.
+REPORTED, HEALED, STOPPED = 40.0, 10.0, 10.0
+#: Seconds after which home considers a silent node lost (its controller-manager's grace is 50).
 LOST = 90.0
-#: Seconds for what has no promise.
+#: Seconds for waits without a documented limit.
 PATIENCE = 120.0
 
-#: `bridge` as a later release would be.
+#: A `bridge` that reports a later version.
 OTHER_VERSION = """
 from bridge.base import version
 version.version = lambda: "99.0.0"
@@ -48,7 +48,7 @@ def ready(bridged: Bridged) -> tuple[str, str]:
 
 
 def timed(condition: Callable[[], object], what: str, *, limit: float) -> float:
-    """Waits for it, at most ``limit`` seconds; prints and returns how long it took."""
+    """Waits at most ``limit`` seconds; prints and returns the time."""
     began = time.monotonic()
     wait_for(condition, what, seconds=limit)
     took = time.monotonic() - began
@@ -57,7 +57,7 @@ def timed(condition: Callable[[], object], what: str, *, limit: float) -> float:
 
 
 class Steady:
-    """Two pods that run before the failure, and are to run all the same after it."""
+    """Two pods that run before the failure, and must still run after it."""
 
     def __init__(self, bridged: Bridged) -> None:
         self._bridged = bridged
@@ -68,7 +68,7 @@ class Steady:
         self._home = uids(bridged.home_pods())
 
     def runs_on(self) -> None:
-        """In the remote they are what they were, and nothing was started again."""
+        """Verifies that the remote pods are the same and nothing was restarted."""
         pods = {pod["metadata"]["name"]: pod for pod in self._bridged.remote_pods()}
         for name, uid in self._there.items():
             assert pods[name]["metadata"]["uid"] == uid
@@ -77,27 +77,27 @@ class Steady:
             assert container["restartCount"] == 0
 
     def is_untouched(self) -> None:
-        """On both sides."""
+        """Ends the pods on both sides."""
         self.runs_on()
         there = uids(self._bridged.home_pods())
         assert {name: there[name] for name in self._home} == self._home
 
     def is_ready_at_home(self) -> bool:
-        """Whether home says of both that they are Ready."""
+        """Whether both pods are Ready at home."""
         pods = [p for p in self._bridged.home_pods() if p["metadata"]["name"] in self._home]
         return all(map(is_ready, pods))
 
 
 def changed_meanwhile(bridged: Bridged) -> None:
-    """While the remote is away, one pod is deleted and another is made."""
+    """During the outage one pod is deleted and another one created."""
     bridged.kubectl("delete", "pod", "goes", "--wait=false")
     bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
 
 
 def followed(bridged: Bridged) -> bool:
-    """Whether the remote has what was asked meanwhile, and the node says that it is reached. That
-    it is Ready, and takes new pods, is the remote's affair: after a long outage of its own API
-    server its nodes have to report first."""
+    """Whether the remote has the requested changes and the node reports that it is reachable.
+    Readiness depends on the remote: after a long outage of its API server, its nodes must report
+    first."""
     there = {pod["metadata"]["name"]: pod for pod in bridged.remote_pods()}
     gone = "goes" not in there or "deletionTimestamp" in there["goes"]["metadata"]
     status, reason = ready(bridged)
@@ -105,24 +105,24 @@ def followed(bridged: Bridged) -> bool:
 
 
 def healthy(bridged: Bridged) -> bool:
-    """Whether the bridge says of itself that it is well, and is the process that it was."""
+    """Whether the bridge reports that it is healthy, in the same process."""
     path = f"/api/v1/nodes/{bridged.node}/proxy"
-    said = [
+    healthz = [
         bridged.home.kubectl("get", "--raw", f"{path}/{it}", check=False).stdout
         for it in ("healthz", "livez")
     ]
     process = bridged.bridge.process
-    return said == ["ok", "ok"] and process is not None and process.poll() is None
+    return healthz == ["ok", "ok"] and process is not None and process.poll() is None
 
 
 def answers(cluster: Cluster) -> bool:
-    """Whether its API server is ready."""
+    """Whether the cluster's API server is ready."""
     return cluster.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
 
 
 @contextmanager
 def cut(cluster: Cluster, how: str) -> Iterator[None]:
-    """The cluster cannot be reached meanwhile: packets are lost, or its API server is down."""
+    """The cluster is unreachable in the block: packets are lost, or its API server is down."""
     if how == "network":
         cluster.freeze_network()
     else:
@@ -139,7 +139,7 @@ def cut(cluster: Cluster, how: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("how", ["network", "API server"])
 def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
-    """The node is NotReady and says why, the bridge is well, and all follows at healing."""
+    """The node is NotReady with a reason, the bridge is healthy, and changes apply afterwards."""
     steady = Steady(bridged)
     bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/goes", "--timeout=60s")
@@ -147,7 +147,7 @@ def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
         timed(
             lambda: ready(bridged) == ("False", "RemoteUnreachable"),
             f"cut to the remote ({how}): the node is NotReady",
-            limit=TOLD,
+            limit=REPORTED,
         )
         assert healthy(bridged)
         changed_meanwhile(bridged)
@@ -170,7 +170,7 @@ def test_cut_to_the_remote(bridged: Bridged, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["network", "API server"])
 def test_cut_to_home(bridged: Bridged, how: str) -> None:
-    """Home calls the node lost by itself; the remote's pods run on; home is put right after it."""
+    """Home considers the node lost; the remote's pods continue; home recovers afterwards."""
     steady = Steady(bridged)
     with cut(bridged.home, how):
         until = time.monotonic() + LOST
@@ -180,7 +180,7 @@ def test_cut_to_home(bridged: Bridged, how: str) -> None:
         process = bridged.bridge.process
         assert process is not None
         assert process.poll() is None, "it goes on"
-    # Without its API server home has noticed nothing; a moment later it may, and is told better.
+    # Without its API server, home detected nothing; the bridge corrects a late detection.
     timed(
         lambda: ready(bridged)[0] == "True" and steady.is_ready_at_home(),
         f"cut to home ({how}): node and pods are Ready again after healing",
@@ -190,7 +190,7 @@ def test_cut_to_home(bridged: Bridged, how: str) -> None:
 
 
 def test_crash(bridged: Bridged) -> None:
-    """As on any node whose kubelet has died: lost after a while, and well again with the next."""
+    """As on any node whose kubelet died: lost after a while, Ready again with the next bridge."""
     steady = Steady(bridged)
     bridged.bridge.kill()
     timed(
@@ -209,7 +209,7 @@ def test_crash(bridged: Bridged) -> None:
 
 
 def test_upgrade(bridged: Bridged) -> None:
-    """Another version takes up what runs; the node is never NotReady."""
+    """Another version takes over running pods; the node is never NotReady."""
     steady = Steady(bridged)
     assert bridged.bridge.stop() == 0
     bridged.bridge.program = (sys.executable, "-c", OTHER_VERSION)
@@ -224,12 +224,12 @@ def test_upgrade(bridged: Bridged) -> None:
     assert ready(bridged)[0] == "True"
     steady.is_untouched()
     events = get(bridged.home, "events", namespace="default")
-    told = {e["reason"] for e in events if e["involvedObject"]["name"] == bridged.node}
-    assert "NodeNotReady" not in told
+    reasons = {e["reason"] for e in events if e["involvedObject"]["name"] == bridged.node}
+    assert "NodeNotReady" not in reasons
 
 
 def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:
-    """A kubeconfig with a new token of a service account that may do everything."""
+    """A kubeconfig with a new token of an administrative service account."""
     cluster.kubectl("create", "serviceaccount", account, "-n", "default")
     token = cluster.kubectl("create", "token", account, "-n", "default").stdout.strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
@@ -238,7 +238,7 @@ def _kubeconfig(cluster: Cluster, account: str, path: Path) -> None:
 
 
 def test_lost_credential_of_home(bridged: Bridged, tmp_path: Path) -> None:
-    """Home hears nothing and calls the node lost; a new credential in the file is taken up."""
+    """Home considers the node lost; the bridge uses the new credential in the file."""
     home, account, path = bridged.home, bridged.node, tmp_path / "home.yaml"
     _kubeconfig(home, account, path)
     binding = ("create", "clusterrolebinding", account, "--clusterrole=cluster-admin")
@@ -272,7 +272,7 @@ def test_lost_credential_of_home(bridged: Bridged, tmp_path: Path) -> None:
 
 @contextmanager
 def slow(cluster: Cluster, *, asleep: float, awake: float) -> Iterator[None]:
-    """The cluster's API server stands still most of the time."""
+    """Suspends the cluster's API server most of the time."""
     stop = threading.Event()
 
     def doze() -> None:
@@ -292,7 +292,7 @@ def slow(cluster: Cluster, *, asleep: float, awake: float) -> Iterator[None]:
 
 
 def test_slow_remote(bridged: Bridged) -> None:
-    """What is asked takes its time; nothing is taken for lost, and nothing is done twice."""
+    """Requests take longer; no pod is considered lost, and nothing is repeated."""
     steady = Steady(bridged)
     reasons = set()
     with slow(bridged.remote, asleep=4.0, awake=0.7):
@@ -314,7 +314,7 @@ def test_slow_remote(bridged: Bridged) -> None:
 
 @pytest.mark.parametrize("away", ["neither", "home", "remote", "both"])
 def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
-    """Whatever is away, and with a log that is followed; workloads run on."""
+    """Even during outages, and with a log follower; workloads continue."""
     steady = Steady(bridged)
     process = bridged.bridge.process
     assert process is not None
@@ -340,7 +340,7 @@ def test_stop_is_bounded(bridged: Bridged, away: str) -> None:
 
 @pytest.mark.join("--network=relay")
 def test_stop_with_a_relay_is_bounded(bridged: Bridged) -> None:
-    """Home's Services lead to the bridge; their EndpointSlices go before it ends."""
+    """Home's Services lead to the bridge; it removes their EndpointSlices before it ends."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     selector = f"cluster-bridge.io/node={bridged.node}"

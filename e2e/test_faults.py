@@ -1,4 +1,4 @@
-"""The short form of `make faults`: one trial each of some of the quick faults, by chance.
+"""A short run of `make faults`: one trial each of some quick faults, randomly chosen.
 
 CLUSTER_BRIDGE_FAULTS_SEED  the seed (a new one each time, which is printed)
 """
@@ -18,14 +18,14 @@ from e2e.faults import fault_list
 from e2e.faults.environment import set_up
 from e2e.faults.runner import Run, seeded
 
-#: Faults of a run.
+#: Number of faults in the run.
 SOME = 6
-#: Seconds for all of them. A minute or two where nothing else runs.
+#: Timeout in seconds; on an idle machine the run takes one or two minutes.
 LIMIT = 900.0
 
 
 def say(line: str) -> None:
-    """One line of progress, for a terminal (pytest -s)."""
+    """Prints a line of progress (pytest -s)."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -33,7 +33,7 @@ def say(line: str) -> None:
 def test_faults_lose_duplicate_and_leave_nothing(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
-    """Kills, cuts, restarts, wrong answers and deletions by hand, with an audit after each."""
+    """Kills, cuts, restarts, wrong responses and manual deletions, with an audit after each."""
     seed = seeded(int(os.environ.get("CLUSTER_BRIDGE_FAULTS_SEED") or 0) or None)
     say(f"faults: CLUSTER_BRIDGE_FAULTS_SEED={seed}")
     native = home.backend is Backend.NATIVE

@@ -1,7 +1,6 @@
-"""Two bridges of one node: one serves it, the other takes over, and nothing is done twice.
+"""Two bridges of one node: one serves, the other takes over, and nothing is done twice.
 
-What was written by whom, and when, is read in the audit logs of the API servers: the bridges are
-two users there.
+The API servers' audit logs show which bridge wrote what and when: the bridges are two users there.
 """
 
 from __future__ import annotations
@@ -32,29 +31,29 @@ from e2e.standby_replica import (
 from e2e.test_soak import auditor_of
 from e2e.workload_manifests import busybox, web
 
-#: Seconds from the end of a bridge that says nothing to the first write of the next.
+#: Seconds from a crash of the leader to the first write of its successor.
 TAKEOVER = 5.0
-#: And where it gives its lease back: less than a renewal.
+#: The same for a stop, which releases the Lease: less than a renewal.
 AT_ONCE = 1.3
-#: Seconds for which a bridge whose process was stopped is given to find out.
+#: Seconds in which a resumed bridge detects that it lost its Lease.
 FOUND_OUT = 3.0
 TAKEOVERS = 10
-#: Seconds until a bridge gives way whose connections to the remote are refused: 10 make it lost.
+#: Seconds until a bridge yields whose connections to the remote fail: 10 make it lost.
 GIVES_WAY = 30.0
-#: What a bridge says that cannot renew its Lease, and that can again.
+#: Log texts of a bridge that cannot renew its Lease, and that can again.
 SHUT, OPEN = "nothing is written", "work goes on"
 
 
 @pytest.fixture
 def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
-    """A second bridge of the node, standing by."""
+    """A second bridge of the node, as the standby replica."""
     with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
 
 
 def _running(bridged: Bridged) -> dict[str, str]:
-    """A Deployment, and a pod that may run once; the UIDs of what runs in the remote."""
+    """A Deployment and a run-once pod; the UIDs of the remote pods."""
     bridged.apply(web(bridged.node))
     bridged.apply(busybox(bridged.node, "once", "sleep 3600", restart="Never"))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -63,7 +62,7 @@ def _running(bridged: Bridged) -> dict[str, str]:
 
 
 def _made(bridged: Bridged, *, since: float) -> Counter[str]:
-    """How often each pod was made in the remote, by either bridge."""
+    """Number of creations of each pod in the remote, by either bridge."""
     found = writes(bridged.remote, since=since, namespace=bridged.remote_namespace)
     return Counter(it.name for it in found if it.resource == "pods" and it.code == 201)
 
@@ -74,7 +73,7 @@ def _of(other: StandbyBridge, found: list[Write], *, theirs: bool) -> list[Write
 
 
 def _serves(bridged: Bridged) -> None:
-    """Logs, exec and new pods, by the bridge that serves now."""
+    """Logs, exec and new pods work with the current leader."""
     assert bridged.kubectl("exec", "once", "--", "echo", "heard").strip() == "heard"
     bridged.kubectl("logs", "deployment/web", "--tail=1")
     name = f"new-{time.monotonic_ns()}"
@@ -87,7 +86,7 @@ def _serves(bridged: Bridged) -> None:
 def test_standby_takes_over_and_pods_continue(
     bridged: Bridged, other: StandbyBridge, how: str
 ) -> None:
-    """It writes what is new, and nothing twice; each remote pod was made once."""
+    """It writes new changes, and nothing twice; each remote pod was created once."""
     began = now()
     running = _running(bridged)
     assert not _of(other, writes(bridged.home, since=began), theirs=True), "it stands by"
@@ -110,13 +109,13 @@ def test_standby_takes_over_and_pods_continue(
     bridged.kubectl("wait", "--for=condition=Ready", "pod/meanwhile", "--timeout=60s")
     after = uids(bridged.remote_pods())
     assert {name: after[name] for name in running} == running
-    told = [
+    rewritten = [
         it
         for it in _of(other, writes(bridged.home, since=ended), theirs=True)
         if it.resource == "pods/status" and it.name in running
     ]
-    # The second serves by another address only where it has one: then each pod tells it once.
-    assert max(Counter(it.name for it in told).values(), default=0) <= 1, told
+    # If the second bridge has another address, it writes it once to each pod.
+    assert max(Counter(it.name for it in rewritten).values(), default=0) <= 1, rewritten
     made = _made(bridged, since=began)
     assert made == dict.fromkeys({*running, "meanwhile"}, 1)
     _serves(bridged)
@@ -125,7 +124,7 @@ def test_standby_takes_over_and_pods_continue(
 def test_suspended_bridge_writes_nothing_when_it_resumes(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
-    """Though there is something to be done in both clusters that it knows of first."""
+    """Even though it knows first of changes in both clusters."""
     running = _running(bridged)
     bridged.bridge.signal(signal.SIGSTOP)
     stopped = now()
@@ -144,7 +143,7 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(
     bridged.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
     assert "once" in running
     wait_for(lambda: "once" not in uids(bridged.remote_pods()), "the deletion was passed on")
-    # It stands by now, and takes over in its turn.
+    # It is the standby replica now, and takes over in turn.
     bridged.bridge.wait_for_log("standing by")
     other.bridge.kill()
     bridged.bridge.wait_for_log(REGISTERED, times=2, seconds=15)
@@ -157,7 +156,7 @@ def test_suspended_bridge_writes_nothing_when_it_resumes(
 def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
-    """Though it can reach that, and sees there what it would put right."""
+    """Even though it reaches the remote, and sees changes to make there."""
     running = _running(bridged)
     assert bridged.bridge.stop() == 0
     other.bridge.wait_for_log(REGISTERED, seconds=15)
@@ -187,12 +186,12 @@ def test_bridge_cut_off_from_home_writes_nothing_to_the_remote(
 
 
 def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridge) -> None:
-    """With the lease still its own, nothing begins anew."""
+    """It still holds the Lease, and nothing starts again."""
     running = _running(bridged)
     bridged.bridge.kill()
     other.bridge.wait_for_log(REGISTERED, seconds=15)
     other.home_proxy.cut()
-    # On a busy machine it may have been so for a moment before, too.
+    # On a busy machine it may have lost the Lease for a moment before.
     before = other.bridge.log.read_text()
     other.bridge.wait_for_log(SHUT, times=before.count(SHUT) + 1, seconds=15)
     shut = now()
@@ -213,7 +212,7 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridg
 
 
 def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
-    """Without it the bridge that serves is named, and nothing is touched."""
+    """Without --force the error names the leader, and nothing is changed."""
     _running(bridged)
     refused = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
     assert refused.returncode == 1
@@ -238,8 +237,8 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge)
 def test_clusters_agree_after_many_takeovers_under_load(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
-    """Crashes, stops and processes that stand still, one after the other, with a mix of all that
-    happens to pods; then an audit of both clusters."""
+    """Crashes, stops and suspensions in sequence, under a random load; then an audit of both
+    clusters."""
     mix = RandomLoad(bridged, 7, lambda line: print(line, file=sys.stderr))
     mix.set_up()
     serving, waiting = bridged.bridge, other.bridge
@@ -302,7 +301,7 @@ def test_bridge_without_the_remote_yields_to_one_that_reaches_it(
         _serves(bridged)
         after = uids(bridged.remote_pods())
         assert {it: after[it] for it in running} == running
-        # It ends in time, too, with caches that do not fill.
+        # It also stops in time while its caches do not fill.
         assert bridged.bridge.stop() == 0
     made = _made(bridged, since=began)
     assert max(made.values()) == 1

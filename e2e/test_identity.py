@@ -1,4 +1,4 @@
-"""Whose identity a pod in the remote has towards an API server."""
+"""The identity of a remote pod at home's and the remote's API servers."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def running(bridged: Bridged) -> None:
-    """Until the test's pod is ready at home."""
+    """Waits until the test's pod is ready at home."""
     wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
 
 
 def read(bridged: Bridged, command: str) -> str:
-    """What a shell command in the pod says."""
+    """Output of a shell command in the pod."""
     return bridged.kubectl("exec", "asks", "--", "sh", "-c", command)
 
 
 def review(cluster: Cluster, token: str) -> Json:
-    """Whose the cluster says the token is."""
+    """The user of the token, according to the cluster."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -68,12 +68,12 @@ def test_pod_has_its_home_identity_at_homes_api_server(bridged: Bridged) -> None
     ]
     assert read(bridged, f"cat {MOUNT}/ca.crt").strip() == ca.strip()
     assert not review(bridged.home, read(bridged, "cat /vault/token")).get("authenticated")
-    # The way to home's API server, as the environment names it.
+    # The address of home's API server in the environment.
     read(bridged, "/agnhost connect $KUBERNETES_SERVICE_HOST:$KUBERNETES_SERVICE_PORT --timeout=5s")
 
     assert len(token_secrets(bridged)) == 1
     bridged.kubectl("delete", "pod", "asks")
-    wait_for(lambda: not token_secrets(bridged), "the tokens are gone from the remote")
+    wait_for(lambda: not token_secrets(bridged), "the tokens were deleted from the remote")
     wait_for(
         lambda: not review(bridged.home, token).get("authenticated"), "home takes the token back"
     )

@@ -1,4 +1,4 @@
-"""A kubeconfig with ``as``: the bridge has the impersonated user's permissions, and no more."""
+"""A kubeconfig with ``as``: the bridge has only the impersonated user's permissions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from e2e.workload_manifests import busybox
 
 
 def _impersonating(cluster: Cluster, path: Path, user: dict[str, Any]) -> Path:
-    """The administrator's kubeconfig, as somebody else."""
+    """The administrator's kubeconfig, impersonating another user."""
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     for entry in config["users"]:
         entry["user"] |= user
@@ -30,9 +30,9 @@ def _impersonating(cluster: Cluster, path: Path, user: dict[str, Any]) -> Path:
 def test_impersonated_user_without_permissions_is_refused(
     home: Cluster, remote: Cluster, tmp_path: Path, node_name: str
 ) -> None:
-    """Though the credential itself is an administrator's."""
+    """Even though the credential is an administrator's."""
     path = _impersonating(
-        remote, tmp_path / "config", {"as": "nobody", "as-groups": ["system:authenticated"]}
+        remote, tmp_path / "config", {"as": "unprivileged", "as-groups": ["system:authenticated"]}
     )
     done = bridge_command.run("join", "--kubeconfig", path, *usual_options(node_name), home=home)
     assert done.returncode != 0
@@ -43,8 +43,8 @@ def test_impersonated_user_without_permissions_is_refused(
 def test_bridge_works_with_exactly_the_impersonated_permissions(
     bridged: Bridged, tmp_path: Path
 ) -> None:
-    """Requests, watches, and an upgrade for exec. The remote's audit log has the bridge's own
-    ServiceAccount as the impersonated user of each."""
+    """Requests, watches, and an upgrade for exec. In the remote's audit log each has the bridge's
+    ServiceAccount as the impersonated user."""
     remote, log = bridged.remote, bridged.remote.audit_log
     account = f"system:serviceaccount:{OURS.namespace}:{OURS.name}"
     groups = ["system:serviceaccounts", "system:authenticated"]
@@ -66,5 +66,5 @@ def test_bridge_works_with_exactly_the_impersonated_permissions(
     verbs = {it["verb"] for it in events}
     assert {"create", "get", "list", "watch"} <= verbs
     assert any(it["objectRef"].get("subresource") == "exec" for it in events if "objectRef" in it)
-    asked_as = {it.get("impersonatedUser", {}).get("username") for it in events}
-    assert asked_as == {account}
+    impersonated = {it.get("impersonatedUser", {}).get("username") for it in events}
+    assert impersonated == {account}

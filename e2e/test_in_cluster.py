@@ -1,4 +1,4 @@
-"""`bridge join --in-cluster`: the bridge runs in home, from its image, with a webhook or without,
+"""`bridge join --in-cluster`: the bridge runs at home, from its image, with or without a webhook,
 and leaves again."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from e2e.conftest import ACCOUNT_SECONDS
 from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
 from e2e.workload_manifests import busybox, shell
 
-#: All kinds that an installation is made of.
+#: Resources of an installation.
 KINDS = (
     "namespaces,serviceaccounts,clusterroles,roles,clusterrolebindings,rolebindings,secrets,"
     "services,poddisruptionbudgets,networkpolicies,deployments,mutatingwebhookconfigurations"
@@ -29,30 +29,30 @@ KINDS = (
 
 @pytest.fixture(scope="module")
 def loaded(clusters: dict[str, Cluster]) -> str:
-    """The bridge's image, made of the sources as they are: home's node has it."""
+    """The bridge's image, built from the current sources and loaded into home's node."""
     return bridge_image.load(clusters["home"], settings_from_environment().cache, silent)
 
 
 @dataclass(frozen=True)
 class Install:
-    """A virtual node whose bridge is to run at home, in a namespace of its own."""
+    """A virtual node whose bridge runs at home, in its own namespace."""
 
     home: Cluster
     remote: Cluster
     node: str
     namespace: str
-    """Of workloads."""
+    """Namespace of the workloads."""
     place: str
-    """The installation's namespace."""
+    """Namespace of the installation."""
     image: str
 
     @property
     def remote_namespace(self) -> str:
-        """Where the workloads run."""
+        """The remote namespace of the workloads."""
         return f"{self.namespace}-e2e"
 
     def join(self, *args: str) -> subprocess.CompletedProcess[str]:
-        """Joins in the cluster, as an administrator does."""
+        """Joins in the cluster, as an administrator."""
         return bridge_command.run(
             *("join", "--in-cluster", "--kubeconfig", self.remote.kubeconfig),
             *("--name", self.node, "--home-name", "e2e", "--namespace", self.place),
@@ -61,11 +61,11 @@ class Install:
         )
 
     def leave(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
-        """Leaves, with nothing but the node's name."""
+        """Leaves, with only the node's name."""
         return bridge_command.run("leave", "--name", self.node, "--yes", *args, home=self.home)
 
     def objects(self) -> list[Json]:
-        """What is installed."""
+        """The installed objects."""
         selector = f"app.kubernetes.io/instance=cluster-bridge-{self.node}"
         return get(self.home, KINDS, selector=selector, all_namespaces=True)
 
@@ -74,7 +74,7 @@ class Install:
         return self._pods("cluster-bridge")
 
     def webhooks(self) -> list[Json]:
-        """Those of its webhook."""
+        """The pods of the webhook."""
         return self._pods("cluster-bridge-offload-webhook")
 
     def _pods(self, app: str) -> list[Json]:
@@ -82,7 +82,7 @@ class Install:
         return get(self.home, "pods", namespace=self.place, selector=selector)
 
     def new_pod(self, name: str = "asked", *, dry: bool = False) -> Json:
-        """Makes a pod that asks for no node, or has admission say what would become of it."""
+        """Creates a pod without a node selector; ``dry``: only sends it through admission."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -97,11 +97,11 @@ class Install:
         return made
 
     def is_changed(self) -> bool:
-        """Whether a new pod of the namespace would be sent to the virtual node."""
+        """Whether admission sends a new pod of the namespace to the virtual node."""
         return "cluster-bridge.io/virtual-node" in json.dumps(self.new_pod(dry=True)["spec"])
 
     def evict(self, pod: Json) -> None:
-        """Asks for an eviction, as `kubectl drain` does; fails where a budget forbids it."""
+        """Requests an eviction like `kubectl drain`; fails if a budget forbids it."""
         name = pod["metadata"]["name"]
         eviction = {
             "apiVersion": "policy/v1",
@@ -117,7 +117,7 @@ class Install:
 
 @pytest.fixture
 def installing(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> Iterator[Install]:
-    """Nothing is installed yet; afterwards nothing is."""
+    """Verifies that nothing is installed before and after the block."""
     digits = node_name.rpartition("-")[2]
     namespace = f"test-{digits}"
     home.kubectl("create", "namespace", namespace)
@@ -136,7 +136,7 @@ def installing(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> I
 
 
 def is_refused_elsewhere(it: Install) -> None:
-    """A second installation, in another namespace, is refused and makes nothing."""
+    """A second installation, in another namespace, is rejected and creates nothing."""
     elsewhere = it.join("--namespace", f"{it.place}-b")
     assert elsewhere.returncode == 1
     assert f"is installed in namespace {it.place} (" in elsewhere.stderr
@@ -150,20 +150,20 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     assert f"node {it.node} is Ready" in joined.stderr
     assert is_ready(get_one(it.home, "node", it.node))
     assert [is_ready(pod) for pod in it.bridges()] == [True, True]
-    # Not a right too many: the server would warn of pods that the strictest standard forbids.
+    # No privilege too many: the server would warn about pods that the restricted standard forbids.
     strict = "pod-security.kubernetes.io/enforce=restricted"
-    said = it.home.kubectl("label", "namespace", it.place, strict, "--dry-run=server")
-    assert "Warning" not in said.stderr
+    warnings = it.home.kubectl("label", "namespace", it.place, strict, "--dry-run=server")
+    assert "Warning" not in warnings.stderr
 
-    # A pod bursts; logs and exec come through the bridge's pod.
+    # A pod bursts; logs and exec go through the bridge's pod.
     command = "echo it runs; sleep 3600"
     it.home.kubectl("apply", "-n", it.namespace, "-f", "-", input=busybox(it.node, "one", command))
     it.home.kubectl("wait", "-n", it.namespace, "--for=condition=Ready", "pod/one", "--timeout=60s")
     assert it.home.kubectl("logs", "-n", it.namespace, "one").stdout == "it runs\n"
-    asked = it.home.kubectl("exec", "-n", it.namespace, "one", "--", "echo", "hello")
-    assert asked.stdout == "hello\n"
+    executed = it.home.kubectl("exec", "-n", it.namespace, "one", "--", "echo", "hello")
+    assert executed.stdout == "hello\n"
 
-    # Again: nothing changes, and nothing is printed that is secret.
+    # Joining again changes nothing, and prints no secret.
     before = versions([*it.objects()])
     bridges = uids(it.bridges())
     again = it.join()
@@ -174,7 +174,7 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     assert changed <= {"Deployment", "PodDisruptionBudget"}, "but for their status"
     assert uids(it.bridges()) == bridges
 
-    # Another option: asked first, then rolled, and the pod does not notice.
+    # Another option: confirmed first, then rolled out without effect on the pod.
     uid = uids(it.remote_pods())
     dry = it.join("--share", "0.5", "--dry-run")
     assert dry.returncode == 0, dry.stderr
@@ -186,7 +186,9 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     rolled = it.join("--share", "0.5")
     assert rolled.returncode == 0, rolled.stderr
     old = set(bridges.values())
-    wait_for(lambda: not old & set(uids(it.bridges()).values()), "the bridges of before are gone")
+    wait_for(
+        lambda: not old & set(uids(it.bridges()).values()), "the previous bridges were deleted"
+    )
     half = int(get_one(it.home, "node", it.node)["status"]["allocatable"]["pods"])
     assert half == whole // 2
     assert uids(it.remote_pods()) == uid
@@ -196,18 +198,18 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     assert left.returncode == 0, left.stderr
     assert not it.objects()
     assert it.node not in uids(get(it.home, "nodes"))
-    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace is gone")
+    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace was deleted")
     ours = f"cluster-bridge.io/node={it.node}"
     kinds = "pods,configmaps,secrets,services,endpointslices"
     wait_for(
         lambda: not get(it.remote, kinds, selector=ours, all_namespaces=True),
-        "nothing of ours is left in the remote",
+        "no managed object is left in the remote",
     )
 
 
 def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: Install) -> None:
-    """An image that there cannot be, and without a tag: for such a server chooses to pull always,
-    which must not stay. Then a bridge that ends by itself; the node is never there."""
+    """An image that does not exist, without a tag: a server defaults to pull such an image always,
+    which must not stay. Then a bridge that ends by itself; the node is never created."""
     it = installing
     relayed = ("--network", "relay", "--relay-from", it.namespace, "--relay-from", "10.0.0.0/16")
     nowhere = it.join("--image", "NO/image", "--replicas", "1", "--timeout", "30", *relayed)
@@ -223,9 +225,9 @@ def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: 
         {"namespaceSelector": named},
         {"ipBlock": {"cidr": "10.0.0.0/16"}},
     ]
-    told = it.join("--replicas", "2", "--namespace-template", "{nothing}", "--timeout", "110")
-    assert told.returncode == 1
-    assert "error: --namespace-template" in told.stderr
+    failed = it.join("--replicas", "2", "--namespace-template", "{nothing}", "--timeout", "110")
+    assert failed.returncode == 1
+    assert "error: --namespace-template" in failed.stderr
     assert get(it.home, "networkpolicies", namespace=it.place) == [], "there is no relay any more"
     running = [pod for pod in it.bridges() if pod["status"]["phase"] == "Running"]
     assert running, "they crash, and are started again"
@@ -238,19 +240,19 @@ def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: 
 
 
 def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Install) -> None:
-    """Home's API server reaches it by its Service. A replica that is stopped leaves no pod as it
-    is; one that is killed keeps nobody waiting."""
+    """Home's API server reaches the webhook by its Service. A stopped replica leaves no pod
+    unchanged; a killed one delays no pod."""
     it = installing
     joined = it.join("--offload-webhook")
     assert joined.returncode == 0, joined.stderr
     assert [is_ready(pod) for pod in it.webhooks()] == [True, True]
     strict = "pod-security.kubernetes.io/enforce=restricted"
-    said = it.home.kubectl("label", "namespace", it.place, strict, "--dry-run=server")
-    assert "Warning" not in said.stderr
+    warnings = it.home.kubectl("label", "namespace", it.place, strict, "--dry-run=server")
+    assert "Warning" not in warnings.stderr
     assert not it.is_changed(), "nothing is offloaded yet"
 
     chosen = ("--policy", "remote-only", "--node-selector", f"kubernetes.io/hostname={it.node}")
-    # These API servers have MutatingAdmissionPolicy, which is preferred unless told otherwise.
+    # These API servers have MutatingAdmissionPolicy, which is preferred by default.
     done = bridge_command.run("offload", it.namespace, "--by", "webhook", *chosen, home=it.home)
     assert done.returncode == 0, done.stderr
     listed = bridge_command.run("offload", "-o", "json", home=it.home)
@@ -264,19 +266,19 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     it.home.kubectl("wait", "-n", it.namespace, "--for=condition=Ready", "pod/one", "--timeout=60s")
     assert get_one(it.home, "pod", "one", namespace=it.namespace)["spec"]["nodeName"] == it.node
 
-    # Installed again: what the replicas have put in stays.
+    # Installing again keeps what the replicas have written.
     again = it.join("--offload-webhook")
     assert again.returncode == 0, again.stderr
     assert "is up to date" in again.stderr
 
-    # Stopped in good order: no pod is missed.
+    # After a graceful stop no pod is missed.
     first, second = uids(it.webhooks())
     it.home.kubectl("delete", "pod", "-n", it.place, first, "--wait=false")
-    asked = []
+    nodes = []
     while first in uids(it.webhooks()):
-        asked.append(it.is_changed())
-    assert asked
-    assert all(asked)
+        nodes.append(it.is_changed())
+    assert nodes
+    assert all(nodes)
     wait_for(lambda: [is_ready(pod) for pod in it.webhooks()] == [True, True], "another is there")
     killed = ("delete", "pod", "-n", it.place, second, "--grace-period=0", "--force")
     it.home.kubectl(*killed)
@@ -291,4 +293,4 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     left = it.leave()
     assert left.returncode == 0, left.stderr
     assert not it.objects()
-    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace is gone")
+    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace was deleted")

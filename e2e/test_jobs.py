@@ -1,4 +1,4 @@
-"""Jobs on the virtual node count what happened, once."""
+"""Jobs on the virtual node count each completion and failure once."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _reason(status: Json) -> str:
 
 
 def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
-    """Indexed, backoffLimit with both restart policies, and podFailurePolicy on an exit code."""
+    """Indexed completion, backoffLimit with both restart policies, podFailurePolicy."""
     _job(
         bridged,
         "indexed",
@@ -78,7 +78,7 @@ def test_jobs_complete_and_fail_by_their_policies(bridged: Bridged) -> None:
 
 
 def test_disruption_in_the_remote_can_be_ignored_by_a_job(bridged: Bridged) -> None:
-    """`podFailurePolicy` ignores DisruptionTarget: the Job has another pod, and no failure."""
+    """`podFailurePolicy` ignores DisruptionTarget: the Job gets another pod and no failure."""
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     _job(
         bridged,

@@ -1,4 +1,4 @@
-"""Bad input to `bridge join`: one clear sentence within 15 s, and nothing is made anywhere."""
+"""Invalid input of `bridge join`: one clear sentence within 15 s, and nothing is created."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e import bridge_process as bridge_command
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import made_by_bridge
 
-#: What the issue promises, in seconds.
+#: Maximum seconds until the error.
 PROMISED = 15.0
 
 Change = Callable[[dict[str, Any]], object]
@@ -89,9 +89,9 @@ def _cases(home: Cluster, remote: Cluster, silent: int) -> dict[str, tuple[Chang
 def test_each_unusable_kubeconfig_gives_one_clear_error(
     home: Cluster, remote: Cluster, tmp_path: Path
 ) -> None:
-    """Unreachable, wrong CA, expired, unauthorised: what it is, where, and what to do."""
+    """Unreachable, wrong CA, expired, unauthorised: the error has cause, place and remedy."""
     before = made_by_bridge(home, remote)
-    # It takes connections and never says a word.
+    # It accepts connections and never answers.
     silent = socket.create_server(("127.0.0.1", 0))
     cases = _cases(home, remote, silent.getsockname()[1])
     for name, (change, expected) in cases.items():
@@ -99,14 +99,14 @@ def test_each_unusable_kubeconfig_gives_one_clear_error(
         change(config)
         path = tmp_path / f"{name.replace(' ', '-')}.yaml"
         path.write_text(yaml.safe_dump(config))
-        code, said, seconds = _join(home, path)
-        errors = [line for line in said.splitlines() if line.startswith("error: ")]
-        assert (code, len(errors)) == (1, 1), f"{name}: {said}"
+        code, error, seconds = _join(home, path)
+        errors = [line for line in error.splitlines() if line.startswith("error: ")]
+        assert (code, len(errors)) == (1, 1), f"{name}: {error}"
         assert expected in errors[0], name
-        assert "Traceback" not in said
+        assert "Traceback" not in error
         assert seconds < PROMISED, name
         for value in _user(config).values():
-            assert str(value) not in said, f"{name}: a credential was printed"
+            assert str(value) not in error, f"{name}: a credential was printed"
     silent.close()
     assert made_by_bridge(home, remote) <= before
 
@@ -123,19 +123,19 @@ def test_file_that_is_no_kubeconfig_is_rejected(
     path = tmp_path / "remote.yaml"
     if content is not None:
         path.write_bytes(content)
-    code, said, seconds = _join(home, path)
+    code, error, seconds = _join(home, path)
     assert code == 1
-    assert expected in said
-    assert str(path) in said
+    assert expected in error
+    assert str(path) in error
     assert seconds < PROMISED
 
 
 def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
-    """A cluster does not burst into itself."""
+    """A cluster cannot be its own remote."""
     before = made_by_bridge(home)
-    code, said, seconds = _join(home, home.kubeconfig)
+    code, error, seconds = _join(home, home.kubeconfig)
     assert code == 1
-    assert "is the home cluster itself" in said
+    assert "is the home cluster itself" in error
     assert seconds < PROMISED
     assert made_by_bridge(home) <= before
 
@@ -153,7 +153,7 @@ def test_same_cluster_on_both_sides_is_rejected(home: Cluster) -> None:
 def test_meaningless_option_is_rejected(
     home: Cluster, remote: Cluster, args: tuple[str, ...], expected: str
 ) -> None:
-    """An option's error names the option."""
-    code, said, _ = _join(home, remote.kubeconfig, *args)
+    """The error names the option."""
+    code, error, _ = _join(home, remote.kubeconfig, *args)
     assert code in (1, 2)
-    assert expected in said
+    assert expected in error

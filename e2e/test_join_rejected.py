@@ -1,4 +1,4 @@
-"""A join that is refused once its caches are filled: what a person sees."""
+"""A join that is rejected after its caches were filled: output for the user."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_join_under_another_home_name_ends_with_one_error(
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0
-    for _ in range(5):  # It depended on the moment.
+    for _ in range(5):  # The defect depended on timing.
         refused = bridge_command.run(
             *("join", "--kubeconfig", bridged.bridge.remote.kubeconfig, "--name", bridged.node),
             *("--home-name", "other", "--port", "0"),

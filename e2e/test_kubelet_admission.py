@@ -1,4 +1,4 @@
-"""Pods bound by hand are admitted as by a kubelet, and a deadline counts while they wait."""
+"""Pods with a nodeName pass the checks of a kubelet, and a deadline counts while they wait."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.workload_manifests import pod, shell
 
-#: Seconds that the pods which wait may be active.
+#: activeDeadlineSeconds of the pods that wait.
 DEADLINE = 8
 
 
 def bound(bridged: Bridged, name: str, **spec: Any) -> str:
-    """A pod that no scheduler has seen."""
+    """A pod that no scheduler has placed."""
     return pod(bridged.node, name, nodeName=bridged.node, **spec)
 
 
 def failed(bridged: Bridged, name: str) -> Json:
-    """The status of the home pod, once it has Failed; empty before."""
+    """The status of the home pod after it Failed; empty before."""
     found: Json = get_one(bridged.home, "pod", name, namespace=bridged.namespace)["status"]
     return found if found.get("phase") == "Failed" else {}
 
@@ -33,7 +33,7 @@ def test_pod_that_selects_another_node_is_rejected(bridged: Bridged) -> None:
     events = get(bridged.home, "events", namespace=bridged.namespace)
     assert "NodeAffinity" in {event["reason"] for event in events}
 
-    # As a person would put it right: the label is there a moment before the pod.
+    # The fix of a user: the label exists a moment before the pod.
     label = "example.com/zone=here"
     bridged.home.kubectl("label", "node", bridged.node, label)
     bridged.apply(bound(bridged, "here", nodeSelector={"example.com/zone": "here"}))
@@ -41,7 +41,7 @@ def test_pod_that_selects_another_node_is_rejected(bridged: Bridged) -> None:
 
 
 def test_deadline_counts_while_the_remote_finds_no_node(bridged: Bridged) -> None:
-    """Two pods want one port of the remote's only node."""
+    """Two pods request one port of the remote's only node."""
     port = [{"containerPort": 8080, "hostPort": 18080}]
     for name, more in (("first", {}), ("second", {"activeDeadlineSeconds": DEADLINE})):
         containers = [shell("main", "sleep 3600", ports=port)]

@@ -1,4 +1,4 @@
-"""Who may call the virtual node's kubelet API, and what they reach."""
+"""Authentication and authorisation of the virtual node's kubelet API."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from e2e.kubectl import is_ready, wait_for
 from e2e.kubelet_client import Credentials, endpoint, status_of
 from e2e.workload_manifests import pod
 
-#: What begins a WebSocket, as a client of exec sends it.
+#: Headers of a WebSocket upgrade, as sent by a client of exec.
 WEBSOCKET = {
     "Connection": "Upgrade",
     "Upgrade": "websocket",
@@ -28,20 +28,20 @@ WEBSOCKET = {
 
 @pytest.fixture
 def admin(home: Cluster, tmp_path: Path) -> tuple[Path, Path]:
-    """An administrator's certificate and key, of home's CA."""
+    """An administrator's certificate and key, signed by home's CA."""
     found = Credentials.of(home, tmp_path)
     return found.certificate, found.key
 
 
 def account(bridged: Bridged, name: str) -> str:
-    """Makes a service account; a token of it."""
+    """Creates a service account; returns its token."""
     bridged.kubectl("create", "serviceaccount", name)
     return bridged.kubectl("create", "token", name).strip()
 
 
 @pytest.fixture
 def proxy_role(bridged: Bridged) -> Iterator[str]:
-    """A cluster role that allows to read by way of this node alone."""
+    """A cluster role with read permission for this node only."""
     name = f"e2e-{bridged.node}"
     rule = ("--verb=get", "--resource=nodes/proxy", f"--resource-name={bridged.node}")
     bridged.home.kubectl("create", "clusterrole", name, *rule)
@@ -57,7 +57,7 @@ def test_unauthenticated_callers_are_rejected(
     assert status_of(at, "/pods")[0] == 401
     assert status_of(at, "/no/such/path")[0] == 401
     assert status_of(at, "/pods", token="a.b.c")[0] == 401
-    # The same name and group, signed by somebody else: that handshake ends.
+    # Same name and group, another CA: the handshake fails.
     other = Authority.create(tmp_path / "other", "ca", "home-ca")
     pair = other.issue("admin", "kubernetes-admin", groups=("system:masters",))
     with pytest.raises(ssl.SSLError, match="unknown ca"):
@@ -68,21 +68,21 @@ def test_service_account_is_authorised_until_its_permission_is_removed(
     bridged: Bridged, proxy_role: str
 ) -> None:
     home, at = bridged.home, endpoint(bridged.home, bridged.node)
-    nobody, reader = account(bridged, "nobody"), account(bridged, "reader")
-    code, text = status_of(at, "/pods", token=nobody)
+    stranger, reader = account(bridged, "stranger"), account(bridged, "reader")
+    code, text = status_of(at, "/pods", token=stranger)
     assert code == 403
-    assert f"system:serviceaccount:{bridged.namespace}:nobody" in text
+    assert f"system:serviceaccount:{bridged.namespace}:stranger" in text
 
     subject = f"--serviceaccount={bridged.namespace}:reader"
     home.kubectl("create", "clusterrolebinding", proxy_role, f"--clusterrole={proxy_role}", subject)
     wait_for(lambda: status_of(at, "/pods", token=reader)[0] == 200, "the reader may")
     assert status_of(at, "/healthz", token=reader)[0] == 200
-    assert status_of(at, "/pods", token=nobody)[0] == 403
-    # To read is not to run: home's API server asks for "create" where a command is run.
+    assert status_of(at, "/pods", token=stranger)[0] == 403
+    # Read permission does not allow exec: home's API server requires "create" for commands.
     assert status_of(at, "/exec/a/b/c?command=id&output=1", method="POST", token=reader)[0] == 403
 
     home.kubectl("delete", "clusterrolebinding", proxy_role)
-    # What was allowed is remembered for five minutes, as by a kubelet; a new bridge asks anew.
+    # A kubelet caches allowed requests for five minutes; a new bridge has an empty cache.
     assert status_of(at, "/pods", token=reader)[0] == 200
     bridged.bridge.stop()
     bridged.bridge.start()
@@ -91,7 +91,7 @@ def test_service_account_is_authorised_until_its_permission_is_removed(
 
 
 def test_websocket_exec_requires_create(bridged: Bridged, proxy_role: str) -> None:
-    """An account with `get nodes/proxy` alone, as monitoring has, runs nothing."""
+    """An account with `get nodes/proxy` only, as used by monitoring, cannot run commands."""
     bridged.apply(pod(bridged.node, "target"))
     wait_for(lambda: all(map(is_ready, bridged.home_pods())), "the pod is ready")
     at, home = endpoint(bridged.home, bridged.node), bridged.home
@@ -125,7 +125,7 @@ def test_websocket_exec_requires_create(bridged: Bridged, proxy_role: str) -> No
         )
     finally:
         home.kubectl("delete", "clusterrole,clusterrolebinding", name, "--ignore-not-found")
-    # Home's API server comes with all verbs: kubectl exec goes on.
+    # Home's API server has all verbs: kubectl exec works.
     assert "hello" in bridged.kubectl("exec", "target", "--", "echo", "hello")
 
 
@@ -137,8 +137,8 @@ def test_anonymous_callers_are_authorised_with_the_option(
     code, text = status_of(at, "/containerLogs/a/b/c")
     assert (code, "system:anonymous" in text) == (403, True)
     assert status_of(at, "/pods", token="a.b.c")[0] == 401
-    said = json.loads(status_of(at, "/configz", pair=admin)[1])["kubeletconfig"]
-    assert said["authentication"]["anonymous"] == {"enabled": True}
+    configz = json.loads(status_of(at, "/configz", pair=admin)[1])["kubeletconfig"]
+    assert configz["authentication"]["anonymous"] == {"enabled": True}
 
 
 def test_only_pods_of_the_node_and_kubelet_paths_are_reachable(
@@ -150,7 +150,7 @@ def test_only_pods_of_the_node_and_kubelet_paths_are_reachable(
     at, here = endpoint(bridged.home, bridged.node), bridged.namespace
     assert status_of(at, f"/containerLogs/{here}/ours/main", pair=admin)[0] == 200
     assert status_of(at, f"/containerLogs/{here}/theirs/theirs", pair=admin)[0] == 404
-    # Names of the remote are no names here.
+    # Remote names do not resolve here.
     elsewhere = bridged.remote_namespace
     (there,) = bridged.remote_pods()
     assert there["metadata"]["name"] == "ours"

@@ -1,4 +1,4 @@
-"""What the bridge may not do it says, and does as soon as it may."""
+"""The bridge reports missing permissions, and continues as soon as they are granted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from e2e.conftest import Bridged, Limited
 from e2e.kubectl import Json, get, get_one, made_by_bridge, wait_for
 from e2e.workload_manifests import busybox, config_map, pod, shell
 
-#: Seconds from a binding to a pod that runs: the bridge tries again each half minute at least.
+#: Seconds from a RoleBinding to a running pod: the bridge retries at least each half minute.
 BOUND_SECONDS = 60.0
 
 
@@ -31,22 +31,25 @@ def _pod(bridged: Bridged, name: str = "waits") -> Json:
 
 @pytest.mark.unbound
 def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged) -> None:
-    """The pod says which rights are missing and what grants them; that does, without a restart."""
+    """The pod's status names missing permissions and remedy; the remedy works without a restart."""
     bridged.apply(config_map("conf", {"KEY": "here"}))
     source = {"configMapRef": {"name": "conf"}}
     main = shell("main", "echo $KEY; sleep 3600", envFrom=[source])
     bridged.apply(pod(bridged.node, "waits", containers=[main]))
-    wait_for(lambda: _pod(bridged)["status"].get("reason") == "HomeForbidden", "it says why")
+    wait_for(
+        lambda: _pod(bridged)["status"].get("reason") == "HomeForbidden",
+        "the status has the reason",
+    )
     message = _pod(bridged)["status"]["message"]
-    # Of EndpointSlices it may see all, which a relay takes (`e2e.service_accounts`).
+    # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`).
     kinds = "configmaps, secrets, services"
     assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
-    told = [
+    events = [
         event
         for event in get(bridged.home, "events", namespace=bridged.namespace)
         if event["reason"] == "HomeForbidden"
     ]
-    assert [event["message"] for event in told] == [message]
+    assert [event["message"] for event in events] == [message]
     assert not bridged.remote_pods()
 
     command = message.rpartition("grants it: ")[2]
@@ -70,9 +73,9 @@ def test_unbound_namespace_does_not_block_others(bridged: Bridged) -> None:
                 get_one(bridged.home, "pod", "waits", namespace=other)["status"].get("reason")
                 == "HomeForbidden"
             ),
-            "the other one says why it waits",
+            "the other one has the reason for waiting",
         )
-        # One that has never run is deleted at once.
+        # A pod that never ran is deleted at once.
         bridged.home.kubectl("delete", "pod", "waits", "-n", other, "--timeout=20s")
     finally:
         bridged.home.kubectl("delete", "namespace", other, "--wait=false")
@@ -81,7 +84,7 @@ def test_unbound_namespace_does_not_block_others(bridged: Bridged) -> None:
 def test_missing_permission_is_named_before_anything_is_created(
     home: Cluster, limited: Limited, tmp_path: Path
 ) -> None:
-    """The hint's own command grants it."""
+    """The command in the message grants it."""
     before = made_by_bridge(home)
     poor = Account("default", "poor")
     home.kubectl("create", "serviceaccount", poor.name, "-n", poor.namespace)
@@ -106,7 +109,7 @@ def test_missing_permission_is_named_before_anything_is_created(
 def test_home_on_loopback_gives_its_endpoint_address_to_pods(
     home: Cluster, limited: Limited, node_name: str, tmp_path: Path
 ) -> None:
-    """As kind publishes it: the node's address and the API server's are looked up."""
+    """As with kind's kubeconfig: the bridge looks up the node's and API server's addresses."""
     config = yaml.safe_load(limited.home.kubeconfig.read_text())
     with _forwarded(home.node_ip, 6443) as port:
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
@@ -117,9 +120,9 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
         bridge = Bridge(near, limited.remote, tmp_path / "bridge.log", args)
         try:
             bridge.start()
-            said = bridge.log.read_text()
-            assert f"pods find home's API server at {home.node_ip}:6443" in said
-            assert f"will dial this bridge at {home.host_address}" in said
+            log = bridge.log.read_text()
+            assert f"pods find home's API server at {home.node_ip}:6443" in log
+            assert f"will dial this bridge at {home.host_address}" in log
         finally:
             bridge.kill()
             left = bridge_command.run(
@@ -132,7 +135,7 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
 
 @contextmanager
 def _forwarded(host: str, port: int) -> Iterator[int]:
-    """A port of loopback that leads there."""
+    """A loopback port that forwards to the address."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         threading.Thread(target=_serve, args=(listening, host, port), daemon=True).start()
         yield listening.getsockname()[1]

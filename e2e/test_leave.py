@@ -1,4 +1,4 @@
-"""`bridge leave`: what is ours goes from both sides, and nothing else."""
+"""`bridge leave` removes managed objects from both sides, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from e2e.workload_manifests import BUSYBOX, busybox, web
 
 
 def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> None:
-    """It refuses while a bridge serves the node, then says what it removes, and does."""
+    """It is rejected while a bridge serves the node; then it prints its plan and removes all."""
     bridged.apply(busybox(bridged.node, "one", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=60s")
     namespace = bridged.remote_namespace
@@ -58,23 +58,23 @@ def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> Non
     assert again.returncode == 0, again.stderr
     wait_for(
         lambda: namespace not in uids(get(bridged.remote, "namespaces")),
-        "the empty namespace is gone",
+        "the empty namespace was deleted",
     )
 
 
-# -- nothing of ours is left ---------------------------------------------------------------
+# -- managed objects -------------------------------------------------------------------------
 
 
 def is_marked(obj: Json) -> bool:
-    """Whether it has a label, annotation or finalizer of ours."""
+    """Whether it has a label, annotation or finalizer of the bridge."""
     meta = obj["metadata"]
     keys = [*(meta.get("labels") or {}), *(meta.get("annotations") or {})]
     return any("cluster-bridge.io/" in key for key in [*keys, *meta.get("finalizers", ())])
 
 
 def leftovers(cluster: Cluster, *named: str) -> list[str]:
-    """All objects of all kinds with a mark of ours that have one of these words in them, but for
-    events, which tell what was."""
+    """All objects of all resources with a mark of the bridge that contain one of these words,
+    except Events, which are history."""
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name").stdout.split()
     kinds = [kind for kind in kinds if not kind.startswith("events") and "metrics.k8s" not in kind]
     found = get(cluster, ",".join(kinds), all_namespaces=True)
@@ -86,7 +86,7 @@ def leftovers(cluster: Cluster, *named: str) -> list[str]:
 
 
 def is_clean(bridged: Bridged) -> bool:
-    """Whether neither side has anything of the node's."""
+    """Whether neither side has an object of the node."""
     words = (bridged.node, bridged.remote_namespace)
     at_home = leftovers(bridged.home, *words)
     leases = uids(get(bridged.home, "leases", namespace="kube-node-lease"))
@@ -94,7 +94,7 @@ def is_clean(bridged: Bridged) -> bool:
 
 
 def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[str]:
-    """`bridge leave --yes` of the node, with the bridge's rights."""
+    """`bridge leave --yes` of the node, with the bridge's permissions."""
     home = bridged.bridge.home
     return bridge_command.run("leave", "--name", bridged.node, "--yes", *args, home=home)
 
@@ -105,7 +105,7 @@ def garbage(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def row(bridged: Bridged) -> list[str]:
-    """The node's line of `bridge garbage`; empty without one."""
+    """The node's line of `bridge garbage`; empty if there is none."""
     listed = garbage(bridged)
     assert listed.returncode == 0, listed.stderr
     rows = [line.split() for line in listed.stdout.splitlines()]
@@ -124,7 +124,7 @@ def test_leave_leaves_no_managed_object_of_any_resource(bridged: Bridged) -> Non
 
 @pytest.mark.join("--serving-certificate", "csr")
 def test_leave_removes_the_certificate(bridged: Bridged) -> None:
-    """With the request that nobody has approved, and the key in this user's state folder."""
+    """With the unapproved request, and the key in this user's state folder."""
     assert bridged.bridge.stop() == 0
     mine = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
     assert len(mine) == 1
@@ -157,11 +157,11 @@ def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: 
     assert not folder.exists()
 
 
-# -- the remote is away --------------------------------------------------------------------
+# -- unreachable remote ----------------------------------------------------------------------
 
 
 def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
-    """Not without being told so; and when it is back after all, what is left can be removed."""
+    """Only with --force; when the remote is reachable again, the remains can be removed."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0
@@ -194,7 +194,7 @@ def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 
-# -- workloads that stay -------------------------------------------------------------------
+# -- kept workloads --------------------------------------------------------------------------
 
 
 def test_kept_workloads_continue_and_can_be_pruned(bridged: Bridged) -> None:
@@ -219,7 +219,7 @@ def test_kept_workloads_continue_and_can_be_pruned(bridged: Bridged) -> None:
 
 # -- drain ---------------------------------------------------------------------------------
 
-#: A Deployment that prefers the virtual node and may run anywhere, and its budget.
+#: A Deployment that prefers the virtual node and may run on any other, and its budget.
 SHIFTED = """
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -255,8 +255,8 @@ def _is_new(bridged: Bridged) -> bool:
 
 @pytest.mark.parametrize("served", [False, True], ids=["bridge has stopped", "bridge serves"])
 def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) -> None:
-    # A preference has to be for a node that may be had: home's controller takes the taint of a new
-    # node away when it has seen that it is Ready.
+    # The preferred node must be schedulable: home's controller removes the taint of a new node
+    # after it has seen that it is Ready.
     wait_for(lambda: not _is_new(bridged), "the node may be had")
     bridged.apply(SHIFTED.replace("THE-NODE", bridged.node).replace("BUSYBOX", BUSYBOX))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -304,7 +304,7 @@ def test_leave_with_drain_times_out_at_an_exhausted_budget(bridged: Bridged) -> 
     bridged.kubectl("wait", "--for=condition=Ready", "pod/only", "--timeout=30s")
 
 
-# -- interrupted ---------------------------------------------------------------------------
+# -- interruption ----------------------------------------------------------------------------
 
 
 def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:

@@ -17,7 +17,7 @@ from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get, get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
-#: A pod that gets its environment from a ConfigMap.
+#: A pod with the environment of a ConfigMap.
 USING = f"""
 apiVersion: v1
 kind: Pod
@@ -38,8 +38,8 @@ def _using(node: str, name: str) -> str:
     return USING.replace("THE-NODE", node).replace("NAME", name)
 
 
-class Asked:
-    """`bridge leave` in a terminal, which asks before it removes anything."""
+class ConfirmedLeave:
+    """`bridge leave` in a terminal, which asks for confirmation."""
 
     def __init__(self, bridged: Bridged, log: Path, *args: str) -> None:
         self._log = log
@@ -58,16 +58,16 @@ class Asked:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
+        """The output so far."""
         return self._log.read_text()
 
     def answer(self, text: str) -> int:
-        """Types the answer, and waits for the end; the exit status."""
+        """Types the answer and waits for the end; the exit status."""
         os.write(self._terminal, text.encode() + b"\n")
         return self._process.wait(120)
 
     def close(self) -> None:
-        """Ends it where it still runs."""
+        """Kills it if it still runs."""
         self._process.kill()
         self._process.wait()
         os.close(self._terminal)
@@ -78,7 +78,7 @@ def test_leave_removes_pods_created_during_the_confirmation(
 ) -> None:
     bridged.apply(busybox(bridged.node, "early", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/early", "--timeout=60s")
-    leaving = Asked(bridged, tmp_path / "leave.log", "--force")
+    leaving = ConfirmedLeave(bridged, tmp_path / "leave.log", "--force")
     try:
         wait_for(lambda: "Remove all this?" in leaving.output, "it asks")
         bridged.apply(busybox(bridged.node, "late", "sleep 3600"))
@@ -134,7 +134,7 @@ def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, ot
     assert f"namespace {namespace} stays: virtual node(s) {other} use it" in left.stderr
     assert uids(bridged.remote_pods()) == {"theirs": before}
 
-    # The copy is the other node's now, which keeps it up to date.
+    # The copy now belongs to the other node, which keeps it up to date.
     patch = '{"data":{"a":"c"}}'
     bridged.kubectl("patch", "configmap", "shared", "--type=merge", "-p", patch)
     wait_for(

@@ -1,4 +1,4 @@
-"""The main job: a workload bursts into the remote and is at home like any other."""
+"""A Deployment bursts into the remote and behaves at home like any other."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import busybox, web
 from translators import quantity
 
-#: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
+#: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with a margin.
 VOLUME_SECONDS = 100.0
-#: And for which a copy that nobody needs stays (`--namespace-linger`).
+#: Seconds for which an unused copy stays (`--namespace-linger`).
 LINGER = 60.0
 
 
 def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None:
-    """Deployment, ConfigMap, Secret and Service; an edit; and the way back to zero."""
+    """Deployment, ConfigMap, Secret and Service; an edit; and scaling to zero."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
 
@@ -41,8 +41,8 @@ def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None
     _edit_arrives(bridged)
 
     bridged.kubectl("scale", "deployment/web", "--replicas=0")
-    wait_for(lambda: not bridged.remote_pods(), "the remote pods are gone")
-    wait_for(lambda: not bridged.home_pods(), "the home pods are gone")
+    wait_for(lambda: not bridged.remote_pods(), "the remote pods were deleted")
+    wait_for(lambda: not bridged.home_pods(), "the home pods were deleted")
     kinds = "configmaps,secrets,services"
     wait_for(
         lambda: (
@@ -53,20 +53,20 @@ def test_deployment_with_its_config_bursts_and_follows(bridged: Bridged) -> None
                 selector=f"cluster-bridge.io/node={bridged.node}",
             )
         ),
-        "what the pods used is gone too",
+        "the copies of referenced objects were deleted",
         seconds=LINGER + PATIENCE,
     )
 
 
 def _sees_home(bridged: Bridged, uid: str, name: str) -> None:
-    """Environment and files are home's, identity included."""
+    """Environment and files have home's values, identity included."""
     script = (
         "echo $GREETING $NAMESPACE $NODE; cat /config/GREETING /secret/password "
         "/projected/greeting /projected/password /pod/uid"
     )
-    said = bridged.kubectl("exec", name, "--", "sh", "-c", script)
+    output = bridged.kubectl("exec", name, "--", "sh", "-c", script)
     expected = f"hello {bridged.namespace} {bridged.node}\n"
-    assert said == f"{expected}hellocorrect-horsehellocorrect-horse{uid}"
+    assert output == f"{expected}hellocorrect-horsehellocorrect-horse{uid}"
 
 
 def _service_reaches(bridged: Bridged, addresses: set[str]) -> None:
@@ -130,11 +130,11 @@ def test_logs_follow_previous_tail_and_since(bridged: Bridged) -> None:
     def previous(*options: str) -> list[str]:
         return bridged.kubectl("logs", "crashing", "--previous", *options).split()
 
-    # A kubelet may have removed the container of which it still speaks: the next one is kept.
+    # A kubelet may have removed the current container: the next one is kept.
     whole = ["one", "two", "three"]
     wait_for(lambda: previous() == whole, "the log of the container before")
     wait_for(lambda: previous("--tail=1") == ["three"], "its last line")
-    wait_for(lambda: previous("--since=1h") == whole, "what it said in the last hour")
+    wait_for(lambda: previous("--since=1h") == whole, "the log of the last hour is complete")
 
     followed = _first_lines(bridged, 5, "logs", "-f", "counting", "--timestamps")
     assert [line.split()[-1] for line in followed] == ["1", "2", "3", "4", "5"]
@@ -147,7 +147,7 @@ def test_logs_follow_previous_tail_and_since(bridged: Bridged) -> None:
 
 
 def test_exec_has_exit_codes_stdin_and_stderr(bridged: Bridged) -> None:
-    """`kubectl exec` in both protocols: what goes in and comes out is exact."""
+    """`kubectl exec` with both protocols: input and output are exact."""
     bridged.apply(busybox(bridged.node, "shell", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/shell", "--timeout=60s")
     for websockets in ("true", "false"):
@@ -164,7 +164,7 @@ def test_exec_has_exit_codes_stdin_and_stderr(bridged: Bridged) -> None:
 
 
 def test_exec_with_a_terminal_has_its_size(bridged: Bridged) -> None:
-    """`kubectl exec -it`: the container sees a terminal of the size of the user's."""
+    """`kubectl exec -it`: the container's terminal has the size of the user's."""
     bridged.apply(busybox(bridged.node, "shell", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/shell", "--timeout=60s")
     kubectl = f"{bridged.home.kubectl_path} --kubeconfig={bridged.home.kubeconfig}"
@@ -182,7 +182,7 @@ def test_exec_with_a_terminal_has_its_size(bridged: Bridged) -> None:
 
 
 def test_port_forward_and_attach_work(bridged: Bridged) -> None:
-    """The other two streams of a kubelet."""
+    """Attach and port-forward."""
     serve = "echo served through the tunnel >/tmp/index.html; httpd -p 8080 -h /tmp; "
     bridged.apply(
         busybox(bridged.node, "talking", serve + "while true; do echo tick; sleep 1; done")
@@ -194,14 +194,14 @@ def test_port_forward_and_attach_work(bridged: Bridged) -> None:
 
 
 def test_deletion_is_graceful_and_a_recreated_pod_is_another(bridged: Bridged) -> None:
-    """A pod ends in the remote before it goes at home; its successor has a new remote pod."""
+    """A pod ends in the remote before it is deleted at home; its successor has a new remote pod."""
     script = "trap 'sleep 1; exit 7' TERM; while true; do sleep 0.1; done"
     bridged.apply(busybox(bridged.node, "polite", script))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/polite", "--timeout=60s")
     before = uids(bridged.remote_pods())["polite"]
     bridged.kubectl("delete", "pod", "polite", "--grace-period=10", "--wait=false")
     assert bridged.home_pods(), "it stays at home while it ends in the remote"
-    wait_for(lambda: not bridged.home_pods(), "it is gone at home")
+    wait_for(lambda: not bridged.home_pods(), "the home pod was deleted")
     assert not bridged.remote_pods(), "it was gone in the remote first"
     bridged.apply(busybox(bridged.node, "polite", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/polite", "--timeout=60s")
@@ -245,7 +245,7 @@ def _allocatable(bridged: Bridged) -> dict[str, str]:
 
 
 def _kubectl(bridged: Bridged, *args: str) -> subprocess.Popen[str]:
-    """A kubectl that goes on until it is ended."""
+    """A kubectl that runs until the block ends."""
     command = [str(bridged.home.kubectl_path), f"--kubeconfig={bridged.home.kubeconfig}"]
     return subprocess.Popen(
         [*command, "-n", bridged.namespace, *args],
@@ -257,7 +257,7 @@ def _kubectl(bridged: Bridged, *args: str) -> subprocess.Popen[str]:
 
 
 def _first_lines(bridged: Bridged, count: int, *args: str) -> list[str]:
-    """The first lines that a kubectl prints, as they come."""
+    """The first lines that a kubectl prints, as they arrive."""
     with _kubectl(bridged, *args) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline().rstrip() for _ in range(count)]
@@ -266,14 +266,14 @@ def _first_lines(bridged: Bridged, count: int, *args: str) -> list[str]:
 
 
 def _forwarded(bridged: Bridged) -> str:
-    """What the pod's web server says through `kubectl port-forward`."""
+    """The response of the pod's web server through `kubectl port-forward`."""
     with _kubectl(bridged, "port-forward", "talking", ":8080") as process:
         assert process.stdout is not None
         address = process.stdout.readline().split()[2]
         with urllib.request.urlopen(f"http://{address}/index.html", timeout=10) as answer:
-            said: bytes = answer.read()
+            body: bytes = answer.read()
         process.kill()
-    return said.decode().strip()
+    return body.decode().strip()
 
 
 def _exec(

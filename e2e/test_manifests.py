@@ -1,7 +1,7 @@
-"""`bridge render`, the Helm chart and the kustomize base give equal objects.
+"""`bridge render`, the Helm chart and the kustomize base create equal objects.
 
-Helm is built once, for minutes: the tests of the chart are long. kustomize is in kubectl. No
-cluster is asked, but kubectl is that of one.
+Helm is built once, for minutes: the tests of the chart are `long`. kustomize is part of kubectl. No
+cluster is queried; kubectl is that of a cluster's version.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ clusters: [{name: remote, cluster: {server: "https://203.0.113.7:6443"}}]
 users: [{name: remote, user: {token: a-token}}]
 contexts: [{name: remote, context: {cluster: remote, user: remote}}]
 """
-#: In the order in which `bridge join` has them.
+#: Options in the order of `bridge join`.
 ARGUMENTS = [
     "--annotations=x=$(POD_IP),y=2",
     "--share=0.5",
@@ -48,7 +48,7 @@ def helm() -> Path:
 
 
 def by_name(text: str) -> Objects:
-    """Kind, namespace and name → object; each once."""
+    """Kind, namespace and name → object, without duplicates."""
     found: Objects = {}
     for obj in yaml.safe_load_all(text):
         if obj is not None:
@@ -60,7 +60,7 @@ def by_name(text: str) -> Objects:
 
 
 def rendered(folder: Path, *args: str) -> Objects:
-    """What `bridge render` prints of that kubeconfig."""
+    """Output of `bridge render` for that kubeconfig."""
     path = folder / "remote.yaml"
     path.write_text(KUBECONFIG)
     done = bridge_command.run("render", "--kubeconfig", path, *args)
@@ -73,13 +73,13 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: str) -> Objects:
-    """What the chart gives with the kubeconfig that is in ``made``."""
+    """The chart's objects with the kubeconfig in ``made``."""
     secret = next(obj for obj in made.values() if obj["kind"] == "Secret" and "data" in obj)
     path = folder / "self-contained.yaml"
     path.write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
     done = run(
         *(helm, "template", "release", MANIFESTS / "chart", "--namespace", namespace),
-        # Helm takes a version of its own where no cluster is asked.
+        # Without a cluster, Helm assumes its own Kubernetes version.
         *("--kube-version", DEFAULT_KUBERNETES, "--set-file", f"kubeconfig={path}", *values),
     )
     assert done.returncode == 0, done.stderr
@@ -146,7 +146,7 @@ def test_chart_equals_rendered_manifests(
 ) -> None:
     made = rendered(tmp_path, "--namespace", namespace, *options)
     charted = of_chart(helm, tmp_path, made, namespace, *values)
-    # Helm makes the namespace by itself (--create-namespace).
+    # Helm creates the namespace itself (--create-namespace).
     del made["Namespace", "", namespace]
     assert charted.keys() == made.keys()
     for key, obj in made.items():
@@ -210,7 +210,7 @@ def test_kustomize_overlay_equals_rendered_manifests(
     (folder / "kubeconfig").write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
     built = by_name(home.kubectl("kustomize", str(folder)).stdout)
 
-    # kustomize names the Secret by what is in it, which rolls the pods: so no annotation does.
+    # kustomize names the Secret by its content, which rolls the pods without an annotation.
     [name] = [name for (kind, _, name), it in built.items() if kind == "Secret" and "data" in it]
     assert name.startswith("cluster-bridge-remote-")
     deployment = made["Deployment", "cluster-bridge", "cluster-bridge-remote"]
@@ -221,7 +221,7 @@ def test_kustomize_overlay_equals_rendered_manifests(
     made["Secret", "cluster-bridge", name] = made.pop(
         ("Secret", "cluster-bridge", "cluster-bridge-remote")
     )
-    # It breaks the lines of what is encoded.
+    # It wraps the lines of encoded data.
     data = built["Secret", "cluster-bridge", name]["data"]
     data["kubeconfig"] = data["kubeconfig"].replace("\n", "")
     assert built.keys() == made.keys()

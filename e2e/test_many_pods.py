@@ -1,7 +1,7 @@
-"""2,000 pods at once come, change and go, and both clusters agree object by object; no times.
+"""2,000 pods are created, updated and deleted at once; both clusters agree on every object.
 
-The remote's nodes are simulated, in clusters of their own: see `e2e.bench.pods` for the load and
-`e2e.audit` for what must be true of it.
+The remote's nodes are simulated, in separate clusters: see `e2e.bench.pods` for the load and
+`e2e.audit` for the checks.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from e2e.bench.report_output import say
 from e2e.clusters.cluster import Cluster
 
 SHAPE = Shape(pods=2000, namespaces=8, references=5, secrets=5)
-#: Empty namespaces go at once: the last audit waits for them.
+#: Empty namespaces are deleted at once: the last audit waits for them.
 OPTIONS = ("--namespace-linger", "1")
-#: Seconds for all pods to have followed a change, on a machine that does other things too.
+#: Seconds until all pods have a change, on a busy machine.
 PATIENCE = 120.0
 #: Pods that change at once.
 WAVE = 200
-#: Writes of a pod over its life: made and deleted in the remote, deleted at home once it is gone
-#: there, and its status, which may be told in two steps.
+#: Writes per pod: created and deleted in the remote, deleted at home afterwards, and its status,
+#: which may take two steps.
 WRITES = 5
-#: Requests that servers may refuse: a new namespace has no service account yet, and a busy server
-#: has too much to do. Trying again at once would be many more.
+#: Rejected requests that are allowed: a new namespace has no service account yet, and a busy server
+#: throttles. Immediate retries would cause many more.
 REFUSED = 200
-#: Seconds for all of it: three minutes on two idle cores would be many.
+#: Timeout in seconds; two idle cores need at most three minutes.
 LIMIT = 600
-#: Seconds after which the audit log has what the bridge last asked.
+#: Seconds until the audit log has the bridge's last requests.
 LOGGED = 3.0
 
 
@@ -43,7 +43,7 @@ LOGGED = 3.0
 async def test_two_thousand_pods_are_created_updated_and_deleted(
     simulated: dict[str, Cluster],
 ) -> None:
-    """Nothing is lost, doubled or left, and no pod is written to more often than it must be."""
+    """Nothing is lost, duplicated or left, and the number of writes per pod is minimal."""
     async with (
         connected(simulated) as pair,
         load_targets.running(load_targets.BRIDGE, pair, SHAPE, *OPTIONS) as (runner, crowd),
@@ -74,25 +74,25 @@ async def test_two_thousand_pods_are_created_updated_and_deleted(
 
     life = made + deleted
     pods = Counter({what: n for what, n in life.items() if what.split()[1].startswith("pods")})
-    # Fewer where an answer was lost on its way: all were Running.
+    # Fewer if a response was lost: all were Running.
     assert life["create pods"] <= SHAPE.pods, "a pod was made twice"
     assert pods.total() <= WRITES * SHAPE.pods, pods
     copies = SHAPE.namespaces * (SHAPE.references + SHAPE.secrets)
-    # Copies are created and deleted. So are their namespaces, and before the deletion the node
+    # Copies are created and deleted. So are their namespaces; before the deletion the node
     # withdraws its claim of the namespace.
     others = life - pods
     assert others.pop("patch namespaces", 0) <= SHAPE.namespaces, life
     assert others.total() <= 2 * (copies + SHAPE.namespaces), others
     assert refused.total() <= REFUSED, refused
-    # Each pod's labels, and each namespace's first ConfigMap; and what simulated kubelets say of
-    # pods that have changed.
-    told = changed.pop("patch pods/status", 0)
-    assert told <= SHAPE.pods, told
+    # Each pod's labels, each namespace's first ConfigMap, and status updates of simulated kubelets
+    # for changed pods.
+    status_patches = changed.pop("patch pods/status", 0)
+    assert status_patches <= SHAPE.pods, status_patches
     assert changed.total() <= SHAPE.pods + SHAPE.namespaces, changed
 
 
 async def _config_maps_follow(pair: ClusterPair, crowd: Crowd) -> None:
-    """One ConfigMap of each namespace changes, which an eighth of its pods use."""
+    """Changes one ConfigMap of each namespace, which an eighth of its pods use."""
     for number in range(SHAPE.namespaces):
         await crowd.patch_reference({"data": {"key": "changed"}}, namespace=number)
 
@@ -107,7 +107,7 @@ async def _config_maps_follow(pair: ClusterPair, crowd: Crowd) -> None:
 
 
 async def _labels_follow(pair: ClusterPair, crowd: Crowd, runner: Runner) -> None:
-    """All pods change, wave by wave."""
+    """Changes all pods in waves."""
     for first in range(0, SHAPE.pods, WAVE):
         body = {"metadata": {"labels": {"wave": str(first // WAVE)}}}
         async with asyncio.TaskGroup() as group:
@@ -123,7 +123,7 @@ async def _labels_follow(pair: ClusterPair, crowd: Crowd, runner: Runner) -> Non
 
 
 async def _all_gone(pair: ClusterPair, runner: Runner) -> None:
-    """Until nothing lingers: what was copied goes first, then its empty namespace."""
+    """Waits until nothing lingers: first copies, then their empty namespaces."""
     query = {"labelSelector": f"cluster-bridge.io/node={runner.node}"}
 
     async def left() -> int:
@@ -147,22 +147,22 @@ async def _until_none(count: Callable[[], Awaitable[int]], what: str) -> None:
 async def _agreed(auditor: Auditor, when: str) -> None:
     say(f"many: auditing {when}; {auditor.counts()}")
     findings = await asyncio.to_thread(auditor.settled)
-    said = "\n".join(f"  {finding}" for finding in findings[:20])
-    assert not findings, f"{when}, {len(findings)} findings:\n{said}"
+    listed = "\n".join(f"  {finding}" for finding in findings[:20])
+    assert not findings, f"{when}, {len(findings)} findings:\n{listed}"
     await asyncio.sleep(LOGGED)
 
 
 def _writes(counts: dict[str, Requests]) -> Counter[str]:
-    """What was written on both sides, but for Events and what keeps the node."""
-    return Counter(str(one) for one in _asked(counts) if one.code // 100 == 2)
+    """Writes on both sides, except Events and the node's own objects."""
+    return Counter(str(one) for one in _requests(counts) if one.code // 100 == 2)
 
 
 def _refused(counts: dict[str, Requests]) -> Counter[str]:
-    """What was to be written, and was not: with the code that the server gave."""
-    return Counter(f"{one} {one.code}" for one in _asked(counts) if one.code // 100 != 2)
+    """Rejected writes, with the status code."""
+    return Counter(f"{one} {one.code}" for one in _requests(counts) if one.code // 100 != 2)
 
 
-def _asked(counts: dict[str, Requests]) -> Iterator[Request]:
+def _requests(counts: dict[str, Requests]) -> Iterator[Request]:
     aside = EVENTS | NODE
     for count in counts.values():
         yield from (one for one in count.all() if one.is_write and one.resource not in aside)

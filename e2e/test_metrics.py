@@ -1,7 +1,7 @@
-"""What pods on the virtual node use, as home's own metrics-server, autoscaler and people see it.
+"""Resource usage of pods on the virtual node, in home's metrics-server and autoscaler.
 
-The metrics-servers stay up until the clusters go: an API that a cluster knows and nobody serves
-would hold up the deletion of every namespace.
+The metrics-servers run until the clusters are removed: an APIService without a server would block
+the deletion of every namespace.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from e2e.workload_manifests import pod, shell
 #: Seconds until metrics exist: two scrapes of metrics-server (`e2e.clusters.metrics_server`), and
 #: the kubelet's own readings are up to 15 s old.
 METRICS_SECONDS = 120.0
-#: Seconds between two looks at a kubelet, and how many of them are averaged over: a bit more than
-#: two scrapes are apart.
+#: Seconds between two reads of a kubelet, and the number of reads that are averaged: slightly more
+#: than the time between two scrapes.
 LOOK_SECONDS = 3.0
 LOOKS = 5
-#: What `kubectl top pod` is worked out from.
+#: Metrics from which `kubectl top pod` is computed.
 CPU = "container_cpu_usage_seconds_total"
-#: What the busy pod may use, in cores.
+#: CPU limit of the busy pod, in cores.
 LIMIT = 0.2
 BURN = "while true; do :; done"
-#: Burns as long as somebody wants it to.
+#: Uses CPU while a file exists.
 BURN_ON_DEMAND = "while true; do if [ -e /tmp/burn ]; then :; else sleep 1; fi; done"
 
 
@@ -48,18 +48,18 @@ def metrics_server(clusters: dict[str, Cluster]) -> None:
 
 
 def busy(name: str = "busy", script: str = BURN) -> dict[str, Any]:
-    """A container that uses its limit."""
+    """A container that uses all of its CPU limit."""
     limits = {"cpu": f"{LIMIT * 1000:.0f}m", "memory": "64Mi"}
     return shell(name, script, resources={"requests": {"cpu": "100m"}, "limits": limits})
 
 
 def raw(cluster: Cluster, path: str, *args: str) -> str:
-    """What an API server answers."""
+    """The response of an API server."""
     return cluster.kubectl("get", "--raw", path, *args).stdout
 
 
 def kubelet(cluster: Cluster, node: str, path: str) -> str:
-    """What a node's kubelet answers, through its API server."""
+    """The response of a node's kubelet, through its API server."""
     return raw(cluster, f"/api/v1/nodes/{node}/proxy{path}")
 
 
@@ -68,7 +68,7 @@ def families(text: str) -> dict[str, Metric]:
 
 
 def sample(text: str, name: str, **labels: str) -> tuple[float, float] | None:
-    """Value and time of the sample with these labels; None where there is none."""
+    """Value and time of the sample with these labels; None if there is none."""
     for family in text_string_to_metric_families(text):
         for it in family.samples:
             if it.name == name and labels.items() <= it.labels.items():
@@ -77,7 +77,7 @@ def sample(text: str, name: str, **labels: str) -> tuple[float, float] | None:
 
 
 def cores(text: str) -> float:
-    """``123m`` or ``2`` of `kubectl top`."""
+    """Parses ``123m`` or ``2`` of `kubectl top`."""
     return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
 
 
@@ -88,8 +88,8 @@ def top(bridged: Bridged) -> dict[str, float]:
 
 
 def agrees(bridged: Bridged, name: str, *, node: bool = False) -> None:
-    """Waits until `kubectl top pod` (and `top node`) says what the remote's own kubelet counts of
-    the pod's container of the same name. On a busy machine that is less than the limit."""
+    """Waits until `kubectl top pod` (and `top node`) shows the usage that the remote's kubelet
+    measures for the pod's container. On a busy machine that is less than the limit."""
     (machine,) = bridged.remote.node_names
     looks: list[tuple[float, float]] = []
 
@@ -111,9 +111,9 @@ def agrees(bridged: Bridged, name: str, *, node: bool = False) -> None:
 
 
 def top_node(bridged: Bridged) -> float:
-    """`kubectl top node` of the virtual node: cores; 0 where it is not known yet."""
-    said = bridged.kubectl("top", "node", bridged.node, "--no-headers", check=False).split()
-    return cores(said[1]) if said else 0.0
+    """`kubectl top node` of the virtual node: cores; 0 if unknown."""
+    columns = bridged.kubectl("top", "node", bridged.node, "--no-headers", check=False).split()
+    return cores(columns[1]) if columns else 0.0
 
 
 def run(bridged: Bridged, name: str, *containers: dict[str, Any], **spec: Any) -> None:
@@ -124,8 +124,8 @@ def run(bridged: Bridged, name: str, *containers: dict[str, Any], **spec: Any) -
 
 @pytest.fixture
 def foreign(remote: Cluster) -> Iterator[str]:
-    """A pod of somebody else's in the remote."""
-    name = "somebody-elses"
+    """An unmanaged pod in the remote."""
+    name = "unmanaged"
     body = json.loads(pod("", name))
     del body["spec"]["nodeSelector"]
     body["spec"]["containers"][0]["livenessProbe"] = {"exec": {"command": ["true"]}}
@@ -157,7 +157,7 @@ def test_kubectl_top_equals_the_remote_kubelets_metrics(bridged: Bridged, foreig
     for path in ("/pods", "/runningpods/"):
         listed = json.loads(kubelet(bridged.home, bridged.node, path))["items"]
         found = {(it["metadata"]["namespace"], it["metadata"]["name"]) for it in listed}
-        # Home's own DaemonSets may have a pod on every node; nobody else has one here.
+        # DaemonSets of home may have a pod on every node; no other pod is on this one.
         assert {it for it in found if it[0] != "kube-system"} == {(bridged.namespace, "busy")}, path
 
 
@@ -174,8 +174,7 @@ def test_an_autoscaler_follows_the_load_up_and_down(bridged: Bridged) -> None:
             "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
         },
     }
-    # A machine that is busy with other things gives a burning pod much less than its limit; one
-    # that does not burn needs a tenth of this.
+    # On a busy machine a busy pod gets much less than its limit; an idle one needs a tenth of this.
     target = {"type": "AverageValue", "averageValue": "10m"}
     autoscaler = {
         "apiVersion": "autoscaling/v2",
@@ -208,7 +207,7 @@ def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: B
     run(bridged, "ends", busy())
     run(bridged, "stays", busy())
     names = {"container": "busy", "pod": "stays"}
-    said: list[tuple[float, float]] = []
+    samples: list[tuple[float, float]] = []
 
     def look() -> None:
         text = kubelet(bridged.home, bridged.node, "/metrics/resource")
@@ -216,15 +215,15 @@ def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: B
         container = sample(text, CPU, **names)
         assert node is not None
         if container is not None:
-            said.append((node[0], container[0]))
+            samples.append((node[0], container[0]))
 
     def until_it_grew() -> None:
-        before = said[-1] if said else (0.0, 0.0)
+        before = samples[-1] if samples else (0.0, 0.0)
 
         def grew() -> bool:
             look()
-            return bool(said) and all(
-                now > then + LIMIT for now, then in zip(said[-1], before, strict=True)
+            return bool(samples) and all(
+                now > then + LIMIT for now, then in zip(samples[-1], before, strict=True)
             )
 
         wait_for(grew, "both counters grow", seconds=METRICS_SECONDS)
@@ -236,7 +235,7 @@ def test_counters_never_decrease_when_pods_end_or_the_bridge_restarts(bridged: B
     bridged.bridge.start()
     wait_for(lambda: _reached(bridged), "home reaches the new bridge")
     until_it_grew()
-    for counter in zip(*said, strict=True):
+    for counter in zip(*samples, strict=True):
         assert list(counter) == sorted(counter)
 
 
@@ -278,7 +277,7 @@ def test_metrics_require_permission(bridged: Bridged) -> None:
             f"--clusterrole={role}",
             f"--serviceaccount={account}",
         )
-        # What was refused is remembered for half a minute, as by a kubelet.
+        # A kubelet caches rejected requests for half a minute.
         wait_for(lambda: ask("/metrics/resource")[0] == "200", "the right counts")
         assert "idle" in ask("/stats/summary")[1]
         assert ask("/pods")[0] == "403"

@@ -1,4 +1,4 @@
-"""What others have in the remote stays as it is, and a clash of names is told."""
+"""Unmanaged objects in the remote stay unchanged, and name collisions are reported."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _reason(bridged: Bridged, name: str) -> str:
 
 
 def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> None:
-    """A foreign pod and ConfigMap keep their UIDs and versions; ours wait, say why, and go on."""
+    """An unmanaged pod and ConfigMap keep UIDs and versions; home's pods wait with a reason."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
     namespace = bridged.remote_namespace
@@ -71,13 +71,13 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
     )
 
     events = get(bridged.home, "events", namespace=bridged.namespace)
-    told = {
+    reasons = {
         (event["involvedObject"]["kind"], event["involvedObject"]["name"]): event["message"]
         for event in events
         if event["reason"] == "RemoteClash"
     }
-    assert f"remote: pod {namespace}/taken exists" in told["Pod", "taken"]
-    assert f"remote: ConfigMap {namespace}/taken exists" in told["Pod", "needs-config"]
+    assert f"remote: pod {namespace}/taken exists" in reasons["Pod", "taken"]
+    assert f"remote: ConfigMap {namespace}/taken exists" in reasons["Pod", "needs-config"]
     assert _spec_and_uid(bridged) == before
 
     bridged.kubectl("delete", "pod", "taken", "--wait=false")
@@ -88,12 +88,12 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
     assert _spec_and_uid(bridged) == before
     bridged.remote.kubectl("delete", "-n", namespace, "configmap/taken", "pod/taken")
     bridged.kubectl("wait", "--for=condition=Ready", "pod/needs-config", "--timeout=120s")
-    said = bridged.kubectl("exec", "needs-config", "--", "sh", "-c", "echo $whose")
-    assert said == "ours\n"
+    output = bridged.kubectl("exec", "needs-config", "--", "sh", "-c", "echo $whose")
+    assert output == "ours\n"
 
 
 def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
-    """All that a person can have put there; a pod's status is its kubelet's."""
+    """All labels and annotations that a user can set; a kubelet writes the pod's status."""
     found = []
     for kind in ("pod", "configmap"):
         obj = get_one(bridged.remote, kind, "taken", namespace=bridged.remote_namespace)
@@ -104,7 +104,7 @@ def _spec_and_uid(bridged: Bridged) -> list[tuple[str, str, str]]:
 
 @pytest.mark.join("--accept-namespaces=test-*")
 def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) -> None:
-    """A namespace of somebody else is not used before its owners say so."""
+    """An unmanaged namespace is not used before its owners hand it over."""
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("create", "namespace", namespace)
     try:
@@ -123,7 +123,7 @@ def test_unmanaged_namespace_is_rejected_unless_handed_over(bridged: Bridged) ->
 def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
     bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
-    """As a StatefulSet's that was force-deleted while the bridge of its first node was away."""
+    """Like a StatefulSet's pod that was force-deleted while its first node's bridge was stopped."""
     other = f"{bridged.node}-b"
     bridge = Bridge(limited.home, limited.remote, tmp_path / "other.log", usual_options(other))
     bridge.start()

@@ -1,4 +1,4 @@
-"""Two home namespaces that are mapped to one of the remote: the second has nothing there."""
+"""Two home namespaces map to one remote namespace: the second one gets nothing there."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TEMPLATE = "edge-{namespace}"
 
 
 def _meeting(bridged: Bridged) -> tuple[str, str, str]:
-    """A long name that the template has cut within its dashes, a short one that equals the cut
-    form, and where both lead in the remote."""
+    """A long name that the template truncates within its dashes, a short one that equals the
+    truncated form, and their remote namespace."""
     start = bridged.namespace
     long = start + "-" * (62 - len(start)) + "b"
     tail = hashlib.sha256(f"edge-{long}".encode()).hexdigest()[:16]
@@ -46,7 +46,7 @@ def _namespaces(home: Cluster, *names: str) -> Iterator[None]:
 
 @pytest.mark.join(f"--namespace-template={_TEMPLATE}", "--namespace-linger=2")
 def test_second_home_namespace_of_one_remote_namespace_waits(bridged: Bridged) -> None:
-    """No pod of the second runs beside the Secrets of the first, and none is overwritten."""
+    """No pod of the second namespace runs beside the Secrets of the first; none is overwritten."""
     long, short, there = _meeting(bridged)
     home, remote = bridged.home, bridged.remote
     with _namespaces(home, long, short):
@@ -73,7 +73,7 @@ def test_second_home_namespace_of_one_remote_namespace_waits(bridged: Bridged) -
         )
         assert [it["metadata"]["name"] for it in get(remote, "pods", namespace=there)] == ["holds"]
         after = get_one(remote, "secret", "key", namespace=there)
-        # Nothing was written meanwhile, however often the pods were tried again.
+        # Despite all retries nothing was written.
         assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
         home.kubectl("delete", "-n", short, "pod", "--all", "--timeout=60s")

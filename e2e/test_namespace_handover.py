@@ -1,5 +1,5 @@
-"""Which namespaces of the remote the bridge uses: those that it created, by the record at home, and
-those that both sides agreed on."""
+"""The bridge uses remote namespaces that it created, by the record at home, and namespaces that
+both sides agreed on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _status(bridged: Bridged, name: str) -> Json:
 
 
 def _recorded(bridged: Bridged) -> str | None:
-    """What home has recorded for the node; None where it has nothing."""
+    """Home's namespace record of the node; None if there is none."""
     found = bridged.home.kubectl(
         *("get", *_LEASE, "-n", "kube-node-lease", "-o", "json", "--ignore-not-found")
     ).stdout
@@ -31,7 +31,7 @@ def _recorded(bridged: Bridged) -> str | None:
 
 
 def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged) -> None:
-    """With the mapped name, labels of the bridge and `accepts-home: *`, it is not used before home
+    """With the mapped name, the bridge's labels and `accepts-home: *` it is not used before home
     accepts it: no Secret, no token, no pod."""
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}}]
     with hostile_tenant.namespace(
@@ -51,7 +51,7 @@ def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged
         bridged.apply(pod(bridged.node, "victim", containers=[shell("main", "sleep 1d", env=env)]))
         wait_for(
             lambda: _status(bridged, "victim").get("reason") == "RemoteClash",
-            "the pod waits, and says that the namespace is not used",
+            "the pod waits with the reason",
         )
         assert f"--accept-namespaces {there}" in _status(bridged, "victim")["message"]
         assert bridged.remote_pods() == []
@@ -65,7 +65,7 @@ def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged
 
 
 def test_forged_pod_of_a_tenant_does_not_block_a_restart(bridged: Bridged) -> None:
-    """A pod with the bridge's labels, in a namespace with them, too."""
+    """A pod with the bridge's labels, in a namespace with them."""
     bridged.apply(pod(bridged.node, "ours"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/ours", "--timeout=90s")
     [ours] = bridged.home_pods()
@@ -86,7 +86,7 @@ def test_forged_pod_of_a_tenant_does_not_block_a_restart(bridged: Bridged) -> No
 
 @pytest.mark.join("--namespace-linger=600")
 def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> None:
-    """By the record at home; where that was deleted, by their labels, once, which is logged."""
+    """By the record at home; if that was deleted, by their labels, once and with a log line."""
     wait_for(lambda: _recorded(bridged) == "", "the node has a record, of nothing yet")
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
@@ -97,7 +97,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
     bridged.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=90s")
     assert _recorded(bridged) == before
 
-    # Somebody deletes the record while no bridge runs; the node is not new.
+    # The record is deleted while no bridge runs; the node is not new.
     bridged.bridge.kill()
     bridged.home.kubectl("delete", *_LEASE, "-n", "kube-node-lease")
     bridged.bridge.start()
@@ -110,8 +110,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
 
 
 def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
-    """But for namespaces that stay, since something of others is in them: the next join knows
-    them."""
+    """Except for namespaces that stay because of unmanaged objects: the next join knows them."""
     from e2e import bridge_process as command
 
     bridged.apply(pod(bridged.node, "first"))

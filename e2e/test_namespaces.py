@@ -1,4 +1,4 @@
-"""Remote namespaces come with the first pod and go after the last."""
+"""Remote namespaces are created with the first pod and deleted after the last."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _there(bridged: Bridged) -> str | None:
 
 @pytest.mark.join("--namespace-linger=2")
 def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
-    """Pods that come while it goes wait, and start in another one."""
+    """Pods created during the deletion wait, and start in a new one."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
     before = _there(bridged)
     assert before
     bridged.kubectl("delete", "pod", "first", "--timeout=60s")
-    wait_for(lambda: _there(bridged) is None, "the namespace is gone")
+    wait_for(lambda: _there(bridged) is None, "the namespace was deleted")
 
     bridged.apply(busybox(bridged.node, "second", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/second", "--timeout=60s")
@@ -34,7 +34,7 @@ def test_empty_namespace_is_deleted_and_recreated(bridged: Bridged) -> None:
 
 @pytest.mark.join("--namespace-linger=2")
 def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None:
-    """Somebody deletes the whole namespace in the remote: the pod is made again at once."""
+    """After a deletion of the whole remote namespace the pod is re-created at once."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = _there(bridged)
@@ -45,7 +45,7 @@ def test_namespace_deleted_under_its_pods_is_recreated(bridged: Bridged) -> None
 
 @pytest.mark.join("--namespace-linger=2")
 def test_namespace_with_unmanaged_objects_stays(bridged: Bridged) -> None:
-    """One ConfigMap of somebody else is enough."""
+    """One unmanaged ConfigMap suffices."""
     bridged.apply(busybox(bridged.node, "guest", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/guest", "--timeout=60s")
     namespace = bridged.remote_namespace
@@ -90,7 +90,7 @@ def _crd(plural: str, kind: str, version: str) -> str:
 
 @pytest.fixture
 def old_routes(remote: Cluster) -> Iterator[None]:
-    """The remote serves OldRoute in v1alpha2 alone, of a group that prefers v1."""
+    """The remote serves OldRoute only in v1alpha2, of a group that prefers v1."""
     crds = _crd("newroutes", "NewRoute", "v1") + _crd("oldroutes", "OldRoute", "v1alpha2")
     remote.kubectl("apply", "-f", "-", input=crds)
     try:

@@ -1,4 +1,4 @@
-"""The virtual node is a node: what people do to it stays, and what they delete comes back."""
+"""The virtual node behaves like a node: changes by users stay, and deleted objects return."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _labels(bridged: Bridged) -> dict[str, str]:
 
 
 def _taints(bridged: Bridged) -> list[Json]:
-    """Those that home's own controllers did not set."""
+    """Taints that home's own controllers did not set."""
     taints = _node(bridged)["spec"].get("taints") or []
     return [taint for taint in taints if not taint["key"].startswith("node.kubernetes.io/")]
 
@@ -37,14 +37,14 @@ def _ready(bridged: Bridged) -> Json:
 
 
 def _join_again(bridged: Bridged, *more: str) -> None:
-    """Ctrl-C, and a join with these options beside its own."""
+    """Ctrl-C, and a join with additional options."""
     assert bridged.bridge.stop() == 0
     bridged.bridge.args = (*bridged.bridge.args, *more)
     bridged.bridge.start()
 
 
 def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged) -> None:
-    """With the new Node as the Lease's owner, or home would collect it."""
+    """The new Node owns the Lease, or home would garbage-collect it."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     running, first = uids(bridged.remote_pods()), _node(bridged)["metadata"]["uid"]
@@ -57,7 +57,7 @@ def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged
     bridged.home.kubectl("delete", "lease", bridged.node, "-n", "kube-node-lease")
     wait_for(lambda: lease().get("metadata", {}).get("uid", old_lease) != old_lease, "the Lease")
     bridged.home.kubectl("delete", "node", bridged.node)
-    wait_for(lambda: first not in uids(get(bridged.home, "nodes")).values(), "the Node is gone")
+    wait_for(lambda: first not in uids(get(bridged.home, "nodes")).values(), "the Node was deleted")
     wait_for(lambda: bridged.node in uids(get(bridged.home, "nodes")), "the Node is made again")
     second = _node(bridged)["metadata"]["uid"]
     wait_for(
@@ -70,7 +70,7 @@ def test_deleted_node_and_lease_are_recreated_and_pods_continue(bridged: Bridged
 
 
 def test_cordon_and_drain_by_users_survive_a_restart(bridged: Bridged) -> None:
-    """A drained Deployment waits, and comes back when the node is uncordoned."""
+    """A drained Deployment waits, and returns after uncordon."""
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     before = set(uids(bridged.remote_pods()))
@@ -85,7 +85,7 @@ def test_cordon_and_drain_by_users_survive_a_restart(bridged: Bridged) -> None:
 
 @pytest.mark.join("--labels", "team=orders,tier=1", "--annotations", "example.com/note=a b")
 def test_changes_by_users_stay_and_options_of_a_join_apply(bridged: Bridged) -> None:
-    """Over three joins, the last of which asks for something else."""
+    """Over three joins, the last of which has other options."""
     theirs = {"key": "example.com/theirs", "effect": "NoExecute"}
     found = _node(bridged)["metadata"]
     assert (found["labels"]["team"], found["labels"]["tier"]) == ("orders", "1")
@@ -115,7 +115,7 @@ def test_changes_by_users_stay_and_options_of_a_join_apply(bridged: Bridged) -> 
 
 
 def test_labels_shared_by_all_remote_nodes_are_copied_to_the_node(bridged: Bridged) -> None:
-    """They come with the last node that has them, and go with the first that has not."""
+    """They appear when all nodes have them, and disappear with the first that lacks them."""
     machine = get(bridged.remote, "nodes")[0]
     arch = machine["status"]["nodeInfo"]["architecture"]
     assert _labels(bridged)["kubernetes.io/arch"] == arch
@@ -123,12 +123,12 @@ def test_labels_shared_by_all_remote_nodes_are_copied_to_the_node(bridged: Bridg
     name = machine["metadata"]["name"]
     bridged.remote.kubectl("label", "node", name, f"{ZONE}=z1")
     try:
-        wait_for(lambda: _labels(bridged).get(ZONE) == "z1", "the zone is told")
+        wait_for(lambda: _labels(bridged).get(ZONE) == "z1", "the Node has the zone")
         with _other_machine(bridged):
             wait_for(lambda: ZONE not in _labels(bridged), "there is no one zone")
             assert "kubernetes.io/arch" not in _labels(bridged), "nor one architecture"
             assert "kubernetes.io/os" in _labels(bridged)
-        wait_for(lambda: _labels(bridged).get(ZONE) == "z1", "it is told again")
+        wait_for(lambda: _labels(bridged).get(ZONE) == "z1", "the Node has the zone again")
         assert _labels(bridged)["kubernetes.io/arch"] == arch
     finally:
         bridged.remote.kubectl("label", "node", name, f"{ZONE}-")
@@ -137,7 +137,7 @@ def test_labels_shared_by_all_remote_nodes_are_copied_to_the_node(bridged: Bridg
 
 @contextmanager
 def _other_machine(bridged: Bridged) -> Iterator[None]:
-    """A node of another architecture, which takes part in nothing."""
+    """A node of another architecture, which takes no pods."""
     made = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -158,13 +158,15 @@ def _other_machine(bridged: Bridged) -> Iterator[None]:
 
 
 def test_cordoned_remote_takes_no_new_pods_and_keeps_others(bridged: Bridged) -> None:
-    """Ready, since what runs there goes on; the condition says why nothing new fits."""
+    """Ready, since running pods continue; the condition has the reason why no new pod fits."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     name = get(bridged.remote, "nodes")[0]["metadata"]["name"]
     bridged.remote.kubectl("cordon", name)
     try:
-        wait_for(lambda: _ready(bridged)["reason"] == "NoSchedulableNodes", "the node says so")
+        wait_for(
+            lambda: _ready(bridged)["reason"] == "NoSchedulableNodes", "the node has the reason"
+        )
         assert _ready(bridged)["status"] == "True"
         assert "1 cordoned" in _ready(bridged)["message"]
         bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))

@@ -1,4 +1,4 @@
-"""A node of the remote is lost: home reports it, and no pod is lost or run twice."""
+"""A node of the remote is lost: home reports it, and no pod is lost or runs twice."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from e2e.kubectl import get, get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 from e2e.workload_manifests import BUSYBOX, busybox
 
-#: Seconds until the remote calls a silent node lost (its controller-manager's grace is 50), and
-#: until a kubelet that is back has ended what it should no longer run.
+#: Seconds until the remote considers a silent node lost (the grace period is 50), and until a
+#: restarted kubelet has ended obsolete pods.
 LOST_SECONDS = 120.0
-#: What the remote's administrator says of the machine.
+#: Taint that the remote's administrator sets on the node.
 TAINT = "example.com/lost"
 
 
 def test_pods_of_a_lost_remote_node_become_unready_and_recover(bridged: Bridged) -> None:
-    """One that tolerates the loss goes on as it is; one that does not is made again."""
+    """A pod that tolerates the loss stays; one that does not is re-created."""
     tolerant = busybox(bridged.node, "stays", "sleep 3600")
     bridged.apply(
         tolerant.replace(
@@ -35,19 +35,19 @@ def test_pods_of_a_lost_remote_node_become_unready_and_recover(bridged: Bridged)
     try:
         wait_for(
             lambda: not any(is_ready(pod) for pod in bridged.home_pods()),
-            "home tells that they are not ready",
+            "they are not ready at home",
             seconds=LOST_SECONDS,
         )
-        # Where all nodes are lost at once, the remote's own controller waits with this.
+        # If all nodes are lost at once, the remote's own controller does not evict.
         bridged.remote.kubectl("taint", "node", machine, f"{TAINT}:NoExecute")
 
         def deleted_there() -> bool:
             moves = get_one(bridged.home, "pod", "moves", namespace=bridged.namespace)
-            told = {c["type"]: c for c in moves["status"]["conditions"]}
-            reason = told.get("DisruptionTarget", {}).get("reason")
+            conditions = {c["type"]: c for c in moves["status"]["conditions"]}
+            reason = conditions.get("DisruptionTarget", {}).get("reason")
             return bool(reason == "DeletionByTaintManager")
 
-        wait_for(deleted_there, "home tells why one of them goes")
+        wait_for(deleted_there, "home has the reason for the deletion of one")
     finally:
         bridged.remote.start_component("kubelet")
         bridged.remote.kubectl("taint", "node", machine, f"{TAINT}-", check=False)
@@ -65,19 +65,19 @@ def test_pods_of_a_lost_remote_node_become_unready_and_recover(bridged: Bridged)
 
 
 def test_finished_pod_is_garbage_collected_on_both_sides(bridged: Bridged) -> None:
-    """What home's controllers do with pods that have ended is a deletion like any other."""
+    """Home's controllers delete finished pods like any others."""
     bridged.apply(busybox(bridged.node, "ended", "exit 3", restart="Never"))
     wait_for(
         lambda: [pod["status"]["phase"] for pod in bridged.home_pods()] == ["Failed"],
         "it has ended",
     )
     bridged.kubectl("delete", "pod", "ended", "--timeout=60s")
-    wait_for(lambda: not bridged.remote_pods(), "the remote's is gone too")
+    wait_for(lambda: not bridged.remote_pods(), "the remote pod was deleted, too")
 
 
-#: Seconds for which the pods tolerate that their node is unreachable.
+#: tolerationSeconds of the pods for an unreachable node.
 TOLERATION = 5
-#: Two controllers that place pods on the virtual node, one pod each.
+#: Two controllers with one pod each on the virtual node.
 CONTROLLED = """
 apiVersion: apps/v1
 kind: {kind}
@@ -102,7 +102,7 @@ spec:
 
 
 def controlled(kind: str, node: str, name: str) -> str:
-    """A Deployment or a StatefulSet of one pod that leaves a lost node soon."""
+    """A Deployment or a StatefulSet with one pod that soon leaves a lost node."""
     made = CONTROLLED.format(kind=kind, node=node, name=name, toleration=TOLERATION, image=BUSYBOX)
     return made.replace(f"  serviceName: {name}\n", "") if kind == "Deployment" else made
 
@@ -110,7 +110,7 @@ def controlled(kind: str, node: str, name: str) -> str:
 def test_pods_of_a_permanently_lost_node_are_replaced_and_none_runs_twice(
     bridged: Bridged,
 ) -> None:
-    """The Deployment's pod is replaced at once, the StatefulSet's when the Node is removed."""
+    """The Deployment's pod is replaced at once, the StatefulSet's after the Node is deleted."""
     remote, (real,) = bridged.remote, bridged.remote.node_names
     with simulated_node(remote, f"doomed-{bridged.node}") as doomed:
         remote.kubectl("cordon", real)
@@ -151,7 +151,7 @@ def test_pods_of_a_permanently_lost_node_are_replaced_and_none_runs_twice(
         }
         assert "RemoteNodeLost" in reasons
 
-        # The remote's pod GC ends its pods.
+        # The remote's pod garbage collector ends its pods.
         remote.kubectl("delete", "node", doomed.name)
         wait_for(
             lambda: uids(bridged.remote_pods()).get("db-0", first["db-0"]) != first["db-0"],

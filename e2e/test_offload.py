@@ -1,4 +1,4 @@
-"""Namespaces whose pods go to virtual nodes without being edited."""
+"""Namespaces whose unmodified pods run on virtual nodes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from translators.capacity import pod_requests
 
 LABEL = "cluster-bridge.io/offload"
 OURS = "mutatingwebhookconfigurations,mutatingadmissionpolicies,mutatingadmissionpolicybindings"
-#: Parts of what home's node has left that one pod asks for: three fit, and no fourth.
+#: Divisor of the free capacity of home's node for one pod: three fit, and no fourth.
 PART = 0.3
 
 
 def _bridge(home: Cluster, *args: str) -> Json:
-    """Runs a command to its end; its answer."""
+    """Runs a command to its end; its output."""
     done = command.run(*args, "-o", "json", home=home)
     assert done.returncode == 0, done.stderr
     answer: Json = json.loads(done.stdout)
@@ -69,7 +69,7 @@ def _own_node(home: Cluster) -> Json:
 
 
 def _cpu_left(home: Cluster, node: Json) -> int:
-    """Thousandths of a CPU that home's own node has left."""
+    """Free CPU of home's own node, in millicores."""
     name = node["metadata"]["name"]
     bound = [
         it for it in get(home, "pods", all_namespaces=True) if it["spec"].get("nodeName") == name
@@ -83,7 +83,7 @@ def _places(bridged: Bridged) -> dict[str, str]:
 
 
 def _ran_on(bridged: Bridged, name: str) -> str:
-    """Where a new pod runs."""
+    """The node of a new pod."""
     wait_for(
         lambda: is_ready(get_one(bridged.home, "pod", name, namespace=bridged.namespace)),
         f"{name} runs",
@@ -92,7 +92,7 @@ def _ran_on(bridged: Bridged, name: str) -> str:
 
 
 def _left(home: Cluster) -> list[str]:
-    """What is left of offloading in the cluster."""
+    """Remaining objects of offloading in the cluster."""
     found = get(home, OURS)
     labelled = get(home, "namespaces", selector=LABEL)
     return [it["metadata"]["name"] for it in (*found, *labelled)]
@@ -115,7 +115,7 @@ def test_offloaded_namespace_bursts_and_can_be_undone(bridged: Bridged) -> None:
     wait_for(lambda: sum(map(is_ready, bridged.home_pods())) == 5, "five run")
     assert sorted(_places(bridged).values()) == sorted([here] * 3 + [node] * 2), "remote when full"
     bridged.kubectl("delete", "deployment", "big", "--wait=false")
-    wait_for(lambda: not bridged.home_pods(), "they are gone")
+    wait_for(lambda: not bridged.home_pods(), "the pods were deleted")
 
     _bridge(home, "offload", namespace, "--policy", "remote-only", *chosen)
     bridged.apply(_pod("must"))
@@ -140,7 +140,7 @@ def test_offloaded_namespace_bursts_and_can_be_undone(bridged: Bridged) -> None:
 
 
 def _documents(text: str) -> Iterator[Json]:
-    """JSON objects one behind the other, as kubectl prints several."""
+    """Concatenated JSON objects, as printed by kubectl."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text.rstrip()):
         found, end = decoder.raw_decode(text[at:].lstrip())
@@ -149,7 +149,7 @@ def _documents(text: str) -> Iterator[Json]:
 
 
 def _normal(spec: Json) -> Json:
-    """What matters of a spec to a scheduler; the order of demands does not."""
+    """The scheduling fields of a spec, with requirements in a canonical order."""
     spec = copy.deepcopy(spec)
     kept: Json = {
         "tolerations": [
@@ -165,7 +165,7 @@ def _normal(spec: Json) -> Json:
     return kept
 
 
-#: As in the unit tests, but for fields that an API server does not know.
+#: As in the unit tests, without fields that an API server does not know.
 VALID = [it for it in SPECS if "new" not in json.dumps(it)]
 
 
@@ -185,7 +185,7 @@ _SPREAD = {
 def test_admission_policy_equals_the_translation(
     clusters: dict[str, Cluster], node_name: str, selector: dict[str, str]
 ) -> None:
-    """The policy in CEL and the webhook's function, on the same pods."""
+    """The CEL policy and the webhook's function, on the same pods."""
     home = clusters["home"]
     narrowed = ("--node-selector", ",".join(f"{k}={v}" for k, v in selector.items()))
     for policy in offload_admission_patch.POLICIES:
@@ -196,12 +196,12 @@ def test_admission_policy_equals_the_translation(
             _bridge(home, "offload", namespace, "--policy", policy, *options)
             pods = [json.loads(_pod(f"p{n}", **spec)) for n, spec in enumerate(_given())]
             listed = {"apiVersion": "v1", "kind": "List", "items": pods}
-            said = home.kubectl(
+            answer = home.kubectl(
                 *("create", "--dry-run=server", "-o", "json", "-n", namespace, "-f", "-"),
                 input=json.dumps(listed),
             ).stdout
             chosen = selector if options else {}
-            for before, after in zip(pods, _documents(said), strict=True):
+            for before, after in zip(pods, _documents(answer), strict=True):
                 wanted = applied(
                     before, offload_admission_patch.admission_patch(before, policy, chosen)
                 )
@@ -215,7 +215,7 @@ def test_admission_policy_equals_the_translation(
 
 @contextmanager
 def _webhook(home: Cluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A webhook that listens; it is killed at the end, if it runs then."""
+    """A running webhook; killed at the end."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             [command.BRIDGE, "webhook", "--port", "0", "--home-kubeconfig", home.kubeconfig],
@@ -247,7 +247,7 @@ def test_webhook_changes_pods_without_an_admission_policy(bridged: Bridged, tmp_
         process.wait()
         begun = time.monotonic()
         bridged.apply(_pod("without"))
-        assert time.monotonic() - begun < 10, "a webhook that is away keeps nobody waiting"
+        assert time.monotonic() - begun < 10, "an unreachable webhook delays no pod"
         spec = get_one(home, "pod", "without", namespace=namespace)["spec"]
         assert "cluster-bridge.io" not in json.dumps(spec)
     with _webhook(home, tmp_path / "again.log") as process:

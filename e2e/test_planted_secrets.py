@@ -1,5 +1,5 @@
-"""A tenant of home gives a Secret the labels of an installation: an administrator's commands
-execute nothing that its kubeconfig names, send nothing, and name the Secret."""
+"""A tenant of home gives a Secret an installation's labels: an administrator's commands execute no
+plugin of its kubeconfig, send it no credentials, and name the Secret."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANARY = "canary-4711"
 
 @dataclass
 class Listener:
-    """A server that counts who connects, for kubeconfigs to lead to."""
+    """A server that counts connections, as the target of kubeconfigs."""
 
     port: int
     connected: list[Any] = field(default_factory=list)
@@ -52,7 +52,7 @@ def listener() -> Iterator[Listener]:
 
 @pytest.fixture
 def tenant(home: Cluster, node_name: str) -> Iterator[str]:
-    """A namespace with an account that may edit in it, and a Node whose kubeconfig is elsewhere."""
+    """A namespace with an editor account, and a Node whose kubeconfig is elsewhere."""
     name = f"tenant-{node_name.rpartition('-')[2]}"
     home.kubectl("create", "namespace", name)
     home.kubectl(
@@ -137,13 +137,13 @@ def test_planted_kubeconfig_is_used_by_no_command(
     ]
     for command in commands:
         done = bridge_command.run(*command, home=home)
-        told = " ".join((done.stdout + done.stderr).split())
+        output = " ".join((done.stdout + done.stderr).split())
         if command[0] == "bugreport":
             with tarfile.open(report) as archive:
-                told += "".join(_text(archive, it) for it in archive.getmembers())
+                output += "".join(_text(archive, it) for it in archive.getmembers())
         for secret in users:
-            assert f"Secret {tenant}/{secret} is ignored" in told, (command, told)
-        assert CANARY not in told
+            assert f"Secret {tenant}/{secret} is ignored" in output, (command, output)
+        assert CANARY not in output
         assert not marker.exists(), command
     assert listener.connected == []
 

@@ -1,4 +1,4 @@
-"""A pod's spec: what is carried works in the remote, what is not is told, at home."""
+"""Pod specs: kept fields work in the remote, and dropped fields are reported at home."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import pod, shell
 from translators.pods.field_rules import rule_for
 
-#: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with time to spare.
+#: Seconds until a kubelet that syncs every 10 s has refreshed a volume, with a margin.
 VOLUME_SECONDS = 100.0
 
 
 def test_every_field_of_this_api_server_is_decided(home: Cluster) -> None:
-    """The table knows the schema that the API server itself publishes."""
+    """The table of fields equals the schema that the API server publishes."""
     published = json.loads(home.kubectl("get", "--raw", "/openapi/v3/api/v1").stdout)
     schemas = published["components"]["schemas"]
     undecided = [path for path in _fields(schemas, "Pod") if rule_for(path) is None]
@@ -51,19 +51,19 @@ def test_pod_with_a_large_spec_runs_as_at_home(bridged: Bridged) -> None:
     """Init container, sidecar, probes, hooks, security, names, DNS and placement."""
     bridged.apply(_rich(bridged.node))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/rich", "--timeout=90s")
-    said = _exec(
+    output = _exec(
         bridged,
         "cat /common/order; id -u; id -G; hostname; grep alias.example /etc/hosts; "
         "cat /etc/resolv.conf; cat /common/started; touch /no 2>/dev/null || echo read-only; "
         "ps | grep -c '[s]leep 7777'",
     ).splitlines()
-    assert said[:3] == ["init", "sidecar", "1000"]
-    assert set(said[3].split()) >= {"1000", "2000", "3000"}
-    assert said[4] == "box"
-    assert said[5].split() == ["192.0.2.9", "alias.example"]
-    assert set(said) >= {"nameserver 192.0.2.53", "search one.example two.example", "read-only"}
-    assert said[-1] == "1", "processes of the sidecar are seen"
-    assert "postStart" in said
+    assert output[:3] == ["init", "sidecar", "1000"]
+    assert set(output[3].split()) >= {"1000", "2000", "3000"}
+    assert output[4] == "box"
+    assert output[5].split() == ["192.0.2.9", "alias.example"]
+    assert set(output) >= {"nameserver 192.0.2.53", "search one.example two.example", "read-only"}
+    assert output[-1] == "1", "processes of the sidecar are seen"
+    assert "postStart" in output
 
     [remote] = bridged.remote_pods()
     spec = remote["spec"]
@@ -132,7 +132,7 @@ def _rich(node: str) -> str:
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [
                     {
-                        "labelSelector": {"matchLabels": {"app": "nobody"}},
+                        "labelSelector": {"matchLabels": {"app": "none"}},
                         "namespaceSelector": {},
                         "topologyKey": "kubernetes.io/hostname",
                     }
@@ -178,7 +178,7 @@ def _rich(node: str) -> str:
 
 
 def test_downward_api_files_have_homes_values_and_are_updated(bridged: Bridged) -> None:
-    """What the bridge adds in the remote is not to be seen, and edits come."""
+    """The bridge's own labels in the remote are hidden, and edits appear."""
     items = [
         {"path": field, "fieldRef": {"fieldPath": f"metadata.{field}"}}
         for field in ("labels", "annotations")
@@ -209,7 +209,7 @@ def test_downward_api_files_have_homes_values_and_are_updated(bridged: Bridged) 
 
 @pytest.fixture
 def urgent(home: Cluster, remote: Cluster) -> Iterator[str]:
-    """A priority class that both have, with other values; at home there is ``missing``, too."""
+    """A priority class of both clusters with different values; home also has ``missing``."""
     made = ((home, "e2e-both", 7), (home, "e2e-missing", 8), (remote, "e2e-both", 9))
     for cluster, name, value in made:
         cluster.kubectl("create", "priorityclass", name, f"--value={value}")
@@ -221,31 +221,31 @@ def urgent(home: Cluster, remote: Cluster) -> Iterator[str]:
 def test_priority_is_resolved_in_the_remote_and_drops_are_reported(
     bridged: Bridged, urgent: str
 ) -> None:
-    """A class goes by its name where the remote has it; else one Event names the field."""
+    """A class is kept by name if the remote has it; otherwise one Event names the field."""
     bridged.apply(pod(bridged.node, "known", priorityClassName=urgent))
     bridged.apply(pod(bridged.node, "unknown", priorityClassName="e2e-missing"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/known", "pod/unknown", "--timeout=60s")
     specs = {it["metadata"]["name"]: it["spec"] for it in bridged.remote_pods()}
     assert (specs["known"]["priorityClassName"], specs["known"]["priority"]) == (urgent, 9)
     assert specs["unknown"]["priority"] == 0
-    [event] = wait_for(lambda: _events(bridged, "FieldDropped"), "it is told")
+    [event] = wait_for(lambda: _events(bridged, "FieldDropped"), "the Event names the field")
     assert event["involvedObject"]["name"] == "unknown"
     assert event["message"].startswith("spec.priorityClassName: e2e-missing is not a PriorityClass")
 
 
 def test_rejected_pod_has_a_reason_and_its_successor_runs(bridged: Bridged) -> None:
-    """It waits with the reason in its status and an Event; nothing of it is in the remote."""
+    """It waits with the reason in status and an Event; the remote has no object of it."""
     claims = [{"name": "gpu", "resourceClaimName": "none"}]
-    # Home's scheduler would wait for the claim; a pod that names its node is there at once.
+    # Home's scheduler would wait for the PVC; a pod with nodeName does not pass through it.
     bridged.apply(pod(bridged.node, "resourceclaims", nodeName=bridged.node, resourceClaims=claims))
     bridged.apply(pod(bridged.node, "hostnetwork", hostNetwork=True))
     bridged.apply(pod(bridged.node, "hostpid", hostPID=True))
-    refused = wait_for(lambda: _refused(bridged), "their status says so")
+    refused = wait_for(lambda: _refused(bridged), "their status has the reason")
     for it in refused:
         assert it["status"]["phase"] == "Pending"
-        said = it["status"]["message"].lower()
-        assert said.startswith(f"spec.{it['metadata']['name']}: ")
-    wait_for(lambda: len(_events(bridged, "FieldRefused")) == 3, "an Event of each says so")
+        message = it["status"]["message"].lower()
+        assert message.startswith(f"spec.{it['metadata']['name']}: ")
+    wait_for(lambda: len(_events(bridged, "FieldRefused")) == 3, "each has an Event")
     assert not bridged.remote_pods()
     bridged.kubectl("delete", "pod", "hostpid", "--timeout=30s")
     bridged.apply(pod(bridged.node, "hostpid"))
@@ -254,7 +254,7 @@ def test_rejected_pod_has_a_reason_and_its_successor_runs(bridged: Bridged) -> N
 
 
 def _refused(bridged: Bridged) -> list[Json]:
-    """All three, once each is refused."""
+    """Deletes all three after their rejection."""
     found = bridged.home_pods()
     reasons = [it["status"].get("reason") for it in found]
     return found if reasons == ["FieldRefused"] * 3 else []

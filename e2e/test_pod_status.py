@@ -1,4 +1,4 @@
-"""What home says of a pod is what a kubelet would say."""
+"""A pod's status at home equals that of a pod on a kubelet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _pod(bridged: Bridged, name: str) -> Json:
 
 
 def test_readiness_gates_and_conditions_of_others_are_respected(bridged: Bridged) -> None:
-    """A readiness gate is opened at home; a foreign condition stays; the address is the node's."""
+    """Home sets a readiness gate; conditions of other writers stay; the address is the node's."""
     gated = busybox(bridged.node, "gated", "sleep 3600").replace(
         "  restartPolicy",
         '  readinessGates: [{conditionType: "example.com/open"}]\n  restartPolicy',
@@ -41,7 +41,7 @@ def test_readiness_gates_and_conditions_of_others_are_respected(bridged: Bridged
 
 
 def test_observed_generation_follows_the_remote(bridged: Bridged) -> None:
-    """Home's own generation, of the start and of a change."""
+    """Home's own generation, at the start and after a change."""
     bridged.apply(busybox(bridged.node, "moves", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/moves", "--timeout=60s")
 

@@ -1,4 +1,4 @@
-"""Every end of a pod is that of a pod on a kubelet."""
+"""Every termination of a pod equals that on a kubelet."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
-#: A pod that does not go by itself: its grace is what ends it.
+#: A pod that ignores TERM: only its grace period ends it.
 STUBBORN = "trap : TERM; while true; do sleep 1; done"
-#: Seconds: nothing here waits for it, but a container runtime may not care for a shorter one that
-#: comes later (containerd 1.6 does not).
+#: A grace period that nothing here waits for: container runtimes may ignore a later, shorter one
+#: (containerd 1.6 does).
 LONG_GRACE = 40
 
 
@@ -37,7 +37,7 @@ def _with_grace(manifest: str, seconds: int) -> str:
 
 
 def test_graceful_deletion_runs_prestop_and_keeps_the_exit_code(bridged: Bridged) -> None:
-    """The container's own answer to TERM is the last thing that home is told."""
+    """Home's last status has the exit code of the container's TERM handler."""
     bridged.apply(
         f"""
 apiVersion: v1
@@ -67,11 +67,11 @@ spec:
             return code
 
         assert wait_for(ended, "home knows the exit code") == 7
-        wait_for(lambda: not bridged.remote_pods(), "the remote pod is gone")
+        wait_for(lambda: not bridged.remote_pods(), "the remote pod was deleted")
     finally:
         patch = '{"metadata":{"finalizers":null}}'
         bridged.kubectl("patch", "pod", "polite", "--type=merge", "-p", patch)
-    wait_for(lambda: not bridged.home_pods(), "the home pod is gone")
+    wait_for(lambda: not bridged.home_pods(), "the home pod was deleted")
 
 
 def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
@@ -106,14 +106,14 @@ def test_grace_period_can_be_shortened_or_zero(bridged: Bridged) -> None:
 
 
 def _grace_there(bridged: Bridged, name: str) -> int | None:
-    """The grace of a deletion in the remote; None where the pod is gone or lives."""
+    """The grace period of the deletion in the remote; None without a pod or a deletion."""
     pods = {pod["metadata"]["name"]: pod["metadata"] for pod in bridged.remote_pods()}
     grace: int | None = pods.get(name, {}).get("deletionGracePeriodSeconds")
     return grace
 
 
 def test_pod_lost_in_the_remote_is_recreated_or_failed(bridged: Bridged) -> None:
-    """Deleted by hand, and evicted by the API: the restart policy says what comes next."""
+    """Deleted manually, and evicted by the API: the restart policy determines the result."""
     bridged.apply(busybox(bridged.node, "again", STUBBORN))
     bridged.apply(busybox(bridged.node, "drained", STUBBORN))
     bridged.apply(busybox(bridged.node, "once", STUBBORN, restart="Never"))
@@ -148,13 +148,13 @@ def test_pod_lost_in_the_remote_is_recreated_or_failed(bridged: Bridged) -> None
     target = _condition(ended or {}, "DisruptionTarget")
     assert target["reason"] == "EvictionByEvictionAPI"
     assert "in the remote cluster" in target["message"]
-    wait_for(lambda: "once" not in uids(bridged.remote_pods()), "it is gone in the remote")
+    wait_for(lambda: "once" not in uids(bridged.remote_pods()), "it was deleted in the remote")
     events = get(bridged.home, "events", namespace=bridged.namespace)
     assert "RemotePodDeleted" in {event["reason"] for event in events}
 
 
 def test_eviction_by_the_remote_kubelet_is_reported(bridged: Bridged) -> None:
-    """Its emptyDir was full: Failed, Evicted, and never run again."""
+    """Its emptyDir was full: Failed, Evicted, and never restarted."""
     manifest = busybox(bridged.node, "full", "head -c 3000000 /dev/zero > /d/x; sleep 3600")
     volume = "      volumeMounts: [{name: d, mountPath: /d}]\n"
     volume += "  volumes: [{name: d, emptyDir: {sizeLimit: 1Mi}}]\n"
@@ -164,14 +164,14 @@ def test_eviction_by_the_remote_kubelet_is_reported(bridged: Bridged) -> None:
         pod = _home(bridged, "full")
         return bool(pod and pod["status"].get("reason") == "Evicted")
 
-    wait_for(evicted, "home tells the eviction", seconds=150)
+    wait_for(evicted, "home has the eviction", seconds=150)
     pod = get_one(bridged.home, "pod", "full", namespace=bridged.namespace)
     assert pod["status"]["phase"] == "Failed"
     assert "EmptyDir" in pod["status"]["message"]
 
 
 def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
-    """The home pod stays Terminating, and goes when the remote is back."""
+    """The home pod stays Terminating until the remote is reachable again."""
     bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
     _ready(bridged, "goes")
     bridged.remote.stop_component("kube-apiserver")
@@ -180,12 +180,12 @@ def test_deletion_during_a_remote_outage_is_not_lost(bridged: Bridged) -> None:
         bridged.kubectl("get", "pod", "goes")
     finally:
         bridged.remote.start_component("kube-apiserver")
-    wait_for(lambda: not bridged.home_pods(), "the pod is gone at home", seconds=120)
+    wait_for(lambda: not bridged.home_pods(), "the pod was deleted at home", seconds=120)
     wait_for(lambda: not bridged.remote_pods(), "and in the remote")
 
 
 def test_statefulset_recreates_its_pod_under_the_same_name(bridged: Bridged) -> None:
-    """Another UID at home is another pod in the remote."""
+    """A new UID at home means a new remote pod."""
     bridged.apply(
         f"""
 apiVersion: apps/v1

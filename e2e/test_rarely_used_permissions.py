@@ -1,6 +1,6 @@
-"""What the bridge asks of API servers only when something is in its way, or somebody asks oddly.
+"""Requests that the bridge sends only in case of a name collision or an unusual client request.
 
-Each of these takes a right that nothing else does: `e2e.used_permissions` would call it unused.
+Each needs a permission that no other test uses: `e2e.used_permissions` would report it as unused.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _identity(bridged: Bridged) -> Identity:
     return Identity(home_id=home_id_from_uid(uid), home_name="e2e", node=bridged.node)
 
 
-def _told(bridged: Bridged) -> dict[str, int]:
-    """What is in the way of which kind, and how often that was said."""
+def _collision_counts(bridged: Bridged) -> dict[str, int]:
+    """Kind → how often its name collision was reported."""
     events = get(bridged.home, "events", namespace=bridged.namespace)
     return {
         event["involvedObject"]["kind"]: event["count"]
@@ -55,7 +55,7 @@ def _told(bridged: Bridged) -> dict[str, int]:
 
 
 def test_unmanaged_objects_of_every_copied_resource_are_left_alone(bridged: Bridged) -> None:
-    """A Secret, a Service and an EndpointSlice of others; told again after a restart, as counts."""
+    """An unmanaged Secret, Service and EndpointSlice; reported again after a restart, as counts."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
     there = bridged.remote_namespace
@@ -76,10 +76,12 @@ def test_unmanaged_objects_of_every_copied_resource_are_left_alone(bridged: Brid
     main = shell("main", "sleep 3600", envFrom=[{"secretRef": {"name": "taken"}}])
     bridged.apply(pod(bridged.node, "needs", containers=[main]))
     kinds = {"Pod", "Secret", "Service", "EndpointSlice"}
-    wait_for(lambda: kinds <= _told(bridged).keys(), "all that is in the way is told")
+    wait_for(lambda: kinds <= _collision_counts(bridged).keys(), "all collisions are reported")
     assert bridged.bridge.stop() == 0
     bridged.bridge.start()
-    wait_for(lambda: _told(bridged)["Service"] > 1, "it is told again, in the same Event")
+    wait_for(
+        lambda: _collision_counts(bridged)["Service"] > 1, "it is reported again in the same Event"
+    )
     assert [_version(bridged, *it) for it in names] == before
     for kind, name in names:
         bridged.remote.kubectl("delete", kind, name, "-n", there)
@@ -130,7 +132,7 @@ def _names(bridged: Bridged, kinds: str) -> set[str]:
     "path", ["attach/{namespace}/shell/main?output=1", "portForward/{namespace}/shell?port=80"]
 )
 def test_untranslated_websockets_are_forwarded(bridged: Bridged, path: str) -> None:
-    """Some clients of a kubelet ask with GET; so does an API server of 1.36."""
+    """Some clients of a kubelet use GET; so does an API server of 1.36."""
     from websocket import create_connection
 
     bridged.apply(pod(bridged.node, "shell", containers=[shell("main", "sleep 3600")]))

@@ -1,4 +1,4 @@
-"""The remote no longer creates a pod that ran: home's Services stop leading to it."""
+"""The remote rejects the re-creation of a pod that ran: home's Services stop leading to it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox
 
-#: Seconds until a creation that failed again and again is tried once more: the bridge's longest
-#: wait is a minute.
+#: Seconds until another attempt after repeated failures: the bridge's longest back-off is a minute.
 AGAIN_SECONDS = 120.0
 SERVICE = """
 apiVersion: v1
@@ -82,7 +81,7 @@ def _created(bridged: Bridged, kind: str, name: str, fields: Json) -> Iterator[N
 
 
 def addresses(bridged: Bridged) -> list[str]:
-    """Those of the Service's endpoints that are Ready."""
+    """The Ready endpoints of the Service."""
     return [
         address
         for item in get(bridged.home, "endpointslices", namespace=bridged.namespace)

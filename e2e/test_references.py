@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets: what a pod refers to is there for it, and nothing else is."""
+"""Referenced ConfigMaps and Secrets are copied, and no others."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
 from e2e.workload_manifests import config_map, pod, secret, shell
 
-#: Seconds from an edit at home to the edit in the remote: one, and time for two runs of kubectl
-#: on a busy machine.
+#: Seconds from an edit at home to the edit in the remote: one, and two runs of kubectl on a busy
+#: machine.
 FOLLOWS = 3.0
 
 
 @pytest.mark.join("--namespace-linger=2")
 def test_references_of_every_kind_are_copied_and_nothing_else(bridged: Bridged) -> None:
     """Environment, volumes, projected volumes, pull secrets; optional and immutable ones, binary
-    data and types; tokens of service accounts stay at home."""
+    data and types; service account tokens stay at home."""
     for name in ("env", "env-from", "volume", "unused"):
         bridged.apply(config_map(name, {"KEY": name}))
         bridged.apply(secret(name, {"KEY": name}))
@@ -46,8 +46,8 @@ def test_references_of_every_kind_are_copied_and_nothing_else(bridged: Bridged) 
         "echo $A $B $C_KEY $D_KEY; cat /cm/KEY /secret/KEY /projected/KEY; "
         "od -An -tx1 /binary/bytes; ls /token /missing"
     )
-    said = bridged.kubectl("exec", "refers", "--", "sh", "-c", script)
-    assert said.split() == [
+    output = bridged.kubectl("exec", "refers", "--", "sh", "-c", script)
+    assert output.split() == [
         *("env", "env", "env-from", "env-from", "volumevolumefixed"),
         *("00", "ff", "10", "/missing:", "/token:"),
     ]
@@ -95,10 +95,13 @@ def _all_kinds(node: str) -> str:
 
 
 def test_missing_reference_blocks_the_pod_as_with_a_kubelet(bridged: Bridged) -> None:
-    """The pod is there, its container is not made, and it starts when the Secret appears."""
+    """The pod exists without a running container, and starts when the Secret appears."""
     env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "late", "key": "KEY"}}}]
     bridged.apply(pod(bridged.node, "waits", containers=[shell("main", "sleep 3600", env=env)]))
-    wait_for(lambda: _waits_for(bridged) == "CreateContainerConfigError", "it says what is missing")
+    wait_for(
+        lambda: _waits_for(bridged) == "CreateContainerConfigError",
+        "the status has the missing object",
+    )
     bridged.apply(secret("late", {"KEY": "here"}))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", "--timeout=60s")
     assert bridged.kubectl("exec", "waits", "--", "sh", "-c", "echo $KEY") == "here\n"
@@ -127,7 +130,7 @@ def _copies(bridged: Bridged, kind: str) -> set[str]:
 
 
 def _in_remote(bridged: Bridged, kinds: str) -> list[Json]:
-    """The copies; the Secret with the pod's own tokens is none."""
+    """The copies, without the Secret of the pod's own tokens."""
     selector = f"cluster-bridge.io/node={bridged.node}"
     found = get(bridged.remote, kinds, namespace=bridged.remote_namespace, selector=selector)
     return [it for it in found if "cluster-bridge.io/home-name" in it["metadata"]["annotations"]]

@@ -1,7 +1,7 @@
-"""Services whose pods are in the remote, where no network leads to them: `--network=relay`.
+"""Services with pods in the remote, without a network between them: `--network=relay`.
 
-The clusters have no way to each other's pods while these tests run: what arrives, the bridge has
-carried.
+The clusters have no routes to each other's pods while these tests run: all data goes through the
+bridge.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import AGNHOST, BUSYBOX
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
-#: Seconds until a Service has lost the pods of a remote that is cut off.
+#: Seconds until a Service has lost the pods of an unreachable remote.
 CUT_OFF = 10.0
-#: Seconds after a restart in which new connections work.
+#: Seconds after a restart until new connections work.
 BACK = 2.0
 
 _SERVICE = """
@@ -72,7 +72,7 @@ spec:
 
 @pytest.fixture(autouse=True)
 def apart(home: Cluster, remote: Cluster) -> Iterator[None]:
-    """The clusters without a way between their pods."""
+    """The clusters without routes between their pods."""
     with without_routes(home, remote):
         yield
 
@@ -83,35 +83,35 @@ def service(name: str) -> str:
 
 
 def deployment(name: str, where: str, node: str, count: int) -> str:
-    """Pods behind it that answer with their name, and end as pods should."""
+    """Pods of the Service that answer with their name, and terminate gracefully."""
     text = _DEPLOYMENT.replace("NAME", name).replace("WHERE", where).replace("COUNT", str(count))
     return text.replace("THE-NODE", node).replace("IMAGE", AGNHOST)
 
 
 def client(bridged: Bridged) -> str:
-    """A pod at home that asks."""
+    """A client pod at home."""
     return _CLIENT.replace("THE-NODE", bridged.home.node_names[0]).replace("IMAGE", BUSYBOX)
 
 
 def slices(bridged: Bridged) -> list[Json]:
-    """What the bridge publishes at home."""
+    """EndpointSlices that the bridge publishes at home."""
     return get(bridged.home, "endpointslices", namespace=bridged.namespace, selector=OURS)
 
 
 def address(bridged: Bridged, name: str) -> str:
-    """Where the Service is."""
+    """The address of the Service."""
     found = get_one(bridged.home, "service", name, namespace=bridged.namespace)
     return str(found["spec"]["clusterIP"])
 
 
 def all_ready(bridged: Bridged, count: int) -> None:
-    """So many pods are there and Ready at home."""
+    """Whether so many pods exist and are Ready at home."""
     wait_for(lambda: [is_ready(it) for it in bridged.home_pods()] == [True] * count, "Ready")
 
 
 class Asking:
-    """The client asks again and again, one connection each, while the test does other things: so
-    often, and until it is `enough`."""
+    """Sends requests from the client while the test continues, one connection each: so many, and
+    until `enough`."""
 
     def __init__(self, bridged: Bridged, host: str, times: int) -> None:
         self._bridged = bridged
@@ -129,14 +129,14 @@ class Asking:
         )
 
     def enough(self, seconds: float = 120.0) -> Counter[str]:
-        """Who answered how often; failures under what was said."""
+        """Answer → count; failures are counted by their error."""
         self._bridged.kubectl("exec", "client", "--", "touch", "/enough")
-        said, _ = self._process.communicate(timeout=seconds)
-        return Counter(said.split("\n")[:-1])
+        output, _ = self._process.communicate(timeout=seconds)
+        return Counter(output.split("\n")[:-1])
 
 
 def ask(bridged: Bridged, host: str) -> str:
-    """One answer; "" for none."""
+    """One response; "" for none."""
     script = f"timeout 2 wget -q -O - http://{host}/hostname"
     return bridged.kubectl("exec", "client", "--", "sh", "-c", script, check=False)
 
@@ -145,7 +145,7 @@ def ask(bridged: Bridged, host: str) -> str:
 def test_pods_of_both_clusters_serve_one_service_through_faults(
     bridged: Bridged,
 ) -> None:
-    """Scaling, a rolling update and a restart of the bridge, and no request fails."""
+    """Scaling, a rolling update and a restart of the bridge without a failed request."""
     bridged.apply(
         service("web")
         + deployment("web", "near", bridged.home.node_names[0], 2)
@@ -156,7 +156,7 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     wait_for(lambda: len(slices(bridged)) == 2, "an endpoint for each pod in the remote")
     far = [it for it in bridged.home_pods() if it["metadata"]["name"].startswith("web-far-")]
     assert len(far) == 2
-    assert all("podIP" not in it["status"] for it in far), "nobody at home could reach it"
+    assert all("podIP" not in it["status"] for it in far), "no client at home could reach it"
     host = address(bridged, "web")
     asking = Asking(bridged, host, 1000)
 
@@ -173,12 +173,12 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
     seen = asking.enough()
 
-    failed = {said: count for said, count in seen.items() if not said.startswith("web-")}
+    failed = {answer: count for answer, count in seen.items() if not answer.startswith("web-")}
     assert not failed, failed
     assert sum(seen.values()) >= 1000
     print(f"{sum(seen.values())} requests, none of which failed")
     where = Counter("-".join(name.split("-")[:2]) for name in seen.elements())
-    # How often each depends on how long the bridge is away, and home's pods answer alone.
+    # The distribution depends on the time without a bridge, when only home's pods answer.
     assert where["web-near"] > 20
     assert where["web-far"] > 20
 
@@ -200,7 +200,7 @@ def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -
         began = time.monotonic()
         wait_for(lambda: not slices(bridged), "the remote's pod has left", seconds=CUT_OFF)
         print(f"left after {time.monotonic() - began:.1f} s")
-        time.sleep(1)  # kube-proxy's
+        time.sleep(1)  # for kube-proxy
         seen = Asking(bridged, host, 50).enough()
         assert all(name.startswith("web-near") for name in seen), seen
     finally:
@@ -246,17 +246,17 @@ spec: {clusterIP: None, selector: {app: file}, ports: [{port: 8080}]}
 
 
 def files(node: str, answer: str) -> str:
-    """A pod that serves a large file, its checksum, and at another port what the script says; with
-    Services, some of which cannot be carried."""
+    """A pod that serves a large file and its checksum, and a script at another port; with Services,
+    some of which are unsupported."""
     text = _FILE.replace("THE-NODE", node).replace("THE-ANSWER", answer)
     return text.replace("IMAGE", BUSYBOX)
 
 
-# Ports that the system gives to no connection: after the crash they are all still free.
+# Ports outside the ephemeral range: they are still free after the crash.
 @pytest.mark.join("--network=relay", "--relay-ports=20000-20099")
 def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Bridged) -> None:
-    """A large body, an answer after the client's end, a port on which nothing listens, a crash of
-    the bridge, and its leaving."""
+    """A large body, a response after the client's half-close, a closed port, a crash of the bridge,
+    and its leaving."""
     bridged.apply(files(bridged.node, "head -n 1; sleep 2; echo late") + client(bridged))
     all_ready(bridged, 2)
     wait_for(lambda: slices(bridged), "an endpoint")
@@ -273,22 +273,22 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     print(f"60 MB in {time.monotonic() - began:.2f} s")
     assert got == expected
     assert got != hashlib.sha256().hexdigest()
-    for end in (":", "sleep 1"):  # before its first answer, and after
+    for end in (":", "sleep 1"):  # before its first response, and after
         asks = f"(echo asked; {end}) | timeout 20 nc {host} 90"
         assert run(asks).split() == ["asked", "late"], end
     began = time.monotonic()
     assert run(f"timeout 20 wget -q -O - http://{host}:91/ 2>&1 || echo FAILED").endswith("FAILED")
     assert time.monotonic() - began < 5, "it fails fast"
     found = get(bridged.home, "events", namespace=bridged.namespace)
-    told = {
+    reasons = {
         it["involvedObject"]["name"]: it["message"]
         for it in found
         if it["reason"] == "RelayLeftOut"
     }
-    assert "port 92 is UDP" in told["file"]
-    assert "headless" in told["headless"]
+    assert "port 92 is UDP" in reasons["file"]
+    assert "headless" in reasons["headless"]
 
-    # Somebody's mistake is put right.
+    # The Service is corrected.
     (ours,) = slices(bridged)
     name, empty = ours["metadata"]["name"], '{"endpoints": []}'
     bridged.kubectl("patch", "endpointslice", name, "--type=merge", "-p", empty)
@@ -300,7 +300,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     began = time.monotonic()
     wait_for(lambda: run(f"timeout 2 wget -q -O - http://{host}/sum"), "it serves", seconds=BACK)
     print(f"served {time.monotonic() - began:.2f} s after the restart")
-    assert [it["ports"] for it in slices(bridged)] == ports, "on the ports of before"
+    assert [it["ports"] for it in slices(bridged)] == ports, "on the previous ports"
     node = get_one(bridged.home, "node", bridged.node)
     options = json.loads(node["metadata"]["annotations"]["cluster-bridge.io/options"])
     assert options["network"] == "relay"

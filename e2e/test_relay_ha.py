@@ -1,4 +1,4 @@
-"""Two bridges that carry connections: who takes over takes the Services over, too."""
+"""Two bridges with a relay: the successor takes over the Services."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from e2e.test_relay import (
     slices,
 )
 
-#: Seconds after a takeover in which new connections work, and nothing leads to the dead.
+#: Seconds after a takeover until new connections work, and no endpoint leads to the old leader.
 OVER = 5.0
-#: Where each listens: the second cannot take up the ports of the first.
+#: Ports of each bridge: the second cannot use the first one's.
 FIRST, SECOND = range(31100, 31164), range(31200, 31264)
 
 
 @pytest.fixture
 def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
-    """A second bridge of the node, standing by."""
+    """A second bridge of the node, as the standby replica."""
     with standby_bridge(bridged, tmp_path) as made:
         made.bridge.args = (*made.bridge.args, f"--relay-ports={SECOND[0]}-{SECOND[-1]}")
         made.stand_by()
@@ -40,7 +40,7 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
 
 
 def _ports(bridged: Bridged) -> list[int]:
-    """All that is published."""
+    """All published endpoints."""
     return [port["port"] for it in slices(bridged) for port in it["ports"]]
 
 
@@ -64,7 +64,7 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: StandbyBridg
     )
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
     print(f"carried {time.monotonic() - began:.2f} s after the takeover")
-    time.sleep(1)  # kube-proxy's
+    time.sleep(1)  # for kube-proxy
     seen = Asking(bridged, host, 100).enough()
     assert all(name.startswith("web-far") for name in seen), seen
 

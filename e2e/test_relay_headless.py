@@ -1,7 +1,7 @@
-"""Pods of the remote by names of their own, where no network leads to them: `--relay-cidr`.
+"""Pods of the remote by their own names, without a network between them: `--relay-cidr`.
 
-The clusters have no way to each other's pods while these tests run; home's machines lead the range
-to the machine of the bridge.
+The clusters have no routes to each other's pods while these tests run; home's nodes route the range
+to the bridge's machine.
 """
 
 from __future__ import annotations
@@ -57,8 +57,7 @@ spec:
 
 @pytest.fixture
 def cidr(node_name: str) -> str:
-    """A range that nobody has, and no other run on this machine: of those for benchmarks
-    (RFC 2544)."""
+    """An unused range of those for benchmarks (RFC 2544), distinct for each run."""
     number = int(node_name.rpartition("-")[2], 16)
     return f"198.{18 + number % 2}.{number // 2 % 256}.0/24"
 
@@ -67,7 +66,7 @@ def cidr(node_name: str) -> str:
 def apart(
     request: pytest.FixtureRequest, cidr: str, home: Cluster, remote: Cluster
 ) -> Iterator[None]:
-    """The clusters without a way between their pods, and home's machines with one to the range."""
+    """The clusters without routes between their pods, and a route to the range in home's nodes."""
     request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-cidr={cidr}"))
     with without_routes(home, remote):
         home.control.route(cidr, home.host_address)
@@ -76,18 +75,18 @@ def apart(
 
 
 def here(cidr: str) -> bool:
-    """Whether the range is this machine's."""
+    """Whether the range is routed to this machine."""
     return cidr in run(["ip", "route", "show", "table", "local"]).stdout
 
 
 def addresses(bridged: Bridged) -> dict[str, str]:
-    """The published address of each pod, by its hostname."""
+    """Hostname → published address."""
     ends = [end for it in slices(bridged) for end in it["endpoints"]]
     return {end["hostname"]: end["addresses"][0] for end in ends if end["conditions"]["ready"]}
 
 
 def left_out(bridged: Bridged) -> list[str]:
-    """What is said not to be carried."""
+    """Ports that are reported as unsupported."""
     found = get(bridged.home, "events", namespace=bridged.namespace)
     return [it["message"] for it in found if it["reason"] == "RelayLeftOut"]
 
@@ -102,7 +101,7 @@ def both_answer(bridged: Bridged) -> None:
 
 
 def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: str) -> None:
-    """Through a restart and a crash of the bridge, a pod that is made anew, and the leaving."""
+    """Across a restart and a crash of the bridge, a re-created pod, and leaving."""
     bridged.apply(
         _WEB.replace("THE-NODE", bridged.node).replace("IMAGE", AGNHOST) + client(bridged)
     )
@@ -114,17 +113,17 @@ def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: 
     both_answer(bridged)
     wait_for(lambda: ask(bridged, "web:8080") in found, "so does the Service's own, to one of them")
     assert ask(bridged, "web-0.web:9999") == "", "a port that no Service names"
-    told = wait_for(lambda: left_out(bridged), "UDP is said to be left out")
-    assert all("port 53 is UDP" in it and "headless" not in it for it in told)
+    ports = wait_for(lambda: left_out(bridged), "UDP is reported as unsupported")
+    assert all("port 53 is UDP" in it and "headless" not in it for it in ports)
     node = get_one(bridged.home, "node", bridged.node)
     options = json.loads(node["metadata"]["annotations"]["cluster-bridge.io/options"])
     assert options["relayCidr"] == cidr
 
     bridged.bridge.stop()
-    assert addresses(bridged) == {}, "a bridge that stops says that nobody is ready"
+    assert addresses(bridged) == {}, "a stopped bridge publishes no endpoint"
     assert not here(cidr), "and takes the addresses away"
     bridged.bridge.start()
-    wait_for(lambda: addresses(bridged) == found, "the addresses of before")
+    wait_for(lambda: addresses(bridged) == found, "the previous addresses")
     both_answer(bridged)
 
     bridged.bridge.kill()
@@ -146,7 +145,7 @@ def test_each_pod_of_a_statefulset_is_reachable_by_name(bridged: Bridged, cidr: 
 
 @pytest.fixture
 def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
-    """A second bridge of the node on the same machine, standing by."""
+    """A second bridge of the node on the same machine, as the standby replica."""
     with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
@@ -172,6 +171,6 @@ def test_successor_takes_over_the_addresses(
     registered = bridged.bridge.log.read_text().count(REGISTERED)
     other.bridge.stop()
     bridged.bridge.wait_for_log(REGISTERED, times=registered + 1)
-    wait_for(lambda: addresses(bridged) == found, "the addresses of before")
+    wait_for(lambda: addresses(bridged) == found, "the previous addresses")
     both_answer(bridged)
     assert here(cidr)

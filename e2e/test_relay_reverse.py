@@ -1,8 +1,8 @@
-"""Pods of the remote reach home's pods through Services, where no network leads there:
+"""Pods of the remote reach home's pods through Services, without a network between them:
 `--network=relay --relay-image`.
 
-The clusters have no way to each other's pods while these tests run: what arrives, the bridge has
-carried.
+The clusters have no routes to each other's pods while these tests run: all data goes through the
+bridge.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
 from e2e.workload_manifests import pod, shell
 
-#: The relay pods, and the slices that lead to them.
+#: Selectors of the relay agents, and of the slices that lead to them.
 RELAYS = "cluster-bridge.io/relay=pod"
 SLICES = "cluster-bridge.io/relay!=pod,cluster-bridge.io/relay"
-#: Seconds after a restart in which new connections work.
+#: Seconds after a restart until new connections work.
 BACK = 2.0
-#: Seconds until there is another relay pod when one hangs.
+#: Seconds until a hanging relay agent is replaced.
 REPLACED = 60.0
-#: What Pod Security's strictest standard asks of a pod.
+#: Requirements of the restricted Pod Security Standard.
 _RESTRICTED = {
     "runAsNonRoot": True,
     "runAsUser": 1000,
@@ -50,7 +50,7 @@ _BOUND = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 @pytest.fixture(scope="module")
 def loaded(clusters: dict[str, Cluster]) -> str:
-    """The bridge's image, made of the sources as they are: the remote's node has it."""
+    """The bridge's image, built from the current sources and loaded into the remote's node."""
     return bridge_image.load(clusters["remote"], settings_from_environment().cache, silent)
 
 
@@ -58,25 +58,25 @@ def loaded(clusters: dict[str, Cluster]) -> str:
 def apart(
     request: pytest.FixtureRequest, loaded: str, home: Cluster, remote: Cluster
 ) -> Iterator[None]:
-    """The clusters without a way between their pods, and a bridge that has the image."""
+    """The clusters without routes between their pods, and a bridge with the image."""
     request.node.add_marker(pytest.mark.join("--network=relay", f"--relay-image={loaded}"))
     with without_routes(home, remote):
         yield
 
 
 def relays(bridged: Bridged | Install) -> list[Json]:
-    """The bridge's own pods in the remote."""
+    """The relay agents in the remote."""
     return get(bridged.remote, "pods", namespace=bridged.remote_namespace, selector=RELAYS)
 
 
 def slices(bridged: Bridged) -> list[Json]:
-    """What leads to them."""
+    """The EndpointSlices that lead to the relay agents."""
     found = bridged.remote_namespace
     return get(bridged.remote, "endpointslices", namespace=found, selector=SLICES)
 
 
 def client(bridged: Bridged | Install) -> str:
-    """An offloaded pod that asks."""
+    """An offloaded client pod."""
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     container = shell("main", "sleep 3600", securityContext=_BOUND, volumeMounts=mounts)
     volumes = [{"name": "tmp", "emptyDir": {}}]
@@ -85,25 +85,25 @@ def client(bridged: Bridged | Install) -> str:
 
 
 def run(bridged: Bridged | Install, script: str) -> str:
-    """Has the client run it: in the remote, whatever becomes of the bridge."""
+    """Runs a command in the client, through the remote, independent of the bridge."""
     command = ("exec", "client", "--", "sh", "-c", script)
-    said = bridged.remote.kubectl("-n", bridged.remote_namespace, *command, check=False)
-    return said.stdout.strip()
+    done = bridged.remote.kubectl("-n", bridged.remote_namespace, *command, check=False)
+    return done.stdout.strip()
 
 
 def ask(bridged: Bridged | Install, name: str = "web") -> str:
-    """Who answers, by the Service's name; "" for nobody."""
+    """The name of the answering pod, by the Service's name; "" for none."""
     return run(bridged, f"timeout 3 wget -q -O - http://{name}/hostname")
 
 
 def whole(bridged: Bridged, count: int) -> None:
-    """So many endpoints lead to home's pods, as the remote knows."""
+    """Whether so many endpoints lead to home's pods, in the remote."""
     wait_for(lambda: len(slices(bridged)) == count, f"{count} endpoints in the remote")
 
 
 class Asking:
-    """The client asks by the Service's name, one connection each, while the test does other
-    things: so often, and until it is `enough`."""
+    """Sends requests from the client to the Service's name while the test continues, one connection
+    each: so many, and until `enough`."""
 
     def __init__(self, bridged: Bridged, times: int) -> None:
         self._bridged = bridged
@@ -121,20 +121,20 @@ class Asking:
         )
 
     def enough(self, seconds: float = 90.0) -> Counter[str]:
-        """Who answered how often; failures under what was said."""
+        """Answer → count; failures are counted by their error."""
         run(self._bridged, "touch /tmp/enough")
-        said, _ = self._process.communicate(timeout=seconds)
-        return Counter(said.split("\n")[:-1])
+        output, _ = self._process.communicate(timeout=seconds)
+        return Counter(output.split("\n")[:-1])
 
 
 def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> None:
-    """A rollout at home, the relay pod's deletion and a restart of the bridge, and no request
-    fails; in a namespace that takes nothing but `restricted` pods."""
+    """A rollout at home, the deletion of the relay agent and a restart of the bridge without a
+    failed request; in a namespace that enforces `restricted` pods."""
     bridged.apply(client(bridged))
     wait_for(lambda: any(map(is_ready, bridged.remote_pods())), "the client runs")
     strict = "pod-security.kubernetes.io/enforce=restricted"
     bridged.remote.kubectl("label", "namespace", bridged.remote_namespace, strict)
-    assert not relays(bridged), "nothing of ours runs there where nothing needs it"
+    assert not relays(bridged), "no relay agent runs without need"
 
     bridged.apply(service("web") + deployment("web", "near", bridged.home.node_names[0], 2))
     all_ready(bridged, 3)
@@ -150,7 +150,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     bridged.remote.kubectl("-n", bridged.remote_namespace, "delete", "pod", name, "--wait=false")
     wait_for(
         lambda: [it for it in relays(bridged) if is_ready(it) and it["metadata"]["name"] != name],
-        "another relay pod",
+        "another relay agent",
     )
     wait_for(lambda: name not in uids(relays(bridged)), "the first has ended")
     (next_one,) = relays(bridged)
@@ -166,7 +166,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     print(f"served {time.monotonic() - began:.2f} s after a restart that took {away}")
     seen = asking.enough()
 
-    failed = {said: count for said, count in seen.items() if not said.startswith("web-near")}
+    failed = {answer: count for answer, count in seen.items() if not answer.startswith("web-near")}
     assert not failed, failed
     assert sum(seen.values()) >= 200
     print(f"{sum(seen.values())} requests, none of which failed")
@@ -175,7 +175,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
 
 @pytest.fixture
 def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
-    """A second bridge of the node, standing by."""
+    """A second bridge of the node, as the standby replica."""
     with standby_bridge(bridged, tmp_path) as made:
         made.stand_by()
         yield made
@@ -184,7 +184,7 @@ def other(bridged: Bridged, tmp_path: Path) -> Iterator[StandbyBridge]:
 def test_successor_fetches_connections_held_by_the_relay_agent(
     bridged: Bridged, other: StandbyBridge
 ) -> None:
-    """The bridge that serves is killed; its relay pod goes on with the other."""
+    """The leader is killed; its relay agent continues with the successor."""
     bridged.apply(client(bridged) + service("web"))
     bridged.apply(deployment("web", "near", bridged.home.node_names[0], 2))
     all_ready(bridged, 3)
@@ -193,8 +193,10 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
     before = uids(relays(bridged))
 
     bridged.bridge.kill()
-    said = run(bridged, "timeout 30 wget -q -O - http://web/hostname")
-    assert said.startswith("web-near"), "it waits in the relay pod for who takes over"
+    answer = run(bridged, "timeout 30 wget -q -O - http://web/hostname")
+    assert answer.startswith("web-near"), (
+        "the connection waits in the relay agent for the successor"
+    )
     other.bridge.wait_for_log(REGISTERED, seconds=15)
     seen = Asking(bridged, 100).enough()
     assert all(name.startswith("web-near") for name in seen), seen
@@ -203,7 +205,7 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
 
 
 def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
-    """Its process stands still, and the remote takes it for Ready."""
+    """Its process is suspended, and the remote considers it Ready."""
     bridged.apply(client(bridged) + service("web"))
     bridged.apply(deployment("web", "near", bridged.home.node_names[0], 1))
     all_ready(bridged, 2)
@@ -220,7 +222,7 @@ def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
             lambda: any(
                 it["metadata"]["uid"] != first["metadata"]["uid"] for it in relays(bridged)
             ),
-            "another relay pod",
+            "another relay agent",
             seconds=REPLACED,
         )
         wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
@@ -229,18 +231,18 @@ def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
         for process in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
-    (said,) = [
+    (event,) = [
         it
         for it in get(bridged.home, "events", namespace=bridged.namespace)
         if it["reason"] == "RelayBackSilent"
     ]
-    assert first["metadata"]["name"] in said["message"]
+    assert first["metadata"]["name"] in event["message"]
     wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
 
 def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Bridged) -> None:
-    """Large bodies both ways, an end of one direction, a port on which nothing listens, a Service
-    with pods on both sides, a crash of the bridge, and what is left when nothing needs it."""
+    """Large bodies in both directions, a half-close, a closed port, a Service with pods on both
+    sides, a crash of the bridge, and the clean-up when no Service needs the relay."""
     near, far = bridged.home.node_names[0], bridged.node
     text = files(near, "sha256sum; sleep 1; echo late")
     both = service("web") + deployment("web", "near", near, 1) + deployment("web", "far", far, 1)
@@ -254,7 +256,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
         run(bridged, "timeout 60 wget -q -O - http://file/big | sha256sum").split()[0] == expected
     )
     print(f"60 MB in {time.monotonic() - began:.2f} s")
-    # The pod at home answers when its client has ended, and so has all of it.
+    # The pod at home responds after its client's half-close, with complete data.
     sent = run(
         bridged,
         "head -c 20000000 /dev/zero | tr '\\0' x >/tmp/it; sha256sum </tmp/it; "
@@ -265,19 +267,19 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     began = time.monotonic()
     assert run(bridged, "timeout 20 wget -q -O - http://file:91/ || echo FAILED") == "FAILED"
     assert time.monotonic() - began < 5, "it fails fast"
-    told = {
+    reasons = {
         it["involvedObject"]["name"]: it["message"]
         for it in get(bridged.home, "events", namespace=bridged.namespace)
         if it["reason"] == "RelayBackLeftOut"
     }
-    assert "port 92 is UDP" in told["file"]
-    assert "headless" in told["headless"]
+    assert "port 92 is UDP" in reasons["file"]
+    assert "headless" in reasons["headless"]
 
     # Pods of both sides serve one Service.
     seen = Counter("-".join(ask(bridged).split("-")[:2]) for _ in range(20))
     assert set(seen) == {"web-near", "web-far"}, seen
 
-    # Somebody's mistake is put right.
+    # The Service is corrected.
     ours = slices(bridged)[0]
     name, there = ours["metadata"]["name"], bridged.remote_namespace
     empty = json.dumps({"endpoints": []})
@@ -294,7 +296,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     print(f"served {time.monotonic() - began:.2f} s after the crash")
     assert uids(relays(bridged)) == before
 
-    # Without home's pods there are no endpoints, and clients are refused at once.
+    # Without home's pods there are no endpoints, and connections are rejected at once.
     bridged.kubectl("delete", "deployment", "web-near", "--wait=false")
     bridged.kubectl("delete", "pod", "file", "--grace-period=0", "--force")
     whole(bridged, 0)
@@ -305,9 +307,9 @@ def test_bridge_in_homes_cluster_reaches_homes_pods(
     installing: Install,  # noqa: F811
     loaded: str,
 ) -> None:
-    """What the documents advise where the bridge's machine has no way to them."""
+    """The documented set-up for a bridge's machine without a route to home's pods."""
     it = installing
-    # The bridge is one of home's pods, and nothing here hides it behind home's node.
+    # The bridge is one of home's pods, and no NAT hides it behind home's node.
     it.remote.route_pods(it.home, routed=True)
     bridge_image.load(it.home, settings_from_environment().cache, silent)
     joined = it.join("--network", "relay", "--relay-image", loaded, "--replicas", "1")
@@ -319,4 +321,4 @@ def test_bridge_in_homes_cluster_reaches_homes_pods(
     wait_for(lambda: ask(it).startswith("web-near"), "home's pods answer")
     everything = get(it.remote, "endpointslices", namespace=it.remote_namespace)
     to = {end["addresses"][0] for one in everything for end in one["endpoints"] or []}
-    assert to == {one["status"]["podIP"] for one in relays(it)}, "by the relay pod"
+    assert to == {one["status"]["podIP"] for one in relays(it)}, "through the relay agent"

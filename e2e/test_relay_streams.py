@@ -1,6 +1,6 @@
-"""What lasts, through a relay: a WebSocket, and gRPC over HTTP/2, both ways and for a while.
+"""Long-lived streams through a relay: a WebSocket, and gRPC over HTTP/2, in both directions.
 
-The clients are this process, at the address and port that the bridge publishes.
+The clients run in this process, at the address and port that the bridge publishes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from e2e.test_relay import (
     slices,
 )
 
-#: Messages, and the largest of them: 30 MB each way.
+#: Number of messages, and the size of the largest: 30 MB in each direction.
 MESSAGES, LARGEST = 120, 512 * 1024
-#: Calls on one connection, side by side.
+#: Concurrent calls on one connection.
 CALLS = 200
 
-#: The bridge's own image has a Python and aiohttp.
+#: The bridge's own image has Python and aiohttp.
 _SOCKETS = """
 import asyncio
 from aiohttp import web
@@ -92,21 +92,21 @@ spec: {selector: {app: NAME}, ports: [{port: 80, targetPort: serving}]}
 
 
 def serving(node: str, name: str, image: str, script: str) -> str:
-    """A pod on the node that serves by this program, and its Service."""
+    """A pod on the node that runs this server program, and its Service."""
     text = _POD.replace("NAME", name).replace("THE-NODE", node).replace("IMAGE", image)
     return text.replace("SCRIPT", json.dumps(script))
 
 
 @pytest.fixture(scope="module")
 def python(clusters: dict[str, Cluster]) -> str:
-    """An image with a Python and aiohttp: the remote's node has it."""
+    """An image with Python and aiohttp, loaded into the remote's node."""
     return bridge_image.load(clusters["remote"], settings_from_environment().cache, silent)
 
 
 @pytest.mark.join("--network=relay")
 def test_websocket_is_bidirectional_and_long_lived(bridged: Bridged, python: str) -> None:
-    """What is sent comes back as it was, while the server speaks by itself; then it is silent but
-    for that, through changes of its Service."""
+    """Sent messages are echoed while the server also sends its own; then the stream is silent
+    except for pings, through changes of its Service."""
     bridged.apply(serving(bridged.node, "sockets", python, _SOCKETS))
     all_ready(bridged, 1)
     url = f"http://{where(bridged)}/"
@@ -139,12 +139,12 @@ def test_websocket_is_bidirectional_and_long_lived(bridged: Bridged, python: str
                     came.update(await got.get())
             assert came.hexdigest() == sent.hexdigest()
 
-            nobody = '{"spec": {"selector": {"app": "nobody"}}}'
-            patch = ("patch", "service", "sockets", "--type=merge", "-p", nobody)
+            no_pods = '{"spec": {"selector": {"app": "none"}}}'
+            patch = ("patch", "service", "sockets", "--type=merge", "-p", no_pods)
             await asyncio.to_thread(bridged.kubectl, *patch)
             await asyncio.to_thread(wait_for, lambda: not slices(bridged), "no pod is behind it")
             before = ticks[0]
-            await asyncio.sleep(12)  # longer than a place is listened on after that
+            await asyncio.sleep(12)  # longer than the bridge keeps the listener after that
             assert ticks[0] > before + 60
             await socket.send_bytes(b"still there")
             async with asyncio.timeout(10):
@@ -156,7 +156,7 @@ def test_websocket_is_bidirectional_and_long_lived(bridged: Bridged, python: str
     asyncio.run(talk())
 
 
-#: A gRPC server of whatever method: each message of a call is answered with itself, as it comes.
+#: A gRPC server for any method: each message of a call is echoed as it arrives.
 _CALLS = """
 import asyncio, sys
 sys.path.insert(0, "/packages/packages.zip")
@@ -211,7 +211,7 @@ asyncio.run(main())
 
 
 def packages() -> str:
-    """A ConfigMap with what that server imports, which no image has."""
+    """A ConfigMap with the server's imports, which no image has."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("h2", "hpack", "hyperframe"):
@@ -234,16 +234,16 @@ def packages() -> str:
 def test_grpc_streams_and_concurrent_calls_share_one_connection(
     bridged: Bridged, python: str
 ) -> None:
-    """A stream that answers each message before the next is sent, and lasts; beside it many calls,
-    and one with a large body."""
+    """A stream that answers each message before the next one, and many concurrent calls, one with a
+    large body."""
     bridged.apply(packages() + serving(bridged.node, "calls", python, _CALLS))
     all_ready(bridged, 1)
     limits = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     with grpc.insecure_channel(where(bridged), limits) as channel:
-        asked: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        stream = channel.stream_stream("/test/Talk")(iter(asked.get, None), timeout=120)
+        messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        stream = channel.stream_stream("/test/Talk")(iter(messages.get, None), timeout=120)
         for number in range(50):
-            asked.put(b"%d" % number)
+            messages.put(b"%d" % number)
             assert next(stream) == b"%d" % number
 
         call = channel.unary_unary("/test/Call")
@@ -253,14 +253,14 @@ def test_grpc_streams_and_concurrent_calls_share_one_connection(
         assert call(large, timeout=60) == large
 
         time.sleep(12)
-        asked.put(b"still there")
+        messages.put(b"still there")
         assert next(stream) == b"still there"
-        asked.put(None)
+        messages.put(None)
         assert list(stream) == []
         assert stream.code() is grpc.StatusCode.OK
 
 
 def where(bridged: Bridged) -> str:
-    """The address and port that are published for the Service."""
+    """The published address and port of the Service."""
     found: list[Json] = wait_for(lambda: slices(bridged), "an endpoint")
     return f"{found[0]['endpoints'][0]['addresses'][0]}:{found[0]['ports'][0]['port']}"

@@ -1,4 +1,4 @@
-"""API servers that restart and networks that are cut harm no running pod."""
+"""API server restarts and network cuts do not affect running pods."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
 from e2e.workload_manifests import busybox
 
-#: Seconds until an outage is told: a dead peer is noticed in 20, and 15 more make an outage.
-TOLD_SECONDS = 60.0
-#: Until the first bookmark of a watch: API servers send one a minute.
+#: Seconds until an outage is reported: a dead peer is detected in 20, an outage reported 15 later.
+REPORT_SECONDS = 60.0
+#: Seconds until the first bookmark of a watch: API servers send one a minute.
 BOOKMARK_SECONDS = 65.0
-#: Until an API server that hangs is reported (docs/explanation/failure-modes.md): bookmarks stay
-#: away for 75, it does not answer for 30, and 15 more make an outage.
+#: Seconds until a hanging API server is reported (docs/explanation/failure-modes.md): no bookmark
+#: for 75, no response for 30, and 15 more.
 HANG_SECONDS = 120.0
 
 
@@ -32,7 +32,7 @@ def _ready(bridged: Bridged) -> tuple[str, str]:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["API server is down", "network is cut"])
 def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool) -> None:
-    """The node says so, pods keep their UIDs and starts, and what was asked meanwhile follows."""
+    """The node reports it, pods keep UIDs and start times, and later changes are applied."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.apply(busybox(bridged.node, "goes", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "pod/goes", "--timeout=60s")
@@ -45,8 +45,8 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
     try:
         wait_for(
             lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
-            "the node tells the outage",
-            seconds=TOLD_SECONDS,
+            "the node reports the outage",
+            seconds=REPORT_SECONDS,
         )
         bridged.kubectl("delete", "pod", "goes", "--wait=false")
         bridged.apply(busybox(bridged.node, "comes", "sleep 3600"))
@@ -56,7 +56,9 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
         else:
             bridged.remote.start_component("kube-apiserver")
 
-    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    wait_for(
+        lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=REPORT_SECONDS
+    )
     ready = ("wait", "--for=condition=Ready", "pod/comes", "pod/stays", "--timeout=10s")
     wait_for(
         lambda: bridged.kubectl(*ready, check=False).count("condition met") == 2,
@@ -70,7 +72,7 @@ def test_remote_outage_is_reported_and_harms_nothing(bridged: Bridged, cut: bool
 
 
 def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
-    """It answers probes meanwhile, and says what it waits for; then all is as it was."""
+    """Its probes respond and report the reason; then it continues normally."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = uids(bridged.remote_pods())
@@ -105,7 +107,7 @@ def test_bridge_started_during_a_remote_outage_waits(bridged: Bridged) -> None:
 
 @pytest.mark.timeout(420)
 def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
-    """It takes connections and says nothing; nothing is asked of it meanwhile."""
+    """The server accepts connections and does not answer; no requests are sent meanwhile."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = uids(bridged.remote_pods())
@@ -115,26 +117,26 @@ def test_hanging_api_server_of_the_remote_is_reported(bridged: Bridged) -> None:
     try:
         wait_for(
             lambda: _ready(bridged) == ("False", "RemoteUnreachable"),
-            "the node tells that its remote hangs",
+            "the node reports that its remote hangs",
             seconds=HANG_SECONDS,
         )
-        print(
-            f"measured: the remote's API server hangs: told after {time.monotonic() - began:.1f} s"
-        )
+        print(f"measured: a hanging API server is reported after {time.monotonic() - began:.1f} s")
     finally:
         bridged.remote.resume_component("kube-apiserver")
-        # Where it is a static pod, its kubelet may have taken it for dead, and starts another.
+        # The kubelet may have considered a static pod dead, and started another.
         wait_for(
             lambda: bridged.remote.kubectl("get", "--raw", "/readyz", check=False).returncode == 0,
             "the remote's API server is back",
-            seconds=TOLD_SECONDS,
+            seconds=REPORT_SECONDS,
         )
-    wait_for(lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=TOLD_SECONDS)
+    wait_for(
+        lambda: _ready(bridged)[0] == "True", "the node is Ready again", seconds=REPORT_SECONDS
+    )
     assert uids(bridged.remote_pods()) == before
 
 
 def test_home_outage_harms_nothing(bridged: Bridged) -> None:
-    """Home's API server restarts: the bridge goes on, and so do the pods."""
+    """Home's API server restarts: bridge and pods continue."""
     bridged.apply(busybox(bridged.node, "stays", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
     before = uids(bridged.remote_pods())

@@ -1,7 +1,7 @@
-"""Quantities and pods' requests, compared with Kubernetes' own code in a program of Go.
+"""Compares quantities and pods' requests with Kubernetes' own code in a Go program.
 
-The program answers a line of JSON with one: ``{"quantities": […], "binary": …}`` with the canonical
-sum, and ``{"pod": …}`` with what PodRequests gives, in thousandths.
+The program answers each line of JSON with one: ``{"quantities": […], "binary": …}`` with the
+canonical sum, and ``{"pod": …}`` with the result of PodRequests, in thousandths.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ func main() {
 		if err := json.Unmarshal(lines.Bytes(), &asked); err != nil {
 			panic(err)
 		}
-		said, _ := json.Marshal(answer(asked))
-		fmt.Println(string(said))
+				output, _ := json.Marshal(answer(asked))
+				fmt.Println(string(output))
 	}
 }
 """
@@ -87,9 +87,9 @@ Ask = Callable[[Json], Any]
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
-    """Asks the program."""
+    """Sends questions to the program."""
     chosen = Settings()
-    # A name of its own for each text of the program: builds are kept by name.
+    # A name for each version of the program: builds are kept by name.
     name = f"oracle-{hashlib.sha256(_SOURCE.encode()).hexdigest()[:8]}"
     recipe = Recipe(
         name=name,
@@ -106,11 +106,11 @@ def ask() -> Iterator[Ask]:
         assert process.stdout is not None
         written, read = process.stdin, process.stdout
 
-        def asked(question: Json) -> Any:
+        def ask(question: Json) -> Any:
             print(json.dumps(question), file=written, flush=True)
             return json.loads(read.readline())
 
-        yield asked
+        yield ask
         process.stdin.close()
 
 
@@ -135,7 +135,7 @@ def test_sum_is_printed_as_by_apimachinery(ask: Ask, texts: list[str], binary: b
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(st.text(alphabet="0123456789+-.eEinumkKMGTP ", max_size=6))
 def test_quantities_are_parsed_as_by_apimachinery(ask: Ask, text: str) -> None:
-    """That takes some more, such as a suffix without a number, and cannot print 1e100."""
+    """It accepts more, such as a suffix without a number, and cannot print 1e100."""
     try:
         value = parse_quantity(text)
     except QuantityError:
@@ -155,9 +155,9 @@ _lists = st.fixed_dictionaries(
 )
 _NAMES = st.sampled_from(["a", "b", "c"])
 _containers = st.builds(
-    lambda name, asked, restart: {
+    lambda name, requests, restart: {
         "name": name,
-        "resources": {"requests": asked},
+        "resources": {"requests": requests},
         **({"restartPolicy": restart} if restart else {}),
     },
     _NAMES,

@@ -1,7 +1,7 @@
-"""A home that is restored from a backup beside the original, with the same remote.
+"""A home that was restored from a backup beside the original, with the same remote.
 
-On kind the clusters are native ones, beside those of the other tests: kind keeps etcd inside of a
-node's container (`e2e.restored_home`).
+With the kind backend this test uses separate native clusters: kind keeps etcd in a node's container
+(`e2e.restored_home`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from e2e.restored_home import restored, saved
 from e2e.standby_replica import now, writes
 from e2e.workload_manifests import busybox, web
 
-#: What a refused bridge shows.
+#: The columns of a rejected bridge.
 _ID = re.compile(r"--take-over-claim ([0-9a-f]{16})")
 
 
@@ -33,7 +33,7 @@ _ID = re.compile(r"--take-over-claim ([0-9a-f]{16})")
 def native(
     request: pytest.FixtureRequest, clusters: dict[str, Cluster]
 ) -> Iterator[dict[str, Cluster]]:
-    """The clusters of the other tests where these are native, or a pair of its own."""
+    """The clusters of the other tests if they are native, else a separate pair."""
     if all(it.backend is Backend.NATIVE for it in clusters.values()):
         yield clusters
         return
@@ -77,13 +77,13 @@ def _sequence(bridged: Bridged) -> int:
 
 
 def _renewed(bridged: Bridged) -> None:
-    """Waits until the bridge that has the claim has renewed it twice."""
+    """Waits until the bridge with the claim has renewed it twice."""
     before = _sequence(bridged)
     wait_for(lambda: _sequence(bridged) >= before + 2, "the claim is renewed")
 
 
 def _starts(pods: list[Json]) -> dict[str, tuple[str, str]]:
-    """UID, and when the container was started, by the pod's name."""
+    """Pod name → UID, and start time of the container."""
     return {
         it["metadata"]["name"]: (
             it["metadata"]["uid"],
@@ -94,7 +94,7 @@ def _starts(pods: list[Json]) -> dict[str, tuple[str, str]]:
 
 
 def _refused(bridge: Bridge) -> tuple[str, str]:
-    """Joins, and returns the error and the id in it."""
+    """Joins; returns the error and the ID in it."""
     begin = bridge.launch()
     assert bridge.wait_for_exit() == 1
     text = bridge.log.read_text()[begin:]
@@ -106,8 +106,8 @@ def _refused(bridge: Bridge) -> tuple[str, str]:
 
 
 def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_path: Path) -> None:
-    """The error explains what happened. Taking over on purpose works, ends the original bridge, and
-    can be taken back."""
+    """The error explains the cause. A deliberate takeover works, ends the original bridge, and can
+    be reversed."""
     original.apply(web(original.node))
     original.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     data = saved(original.home, tmp_path / "etcd")
@@ -125,7 +125,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             error, taken = _refused(second)
             assert "restored from a backup or cloned" in error
             assert taken in _claim(original)["metadata"]["annotations"]["cluster-bridge.io/claim"]
-            # Nor does it when it is tried again, or when it would leave.
+            # The same applies to a retry and to leaving.
             _refused(second)
             left = bridge_command.run(
                 *("leave", "--name", original.node, "--yes", "--force"),
@@ -153,7 +153,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             )
             kept = {name: it for name, it in before.items() if name != "later"}
             assert _starts(original.remote_pods()) == kept
-            # The option stays where it is written, and has no effect on the next claim.
+            # The option may stay in place: it has no effect on the next claim.
             assert second.stop() == 0
             second.start()
             assert second.stop() == 0
@@ -161,7 +161,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             second.kill()
             print(second.log.read_text())
 
-    # The way back.
+    # The reversal.
     _, taken = _refused(original.bridge)
     usual = original.bridge.args
     original.bridge.args = (*usual, "--take-over-claim", taken)
@@ -172,8 +172,8 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
 def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
     original: Bridged, tmp_path: Path
 ) -> None:
-    """The original bridge is dead when the restored home is joined: it is refused as well. The next
-    start at the original home needs no decision."""
+    """The original bridge is stopped when the restored home joins: the join is rejected, too. The
+    next start at the original home needs no decision."""
     original.apply(web(original.node))
     original.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     data = saved(original.home, tmp_path / "etcd")

@@ -52,23 +52,23 @@ spec: {type: ExternalName, externalName: near.THE-NAMESPACE.svc.cluster.local}
 
 
 def server(name: str, node: str) -> str:
-    """A pod that answers with its name, and its Service, which wishes for a node port."""
+    """A pod that answers with its name, and its Service, which requests a node port."""
     return _POD.replace("NAME", name).replace("THE-NODE", node)
 
 
 def services(bridged: Bridged) -> dict[str, Json]:
-    """The Services that are in the remote, by name."""
+    """The Services in the remote, by name."""
     found = get(bridged.remote, "services", namespace=bridged.remote_namespace)
     return {it["metadata"]["name"]: it for it in found}
 
 
 def slices(bridged: Bridged) -> list[Json]:
-    """The EndpointSlices that the bridge made there."""
+    """The EndpointSlices that the bridge created there."""
     return get(bridged.remote, "endpointslices", namespace=bridged.remote_namespace, selector=OURS)
 
 
 def wait_until_ready(bridged: Bridged, count: int) -> None:
-    """All pods of the test are there and Ready at home."""
+    """Waits until all pods of the test exist and are Ready at home."""
     wait_for(lambda: [is_ready(pod) for pod in bridged.home_pods()] == [True] * count, "Ready")
 
 
@@ -81,14 +81,14 @@ def who_answers(
     *,
     question: str = "hostname",
 ) -> str:
-    """Has a pod ask a host by name, and returns what is answered; "" for nothing. By default that
-    is the name of the pod that answers."""
+    """Sends a request from a pod to a host by name; returns the response, by default the name of
+    the answering pod, or "" for none."""
     query = urlencode(
         {"request": question, "protocol": "http", "host": host, "port": port, "tries": 1}
     )
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy/dial?{query}"
-    said = cluster.kubectl("get", "--raw", path, check=False)
-    answers = json.loads(said.stdout).get("responses", []) if said.returncode == 0 else []
+    response = cluster.kubectl("get", "--raw", path, check=False)
+    answers = json.loads(response.stdout).get("responses", []) if response.returncode == 0 else []
     return str(answers[0]) if answers else ""
 
 
@@ -106,7 +106,7 @@ def test_pods_reach_services_of_both_clusters_by_name(
             lambda host=host, port=port: who_answers(remote, there, "far", host, port) == "near",  # type: ignore[misc]
             f"the remote pod reaches the home pod as {host}",
         )
-    # Its own name alone would be its own address: it stands in the pod's /etc/hosts.
+    # A pod resolves its own name to its own address by /etc/hosts.
     wait_for(
         lambda: who_answers(remote, there, "far", f"far.{there}") == "far", "it reaches itself"
     )
@@ -122,13 +122,13 @@ def test_pods_reach_services_of_both_clusters_by_name(
     bridged.kubectl("annotate", "service", "near-headless", "cluster-bridge.io/mirror=false")
     wait_for(lambda: "near-headless" not in services(bridged), "one is kept at home")
     bridged.kubectl("delete", "pod", "near", "--wait=false")
-    wait_for(lambda: not slices(bridged), "an endpoint that is gone at home is gone")
+    wait_for(lambda: not slices(bridged), "an endpoint that home deleted no longer exists")
     bridged.kubectl("delete", "pod", "far", "--wait=false")
-    wait_for(lambda: not services(bridged), "with the last pod the Services are gone")
+    wait_for(lambda: not services(bridged), "the Services were deleted with the last pod")
 
 
 def usable(cluster: Cluster) -> set[str]:
-    """The nodes that take any pod."""
+    """The nodes that accept any pod."""
     closed = {"NoSchedule", "NoExecute"}
     return {
         it["metadata"]["name"]
@@ -140,7 +140,7 @@ def usable(cluster: Cluster) -> set[str]:
 def test_pods_on_all_remote_nodes_are_reachable_by_their_ips(
     bridged: Bridged, home: Cluster, remote: Cluster
 ) -> None:
-    """Of a remote with one node, as with several."""
+    """With one remote node and with several."""
     nodes = usable(remote)
     bridged.apply(server("near", min(usable(home))))
     bridged.apply(web(bridged.node))
@@ -160,10 +160,10 @@ def test_pods_on_all_remote_nodes_are_reachable_by_their_ips(
         assert name in bridged.kubectl("exec", name, "--", "hostname")
     there = bridged.remote_namespace
     for asking, own in addresses.items():
-        for asked, address in addresses.items():
-            if asking != asked:
-                said = who_answers(remote, there, asking, address, 8080, question="clientip")
-                assert said.partition(":")[0] == own, f"{asked} sees {said} for {asking}"
+        for target, address in addresses.items():
+            if asking != target:
+                client_ip = who_answers(remote, there, asking, address, 8080, question="clientip")
+                assert client_ip.partition(":")[0] == own, f"{target} sees {client_ip} for {asking}"
 
 
 @pytest.mark.join("--network=none")

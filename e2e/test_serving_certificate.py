@@ -1,4 +1,4 @@
-"""The kubelet API's certificate, signed by home: asked for, approved, served, and kept."""
+"""The kubelet API's certificate, signed by home: requested, approved, served, and stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.join("--serving-certificate", "csr")
 
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch, clusters: object, tmp_path: Path) -> Path:
-    """Where the bridge keeps what is to outlive it; the clusters have their own already."""
+    """The bridge's state folder."""
     folder = tmp_path / "state"
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     return folder
@@ -26,15 +26,15 @@ def state(monkeypatch: pytest.MonkeyPatch, clusters: object, tmp_path: Path) -> 
 
 @pytest.fixture
 def ca(home: Cluster, tmp_path: Path) -> Path:
-    """Home's CA, by which an API server with --kubelet-certificate-authority checks."""
+    """Home's CA, with which an API server with --kubelet-certificate-authority verifies."""
     return Credentials.of(home, tmp_path).ca
 
 
 def waiting(bridged: Bridged) -> str:
-    """The name of the request that the join says it waits for."""
-    said = re.compile(r"waiting for the approval of .*: kubectl certificate approve (\S+)")
+    """The name of the request in the log."""
+    waiting = re.compile(r"waiting for the approval of .*: kubectl certificate approve (\S+)")
     found: list[str] = wait_for(
-        lambda: said.findall(bridged.bridge.log.read_text()), "it says what it waits for"
+        lambda: waiting.findall(bridged.bridge.log.read_text()), "the log has the request"
     )
     return found[0]
 
@@ -53,7 +53,7 @@ def test_home_signs_an_approved_certificate(state: Path, bridged: Bridged, ca: P
     spec = get_one(bridged.home, "certificatesigningrequest", name)["spec"]
     assert spec["signerName"] == "kubernetes.io/kubelet-serving"
     assert spec["usages"] == ["digital signature", "server auth"]
-    # Home's API server does not check the self-signed one here.
+    # Home's API server does not verify the self-signed certificate here.
     bridged.kubectl("logs", "web")
     assert not is_signed_by(at, ca, at[0])
 
@@ -74,7 +74,7 @@ def test_home_signs_an_approved_certificate(state: Path, bridged: Bridged, ca: P
 def test_denied_request_falls_back_to_self_signed(bridged: Bridged, ca: Path) -> None:
     name = waiting(bridged)
     bridged.home.kubectl("certificate", "deny", name)
-    wait_for(lambda: f"{name} was denied" in bridged.bridge.log.read_text(), "it says so")
+    wait_for(lambda: f"{name} was denied" in bridged.bridge.log.read_text(), "the denial is logged")
     bridged.apply(pod(bridged.node, "web"))
     wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
     bridged.kubectl("logs", "web")

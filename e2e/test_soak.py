@@ -1,7 +1,7 @@
-"""Everything at once, for a while, and then home and remote agree object by object.
+"""A random load on everything, after which home and remote agree on every object.
 
-CLUSTER_BRIDGE_SOAK_SECONDS  how long the mix goes on (30; `make soak` takes 300)
-CLUSTER_BRIDGE_SOAK_SEED     the seed of the mix (a new one each time, which is printed)
+CLUSTER_BRIDGE_SOAK_SECONDS  duration of the load (30; `make soak` takes 300)
+CLUSTER_BRIDGE_SOAK_SEED     seed of the load (random by default, and printed)
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from e2e.unmanaged_objects import unmanaged_objects
 from e2e.workload_manifests import busybox
 
 SECONDS = float(os.environ.get("CLUSTER_BRIDGE_SOAK_SECONDS") or 30)
-#: The mix, and what comes before and after it.
+#: Timeout of the load with preparation and audit.
 LIMIT = SECONDS + 420
-#: A short mix still sees a stop and a crash.
+#: Even a short load has a stop and a crash.
 RESTART_EVERY = min(20.0, SECONDS / 3)
-#: Seconds for jobs that began last, with their back-offs.
+#: Seconds for the last Jobs, with their back-offs.
 JOB_SECONDS = 120.0
 
 
 @pytest.mark.timeout(LIMIT, func_only=True)
 def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
-    """Creates, updates, deletes, jobs and crashes, with restarts of the bridge, beside objects
-    of others."""
+    """Creates, updates, deletes, Jobs and crashes, with restarts of the bridge, beside unmanaged
+    objects."""
     seed = int(os.environ.get("CLUSTER_BRIDGE_SOAK_SEED") or random.SystemRandom().getrandbits(32))
     say(f"soak: {SECONDS:.0f} s, CLUSTER_BRIDGE_SOAK_SEED={seed}")
     mix = RandomLoad(bridged, seed, say)
@@ -47,14 +47,14 @@ def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
 
         kinds = "deployments,statefulsets,jobs,pods,services,configmaps,secrets"
         bridged.kubectl("delete", kinds, "--all", "--wait=false")
-        wait_for(lambda: not bridged.home_pods(), "all pods are gone at home", seconds=90)
+        wait_for(lambda: not bridged.home_pods(), "all home pods were deleted", seconds=90)
         _report(auditor.settled(), "with everything deleted", mix)
-        assert set(uids(bridged.remote_pods())) == {"clash"}, "only the pod of others is left"
+        assert set(uids(bridged.remote_pods())) == {"clash"}, "only the unmanaged pod is left"
         say(f"soak: over; {auditor.counts()}, {len(mix.steps)} steps")
 
 
 def say(line: str) -> None:
-    """One line of progress, for a terminal (pytest -s)."""
+    """Prints a line of progress (pytest -s)."""
     print(line, file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ def auditor_of(bridged: Bridged) -> Auditor:
 
 
 def _report(findings: list[Finding], when: str, mix: RandomLoad) -> None:
-    """Fails with the findings. The log of the bridge is printed by the fixture."""
-    said = "\n".join(f"  {finding}" for finding in findings)
+    """Fails with the findings. The fixture prints the log of the bridge."""
+    listed = "\n".join(f"  {finding}" for finding in findings)
     steps = "\n".join(mix.steps[-60:])
-    assert not findings, f"{when}:\n{said}\nthe last steps:\n{steps}"
+    assert not findings, f"{when}:\n{listed}\nthe last steps:\n{steps}"

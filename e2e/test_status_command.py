@@ -1,7 +1,7 @@
-"""`bridge status`, `events`, `cordon`, `drain` and the node's page, as a person uses them.
+"""`bridge status`, `events`, `cordon`, `drain` and the node's page.
 
-The page is looked at with a real browser, through home's API server (`kubectl proxy`). With
-``CLUSTER_BRIDGE_SCREENSHOT=FILE`` a picture of it is kept: docs/images/status.png is one.
+A real browser opens the page through home's API server (`kubectl proxy`). With
+``CLUSTER_BRIDGE_SCREENSHOT=FILE`` a screenshot is kept: docs/images/status.png is one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workload_manifests import pod, shell
 from translators.timestamps import parse_time
 
-#: What somebody may write into the status of a Node, to be shown.
+#: Markup that a user may write into the status of a Node.
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 SCREENSHOT = "CLUSTER_BRIDGE_SCREENSHOT"
 
@@ -36,14 +36,14 @@ def bridge(bridged: Bridged, *args: str | Path, code: int = 0) -> str:
 
 
 def status(bridged: Bridged, *args: str | Path) -> Json:
-    """The node's, as JSON."""
+    """The status of the node, as JSON."""
     (found,) = json.loads(bridge(bridged, "status", bridged.node, "-o", "json", *args))["nodes"]
-    told: Json = found
-    return told
+    status: Json = found
+    return status
 
 
 def own(bridged: Bridged) -> Json:
-    """What the bridge says, without a command of ours."""
+    """The bridge's status page, without a command."""
     path = f"/api/v1/nodes/{bridged.node}/proxy/bridge/v1/status"
     found: Json = json.loads(bridged.home.kubectl("get", "--raw", path).stdout)
     return found
@@ -51,7 +51,7 @@ def own(bridged: Bridged) -> Json:
 
 @contextmanager
 def proxied(bridged: Bridged) -> Iterator[str]:
-    """`kubectl proxy`; where it has the node's port."""
+    """`kubectl proxy`; the URL of the node's port."""
     command = (bridged.home.kubectl_path, f"--kubeconfig={bridged.home.kubeconfig}", "proxy")
     with subprocess.Popen([*command, "--port=0"], stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -71,7 +71,7 @@ def test_status_events_cordon_and_drain_of_a_node(bridged: Bridged) -> None:
     wait_for(lambda: own(bridged)["pods"]["byPhase"]["Running"] == 1, "the pod runs")
     wait_for(lambda: _refused(bridged, own(bridged)), "the other is refused")
 
-    _tells_all(bridged)
+    _assert_complete_status(bridged)
     _events(bridged)
     with proxied(bridged) as url:
         asyncio.run(_the_page(bridged, url))
@@ -81,11 +81,11 @@ def test_status_events_cordon_and_drain_of_a_node(bridged: Bridged) -> None:
 
 
 def _refused(bridged: Bridged, found: Json) -> list[Json]:
-    """The test's own: home's DaemonSets may have a pod on every node, which is refused, too."""
+    """The test's own pods: DaemonSets of home may have a rejected pod on every node."""
     return [it for it in found["pods"]["refusedPods"] if it["namespace"] == bridged.namespace]
 
 
-def _tells_all(bridged: Bridged) -> None:
+def _assert_complete_status(bridged: Bridged) -> None:
     found = status(bridged)
     assert found["ready"] is True
     assert found["bridge"]["role"] == "leader"
@@ -110,10 +110,10 @@ def _events(bridged: Bridged) -> None:
         }
 
     wait_for(there, "events of both clusters are at home")
-    said = json.loads(bridge(bridged, "events", "-n", bridged.namespace, "-o", "json"))["events"]
-    told = {(it["cluster"], it["reason"]) for it in said}
-    assert told >= {("home", "Scheduled"), ("remote", "Started"), ("home", "FieldRefused")}
-    moments = [parse_time(it["last"]) for it in said]
+    events = json.loads(bridge(bridged, "events", "-n", bridged.namespace, "-o", "json"))["events"]
+    reasons = {(it["cluster"], it["reason"]) for it in events}
+    assert reasons >= {("home", "Scheduled"), ("remote", "Started"), ("home", "FieldRefused")}
+    moments = [parse_time(it["last"]) for it in events]
     assert moments == sorted(moments)
     text = bridge(bridged, "events", bridged.node)
     assert text.startswith("LAST SEEN")
@@ -121,7 +121,7 @@ def _events(bridged: Bridged) -> None:
 
 
 async def _the_page(bridged: Bridged, url: str) -> None:
-    """In a browser, and as home's API server passes it on."""
+    """In a browser, and as home's API server proxies it."""
     node = get_one(bridged.home, "node", bridged.node)
     seconds = node["status"]["conditions"][0]["lastTransitionTime"]
     condition = {"type": "example.com/Hostile", "status": "True", "reason": "Hostile"}
@@ -129,7 +129,7 @@ async def _the_page(bridged: Bridged, url: str) -> None:
     patch = {"status": {"conditions": [{**condition, **times, "message": HOSTILE}]}}
 
     async with browser.opened() as page:
-        # Without the slash: to the folder, below the same path.
+        # Without the slash it redirects to the folder below the same path.
         await page.go(f"{url}/bridge")
         assert await page.evaluate("location.pathname.endsWith('/proxy/bridge/')")
         shown = await page.evaluate("document.body.innerText")
@@ -150,7 +150,7 @@ async def _the_page(bridged: Bridged, url: str) -> None:
         assert await page.evaluate("document.querySelectorAll('img').length") == 0
         assert page.complaints == []
 
-        # What somebody got into the page all the same would be stopped.
+        # The Content-Security-Policy would stop injected scripts.
         await page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x>')")
         script = "document.createElement('script')"
         await page.evaluate(

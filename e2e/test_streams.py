@@ -1,4 +1,4 @@
-"""Streams as people use them, through home's API server and the bridge to the remote's pods."""
+"""Streams of users through home's API server and the bridge to the remote's pods."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _digest(data: bytes) -> str:
 
 
 def test_exec_is_exact(bridged: Bridged) -> None:
-    """Exit status, separate errors, an end of input, 100 MB each way, 50 at once.
+    """Exit status, separate errors, an end of input, 100 MB in each direction, 50 at once.
 
-    Over SPDY a fifth of it: the bridge hears SPDY from home's API server in both cases.
+    With SPDY a fifth of the data: the bridge receives SPDY from home's API server in both cases.
     """
     _pod(bridged, "shell")
     for websockets, size, at_once in ((True, MANY_BYTES, 50), (False, MANY_BYTES // 5, 10)):
@@ -87,8 +87,8 @@ def test_other_clients_of_exec(bridged: Bridged) -> None:
     _python_client(bridged)
     url = f"/api/v1/nodes/{bridged.node}/proxy/run/{bridged.namespace}/shell/main"
     post = ("create", "-f", "-", "--raw")
-    said = run(bridged.home, bridged.namespace, *post, url + "?cmd=echo%20one%20two")
-    assert (said.stdout, said.stderr) == (b"one two\n", b"")
+    output = run(bridged.home, bridged.namespace, *post, url + "?cmd=echo%20one%20two")
+    assert (output.stdout, output.stderr) == (b"one two\n", b"")
     failed = run(bridged.home, bridged.namespace, *post, url + "?cmd=false")
     assert failed.returncode != 0
     assert b"exit code" in failed.stderr
@@ -121,7 +121,7 @@ def _python_client(bridged: Bridged) -> None:
         _preload_content=False,
     )
     with contextlib.ExitStack() as stack:
-        stack.callback(session.sock.shutdown)  # its `close` leaves a socket that has ended open
+        stack.callback(session.sock.shutdown)  # its `close` does not close an ended socket
         session.write_stdin("a line\n")
         session.run_forever(timeout=30)
         assert (session.read_stdout(), session.read_stderr()) == ("got a line\n", "err\n")
@@ -129,7 +129,7 @@ def _python_client(bridged: Bridged) -> None:
 
 
 def _newest_protocol(bridged: Bridged, token: str) -> None:
-    """What home's API servers from 1.36 on may send: the newest protocol, not translated."""
+    """The protocol of home's API servers from 1.36 on: the newest one, not translated."""
     from websocket import ABNF, create_connection
 
     node = get_one(bridged.home, "node", bridged.node)["status"]
@@ -160,7 +160,7 @@ def _newest_protocol(bridged: Bridged, token: str) -> None:
 
 
 def test_terminals(bridged: Bridged) -> None:
-    """exec, attach, run and debug with a terminal that changes its size."""
+    """exec, attach, run and debug with a terminal whose size changes."""
     _pod(bridged, "shell", shell("main", "exec sh", stdin=True, tty=True))
     placed = json.loads(pod(bridged.node, "once"))["spec"]
     del placed["containers"]
@@ -169,7 +169,7 @@ def test_terminals(bridged: Bridged) -> None:
     for websockets in (True, False):
 
         def in_terminal(*args: str, env: Mapping[str, str] = protocol(websockets)) -> int | None:
-            """Has a look at a shell, and leaves it; attach is what cannot be left so."""
+            """Checks a shell's terminal and exits it; an attach has no shell to exit."""
             line = command(bridged.home, bridged.namespace, *args)
             with KubectlTerminal(line, env=env, size=(33, 77)) as screen:
                 _has_size(screen)
@@ -190,7 +190,7 @@ def test_terminals(bridged: Bridged) -> None:
 
 
 def _has_size(screen: KubectlTerminal) -> None:
-    """The container's terminal has the size of the user's, before and after a change of it."""
+    """The container's terminal has the size of the user's, before and after a change."""
     screen.type("\n")
     _until_seen(screen, "33 77\r")
     screen.resize(44, 99)
@@ -210,7 +210,7 @@ def _until_seen(screen: KubectlTerminal, size: str) -> None:
 
 
 def test_copy_of_a_directory_both_ways(bridged: Bridged, tmp_path: Path) -> None:
-    """`kubectl cp`: names, contents and a large file are the same after both ways."""
+    """`kubectl cp`: names, contents and a large file are unchanged in both directions."""
     _pod(bridged, "shell")
     sent = tmp_path / "sent"
     (sent / "deep" / "er").mkdir(parents=True)
@@ -236,7 +236,7 @@ def _contents(folder: Path) -> dict[str, str]:
 
 
 def test_port_forward(bridged: Bridged) -> None:
-    """Many connections, 100 MB each way, one that ends alone, a second try; Service, Deployment."""
+    """Many connections, 100 MB in each direction, one that ends alone; Service, Deployment."""
     _pod(bridged, "echo", shell("main", "nc -ll -p 9000 -e /bin/cat"))
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
@@ -281,21 +281,21 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(received)
 
 
-# -- logs, and what lasts --------------------------------------------------------------------------
+# -- logs, and long-lived streams ------------------------------------------------------------------
 
-#: Lines that come at once, and one by one. A line is 1,040 bytes in its file, so the first ones
-#: stay just below the 10 MiB at which a kubelet begins a new file: it does so while a reader has
-#: read all that is there. (A kubelet's followers lose what they have not read by then.)
+#: Lines written at once, and one by one. A line has 1,040 bytes in its file, so the first ones stay
+#: just below the 10 MiB at which a kubelet rotates: it does so after a reader has read all of them.
+#: (A kubelet's followers lose lines that they have not read by then.)
 _AT_ONCE, _ONE_BY_ONE = 10_000, 600
-#: Seconds of silence: more than the minute after which load balancers and proxies like to hang up.
-#: An hour and more is for who has the time: CLUSTER_BRIDGE_IDLE_SECONDS=3600.
+#: Seconds of silence: longer than the minute after which load balancers and proxies tend to close.
+#: For an hour and more: CLUSTER_BRIDGE_IDLE_SECONDS=3600.
 IDLE_SECONDS = float(os.environ.get("CLUSTER_BRIDGE_IDLE_SECONDS") or 62)
 
 
 @pytest.mark.timeout(TEST_SECONDS + IDLE_SECONDS, func_only=True)
 def test_logs_beside_an_idle_exec(bridged: Bridged) -> None:
-    """Across a rotation no line is lost or told twice; logs' options; and an exec and a follower
-    with nothing to say for over a minute go on."""
+    """A rotation loses and duplicates no line; options of logs; and an exec and a follower stay
+    open without data for over a minute."""
     script = (
         f'awk \'BEGIN {{ for (n = 1; n <= {_AT_ONCE}; n++) printf "%d %993s\\n", n, "" }}\'; '
         f"n={_AT_ONCE}; while [ $n -lt {_AT_ONCE + _ONE_BY_ONE} ]; do n=$((n+1)); "
@@ -314,11 +314,11 @@ def test_logs_beside_an_idle_exec(bridged: Bridged) -> None:
             for number in range(1, _AT_ONCE + _ONE_BY_ONE + 1):
                 assert follower.stdout.readline().split() == [b"%d" % number]
             assert follower.stdout.readline() == b"done\n"
-        # A kubelet shows the newest file alone to who does not follow.
+        # Without --follow a kubelet shows the newest file only.
         assert bridged.kubectl("logs", "talks").split()[0] != "1", "it was never rotated"
         _has_parts(bridged)
         time.sleep(max(0.0, IDLE_SECONDS - (time.monotonic() - since)))
-        assert _said_back(silent, b"still here\n") == b"still here\n"
+        assert _echoed(silent, b"still here\n") == b"still here\n"
         bridged.kubectl("exec", "shell", "--", "sh", "-c", "echo a line >/tmp/line")
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == b"a line\n"
@@ -326,7 +326,7 @@ def test_logs_beside_an_idle_exec(bridged: Bridged) -> None:
 
 def _has_parts(bridged: Bridged) -> None:
     """Init containers and several containers; since, tail, limit and time stamps."""
-    # Two seconds: an API server reads --since-time without its fractions.
+    # Two seconds: an API server ignores the fractions of --since-time.
     say = "echo one; echo two; sleep 2; echo three; sleep 3600"
     _pod(
         bridged,
@@ -363,9 +363,9 @@ def _has_parts(bridged: Bridged) -> None:
 
 
 def test_unreachable_remote_ends_its_streams(bridged: Bridged) -> None:
-    """Without a word, for packets are lost: kubectl ends within a minute, whether it sends or not.
+    """Packets are lost: kubectl ends within a minute, whether it sends or not.
 
-    Its exit status is no failure: API servers take a lost connection to a kubelet for the end.
+    Its exit status is 0: API servers treat a lost connection to a kubelet as the end.
     """
     _pod(bridged, "shell")
     cat = ("exec", "-i", "shell", "--", "cat")
@@ -374,7 +374,7 @@ def test_unreachable_remote_ends_its_streams(bridged: Bridged) -> None:
         running(bridged.home, bridged.namespace, *cat) as waits,
     ):
         for process in (sends, waits):
-            assert _said_back(process, b"hello\n") == b"hello\n"
+            assert _echoed(process, b"hello\n") == b"hello\n"
         bridged.remote.freeze_network()
         try:
             assert sends.stdin is not None
@@ -386,7 +386,7 @@ def test_unreachable_remote_ends_its_streams(bridged: Bridged) -> None:
             bridged.remote.thaw_network()
 
 
-def _said_back(process: subprocess.Popen[bytes], line: bytes) -> bytes:
+def _echoed(process: subprocess.Popen[bytes], line: bytes) -> bytes:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(line)

@@ -1,4 +1,4 @@
-"""A pod reads no Secret of the remote that home does not have, and no tokens of another pod."""
+"""A pod cannot read a remote Secret that home does not have, nor tokens of another pod."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _theirs(bridged: Bridged, namespace: str) -> None:
 
 
 def test_unmanaged_secret_does_not_replace_a_missing_one_of_home(bridged: Bridged) -> None:
-    """In a namespace that the bridge made: a pod that requires it waits until home has it."""
+    """In a namespace of the bridge: a pod that requires it waits until home has it."""
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
     _theirs(bridged, bridged.remote_namespace)
     bridged.apply(pod(bridged.node, "thief", containers=[_reads("theirs")]))
-    wait_for(lambda: _reason(bridged, "thief") == "RemoteClash", "it waits, and says why")
+    wait_for(lambda: _reason(bridged, "thief") == "RemoteClash", "it waits with the reason")
     assert {it["metadata"]["name"] for it in bridged.remote_pods()} == {"first"}
 
     token = get_one(bridged.home, "pod", "first", namespace=bridged.namespace)["metadata"]["uid"]
@@ -50,7 +50,7 @@ def test_unmanaged_secret_does_not_replace_a_missing_one_of_home(bridged: Bridge
 
 @pytest.mark.join("--accept-namespaces=test-*")
 def test_pods_cannot_read_secrets_of_tenants_of_a_shared_namespace(bridged: Bridged) -> None:
-    """Neither one that is there, nor one that comes once the pod runs."""
+    """Neither an existing one, nor one that is created while the pod runs."""
     with hostile_tenant.namespace(
         bridged, bridged.remote_namespace, forged=False, accepts="e2e"
     ) as there:

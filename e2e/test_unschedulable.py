@@ -1,7 +1,7 @@
 """Pods that home's scheduler binds to the virtual node and the remote's scheduler cannot place.
 
-Here they ask to be spread over racks. The virtual node is said to stand in one, and the remote's
-only node in none.
+Here they request a spread over racks. The virtual node has the label of a rack, the remote's only
+node has none.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from translators.timestamps import parse_time
 
 RACK = "example.com/rack"
 SECONDS = 12
-#: Seconds within which a pod is given up after its time: a scheduler's and the bridge's turns.
+#: Seconds after the timeout until a pod is given up: turns of a scheduler and the bridge.
 SLACK = 8.0
 SOFT = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
-#: Seconds that this taint stays after the last pod, and some.
+#: Seconds that the taint stays after the last pod, with a margin.
 SOFT_SECONDS = 60.0
 
 pytestmark = pytest.mark.join("--unschedulable-timeout", str(SECONDS), "--labels", f"{RACK}=v")
@@ -41,7 +41,7 @@ _META = {"labels": {"app": "spread"}}
 
 @contextmanager
 def _in_a_rack(cluster: Cluster) -> Iterator[None]:
-    """The cluster's own node stands in a rack."""
+    """The cluster's own node has the label of a rack."""
     nodes = get(cluster, "nodes")
     name = next(it["metadata"]["name"] for it in nodes if "type" not in it["metadata"]["labels"])
     cluster.kubectl("label", "node", name, f"{RACK}=own")
@@ -56,8 +56,8 @@ def _conditions(pod: Json) -> dict[str, Json]:
 
 
 def _waits(pod: Json) -> bool:
-    told = _conditions(pod).get("cluster-bridge.io/RemoteScheduled", {})
-    return bool(told.get("status") == "False" and told.get("reason") == "Unschedulable")
+    scheduled = _conditions(pod).get("cluster-bridge.io/RemoteScheduled", {})
+    return bool(scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable")
 
 
 def _given_up(pod: Json) -> bool:
@@ -69,7 +69,7 @@ def _one(bridged: Bridged, name: str) -> Json:
 
 
 def test_deployment_fails_over_to_homes_own_node(bridged: Bridged) -> None:
-    """It prefers the virtual node, and is told why it cannot stay there."""
+    """It prefers the virtual node, and its condition has the reason why it cannot stay there."""
     preference = {
         "matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": [bridged.node]}
@@ -96,16 +96,16 @@ def test_deployment_fails_over_to_homes_own_node(bridged: Bridged) -> None:
     }
     with _in_a_rack(bridged.home):
         bridged.apply(json.dumps(deployment))
-        wait_for(lambda: any(map(_waits, bridged.home_pods())), "it is told at home")
+        wait_for(lambda: any(map(_waits, bridged.home_pods())), "home has the condition")
         (first,) = bridged.home_pods()
         assert first["spec"]["nodeName"] == bridged.node
         assert _conditions(first)["PodScheduled"]["status"] == "True"
-        said = _conditions(first)["cluster-bridge.io/RemoteScheduled"]["message"]
-        assert "topology spread constraints" in said
+        message = _conditions(first)["cluster-bridge.io/RemoteScheduled"]["message"]
+        assert "topology spread constraints" in message
         name = first["metadata"]["name"]
         wait_for(
             lambda: "FailedScheduling" in bridged.kubectl("describe", "pod", name),
-            "the remote scheduler's Event is told too",
+            "the remote scheduler's Event is mirrored",
         )
         wait_for(lambda: SOFT in _taints(bridged), "other pods are kept away")
 
@@ -124,7 +124,7 @@ def _taints(bridged: Bridged) -> list[Json]:
 
 
 def test_job_ignores_a_pod_that_was_given_up(bridged: Bridged) -> None:
-    """Its next pod finds a node, and the Job is complete without a failure."""
+    """Its next pod is scheduled on another node, and the Job completes without a failure."""
     made = json.loads(
         pod(
             bridged.node,
@@ -154,9 +154,9 @@ def test_job_ignores_a_pod_that_was_given_up(bridged: Bridged) -> None:
 
 
 def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
-    """Its time is over when it runs already."""
+    """The timeout ends while it runs."""
     bridged.apply(pod(bridged.node, "late", _META, topologySpreadConstraints=[_SPREAD]))
-    wait_for(lambda: _waits(_one(bridged, "late")), "it is told at home")
+    wait_for(lambda: _waits(_one(bridged, "late")), "home has the condition")
     with _in_a_rack(bridged.remote):
         bridged.kubectl("wait", "--for=condition=Ready", "pod/late", "--timeout=60s")
         time.sleep(SECONDS)
@@ -170,7 +170,7 @@ def test_pod_scheduled_before_the_timeout_stays(bridged: Bridged) -> None:
 def test_restart_does_not_reset_the_timeout(bridged: Bridged, down: int) -> None:
     """The bridge crashes while a pod waits."""
     bridged.apply(pod(bridged.node, "waits", _META, topologySpreadConstraints=[_SPREAD]))
-    wait_for(lambda: _waits(_one(bridged, "waits")), "it is told at home")
+    wait_for(lambda: _waits(_one(bridged, "waits")), "home has the condition")
     since = _conditions(_one(bridged, "waits"))["cluster-bridge.io/RemoteScheduled"]
     time.sleep(SECONDS / 2)
     bridged.bridge.kill()

@@ -1,4 +1,4 @@
-"""What changes at a pod that runs follows in the remote, and its status comes back."""
+"""Changes of a running pod are applied in the remote, and its status returns."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
 from e2e.workload_manifests import BUSYBOX, config_map, pod, shell
 
-#: The same program by another name.
+#: The same program under another name.
 OTHER_BUSYBOX = "docker.io/library/busybox:1.37"
 
 
 def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -> None:
-    """What the API lets change in place; a key with a domain goes when home takes it back."""
+    """Mutable fields; a key with a domain is removed when home removes it."""
     labels = {"plain": "1", "example.com/mine": "1"}
     bridged.apply(pod(bridged.node, "changes", {"labels": labels}))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
@@ -44,7 +44,7 @@ def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -
             and status["image"] == OTHER_BUSYBOX
             and status["ready"]
         ),
-        "the container runs anew with the other image",
+        "the container restarts with the other image",
     )
 
     tolerations = _home(bridged)["spec"]["tolerations"]
@@ -62,7 +62,7 @@ def test_metadata_image_tolerations_and_deadline_are_updated(bridged: Bridged) -
 
 
 def test_debug_container_has_logs_and_attach(bridged: Bridged, tmp_path: Path) -> None:
-    """`kubectl debug`, with what its container refers to."""
+    """`kubectl debug`, with the objects that its container references."""
     bridged.apply(pod(bridged.node, "changes"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/changes", "--timeout=60s")
     bridged.apply(config_map("tools", {"GREETING": "hello"}))
@@ -94,7 +94,7 @@ def test_debug_container_has_logs_and_attach(bridged: Bridged, tmp_path: Path) -
     assert "running" in status[0]["state"]
     assert get_one(bridged.remote, "configmap", "tools", namespace=bridged.remote_namespace)
 
-    # What is said after the end of what is typed may be lost on any node, so it does not end.
+    # A node may lose output after the end of the input, so the input does not end.
     answers = "while read line; do echo got $line; done"
     with subprocess.Popen(
         [
@@ -110,14 +110,14 @@ def test_debug_container_has_logs_and_attach(bridged: Bridged, tmp_path: Path) -
         assert talk.stdout
         talk.stdin.write("typed in\n")
         talk.stdin.flush()
-        said = talk.stdout.readline()
+        line = talk.stdout.readline()
         talk.kill()
-    assert said == "got typed in\n"
+    assert line == "got typed in\n"
     assert _home(bridged)["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-#: The minor version of Kubernetes from which an API server refuses a resize that the node has no
-#: room for. Before, the kubelet says so, in a condition; home's pod has that in either case.
+#: The minor version of Kubernetes from which an API server rejects a resize that the node has no
+#: room for. Before, the kubelet reports it in a condition; home's pod has that in either case.
 REFUSES = 36
 
 
@@ -137,7 +137,7 @@ def _is_refused(bridged: Bridged, name: str) -> bool:
 
 
 def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
-    """`kubectl patch --subresource resize`, also one that no machine can give."""
+    """`kubectl patch --subresource resize`, and one that no node can satisfy."""
     resources = {"requests": {"cpu": "50m", "memory": "32Mi"}}
     side = shell("side", "sleep 3600", resources=resources, restartPolicy="Always")
     main = shell("main", "sleep 3600", resources=resources)
@@ -146,7 +146,7 @@ def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
     _resize(bridged, "containers", "main", {"cpu": "0.1", "memory": "48Mi"})
     wait_for(
         lambda: _given(bridged, "containerStatuses") == {"cpu": "100m", "memory": "48Mi"},
-        "home says what the container has now",
+        "home shows the new resources",
     )
     _resize(bridged, "initContainers", "side", {"cpu": "70m"})
     wait_for(
@@ -159,7 +159,7 @@ def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
         _resize(bridged, "containers", "main", {"cpu": "4000"})
         wait_for(
             lambda: _is_refused(bridged, "changes"),
-            "home says that it cannot be given",
+            "home reports that it is infeasible",
         )
     else:
         with pytest.raises(CommandFailed, match="allocatable"):
