@@ -196,9 +196,9 @@ class _Wiring:
                 metrics=self.relay_metrics,
             )
         if policy.relay_image:
-            from bridge.relay.reverse.home_pod_connections import ReverseForwarder
+            from bridge.relay.reverse.home_pod_connections import HomePodConnections
 
-            forwarder = ReverseForwarder(
+            forwarder = HomePodConnections(
                 self.remote.config,
                 settings=settings.relay,
                 metrics=self.relay_metrics.reverse,

@@ -38,7 +38,7 @@ _ACCOUNT = (
 
 
 @dataclass(frozen=True, slots=True)
-class SelfContainedKubeconfig:
+class FlattenedKubeconfig:
     """The text of the kubeconfig, its context, and notes for the user."""
 
     text: str = field(repr=False)
@@ -46,7 +46,7 @@ class SelfContainedKubeconfig:
     notes: tuple[str, ...] = ()
 
 
-def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
+def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     """The chosen context as a self-contained kubeconfig. Makes no request. Raises
     ClientConfigError."""
     files = _read_files(ref)
@@ -58,11 +58,11 @@ def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
     except KubeconfigError as error:
         raise _error(ref, str(error)) from None
     cluster, user = cluster_entry.fields, user_entry.fields
-    notes = list(_checked(ref, cluster, user))
-    cluster = _inlined(ref, cluster_entry, _CLUSTER_FILES)
-    user = _inlined(ref, user_entry, _USER_FILES)
+    notes = list(_check_usable_in_pod(ref, cluster, user))
+    cluster = _inline_files(ref, cluster_entry, _CLUSTER_FILES)
+    user = _inline_files(ref, user_entry, _USER_FILES)
     if user.pop("tokenFile", None) and not user.get("token"):
-        user["token"] = _content(ref, user_entry.path("tokenFile")).decode().strip()
+        user["token"] = _read_content(ref, user_entry.path("tokenFile")).decode().strip()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -71,7 +71,7 @@ def build(ref: KubeconfigRef) -> SelfContainedKubeconfig:
         "clusters": [{"name": name, "cluster": _keep(cluster, untrusted_kubeconfig.CLUSTER)}],
         "users": [{"name": name, "user": _keep(user, untrusted_kubeconfig.USER)}],
     }
-    return SelfContainedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
+    return FlattenedKubeconfig(yaml.safe_dump(config, sort_keys=False), name, tuple(notes))
 
 
 def _read_files(ref: KubeconfigRef) -> kubeconfig.Configs:
@@ -92,7 +92,7 @@ def _read_files(ref: KubeconfigRef) -> kubeconfig.Configs:
     return files
 
 
-def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
+def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]:
     """Yields notes for the user. Raises ClientConfigError for what cannot work in a pod."""
     for name, what in (("exec", "runs a credential plugin"), ("auth-provider", "logs in again")):
         if user.get(name):
@@ -123,12 +123,12 @@ def _checked(ref: KubeconfigRef, cluster: Object, user: Object) -> Iterator[str]
         yield "remote: the token is copied from its file once; join again when it expires"
 
 
-def _inlined(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:
+def _inline_files(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:
     """The fields with the contents of their files. Inline data takes precedence, as in kubectl."""
     fields = dict(entry.fields)
     for name, data in files.items():
         if fields.pop(name, None) and not fields.get(data):
-            fields[data] = base64.b64encode(_content(ref, entry.path(name))).decode()
+            fields[data] = base64.b64encode(_read_content(ref, entry.path(name))).decode()
     return fields
 
 
@@ -137,7 +137,7 @@ def _keep(fields: Object, accepted: Container[str]) -> Object:
     return {key: value for key, value in fields.items() if key in accepted}
 
 
-def _content(ref: KubeconfigRef, path: Path) -> bytes:
+def _read_content(ref: KubeconfigRef, path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

@@ -105,7 +105,9 @@ async def find_installation(
                 resource, namespace=namespace, labels=installation.label_selector(name)
             )
             found += [
-                (resource, it) for it in page.items if _belongs(resource, it, name, namespaces)
+                (resource, it)
+                for it in page.items
+                if _is_part_of_installation(resource, it, name, namespaces)
             ]
     await _warn_of_other_secrets(home, name, namespaces, warn)
     if not found:
@@ -180,7 +182,9 @@ async def installation_namespaces(home: KubeClient, name: str, node: Object | No
     return sorted(granted, key=lambda it: (it != recorded, it))
 
 
-def _belongs(resource: Resource, obj: Object, node: str, namespaces: Sequence[str]) -> bool:
+def _is_part_of_installation(
+    resource: Resource, obj: Object, node: str, namespaces: Sequence[str]
+) -> bool:
     """Whether an object with the installation's labels is part of it."""
     if not resource.namespaced or resource in _IN_OWN_NAMESPACE:
         return True  # Tenants cannot write it, or it was listed in the installation's namespace.

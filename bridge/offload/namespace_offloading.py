@@ -16,7 +16,7 @@ from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.node import node_object
 from bridge.offload import Mechanism, pod_mutator_setup
-from bridge.offload.pod_mutator_setup import EnforcementWriter
+from bridge.offload.pod_mutator_setup import PodMutatorWriter
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -60,7 +60,7 @@ async def offload_namespace(settings: OffloadSettings, *, notify: Notify) -> Obj
             if settings.mechanism == "policy" and not version:
                 raise PreflightError(_NOT_SERVED)
             await _check_nodes(home, settings, notify)
-            writer = EnforcementWriter(home, notify, dry_run=settings.dry_run)
+            writer = PodMutatorWriter(home, notify, dry_run=settings.dry_run)
             if version:
                 await pod_mutator_setup.install_policy(writer, version)
             elif use_webhook:
@@ -90,7 +90,7 @@ async def unoffload_namespace(settings: OffloadSettings, *, notify: Notify) -> O
     command's JSON output. Raises PreflightError."""
     async with connect(settings.home, side="home", notify=lambda _: None) as home:
         with as_preflight_errors("home"):
-            writer = EnforcementWriter(home, notify, dry_run=settings.dry_run)
+            writer = PodMutatorWriter(home, notify, dry_run=settings.dry_run)
             try:
                 namespace = await home.get(NAMESPACES, settings.namespace)
             except NotFound:

@@ -27,7 +27,7 @@ ENFORCEMENT_SECONDS = 30.0
 PROBE_SECONDS = 0.5
 
 
-class EnforcementWriter:
+class PodMutatorWriter:
     """Writes what differs to home, or in a dry run only reports it."""
 
     def __init__(self, home: KubeClient, notify: Notify, *, dry_run: bool) -> None:
@@ -95,21 +95,21 @@ class EnforcementWriter:
             await self.home.patch(NAMESPACES, name_of(namespace), body)
 
 
-async def install_policy(writer: EnforcementWriter, version: str) -> None:
+async def install_policy(writer: PodMutatorWriter, version: str) -> None:
     """Installs the policy and its binding in this version of the API."""
     policy, binding = mutating_admission_policy.policy_resources(version)
     await writer.ensure(policy, mutating_admission_policy.mutating_policy(version))
     await writer.ensure(binding, mutating_admission_policy.policy_binding(version))
 
 
-async def remove_policy(writer: EnforcementWriter) -> None:
+async def remove_policy(writer: PodMutatorWriter) -> None:
     """Removes the policy and its binding, the binding first."""
     if version := await find_policy_version(writer.home):
         for resource in reversed(mutating_admission_policy.policy_resources(version)):
             await writer.remove(resource)
 
 
-async def remove_all(writer: EnforcementWriter) -> None:
+async def remove_all(writer: PodMutatorWriter) -> None:
     """Removes the policy, and the configuration of `bridge webhook`."""
     await remove_policy(writer)
     await writer.remove(MUTATING_WEBHOOKS)

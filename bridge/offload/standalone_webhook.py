@@ -26,7 +26,7 @@ from bridge.certificates.tls_key_pair import LIFETIME, load_pair, server_context
 from bridge.clusters.bridge_address import find_bridge_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.offload import mutating_admission_policy, webhook_configuration
-from bridge.offload.pod_mutator_setup import EnforcementWriter
+from bridge.offload.pod_mutator_setup import PodMutatorWriter
 from bridge.offload.webhook_certificate import create_certificate
 from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
@@ -178,8 +178,8 @@ class StandaloneWebhook:
             resource_version=metadata(current).get("resourceVersion"),
         )
 
-    def _writer(self) -> EnforcementWriter:
-        return EnforcementWriter(self._home, self._notify, dry_run=False)
+    def _writer(self) -> PodMutatorWriter:
+        return PodMutatorWriter(self._home, self._notify, dry_run=False)
 
     async def keep_certificate(self) -> None:
         while True:

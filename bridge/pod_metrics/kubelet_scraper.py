@@ -69,7 +69,7 @@ class KubeletScraper:
         turn, reading = asyncio.Semaphore(PARALLEL), asyncio.Lock()
         parts: list[T] = []
 
-        async def one(node: str, ours: Mapping[RemotePodName, Origin]) -> None:
+        async def scrape_node(node: str, ours: Mapping[RemotePodName, Origin]) -> None:
             where = NODES.path(node, subresource="proxy") + path
             async with turn:
                 try:
@@ -84,7 +84,7 @@ class KubeletScraper:
         try:
             async with asyncio.timeout(TOTAL_TIMEOUT), asyncio.TaskGroup() as group:
                 for node, ours in by_node.items():
-                    group.create_task(one(node, ours), name=f"scrape-{node}")
+                    group.create_task(scrape_node(node, ours), name=f"scrape-{node}")
         except TimeoutError:
             log.debug("remote: some kubelets have not answered within %.0f s", TOTAL_TIMEOUT)
         return ScrapeResult(parts, failed=len(by_node) - len(parts))

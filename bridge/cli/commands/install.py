@@ -17,7 +17,7 @@ from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.rbac.rbac_manifests import HomePermissions
 
 if TYPE_CHECKING:
-    from bridge.install.flattened_kubeconfig import SelfContainedKubeconfig
+    from bridge.install.flattened_kubeconfig import FlattenedKubeconfig
     from bridge.install.installation import Installation
 
 #: Options of `INSTALL` about applying objects, which `bridge render` does not do.
@@ -132,7 +132,7 @@ def apply_request(wanted: InstallRequest, *, must_exist: bool = False) -> None:
 async def _apply(
     wanted: InstallRequest,
     installation: Installation,
-    kubeconfig: SelfContainedKubeconfig,
+    kubeconfig: FlattenedKubeconfig,
     *,
     must_exist: bool,
 ) -> None:
@@ -187,7 +187,7 @@ def check_relay_from(client: str) -> str:
     return check_network(client, "--relay-from") if "/" in client else check_namespace(client)
 
 
-def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKubeconfig]:
+def _installation(wanted: InstallRequest) -> tuple[Installation, FlattenedKubeconfig]:
     """The installation, and the remote's kubeconfig. Ends the command if either is invalid."""
     from bridge.base.version import version
     from bridge.cli.command_runner import fail
@@ -205,7 +205,7 @@ def _installation(wanted: InstallRequest) -> tuple[Installation, SelfContainedKu
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     try:
-        kubeconfig = flattened_kubeconfig.build(settings.remote)
+        kubeconfig = flattened_kubeconfig.flatten_kubeconfig(settings.remote)
     except ClientConfigError as error:
         raise fail(str(error)) from None
     for note in kubeconfig.notes:

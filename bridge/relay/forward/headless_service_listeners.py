@@ -18,7 +18,7 @@ from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_s
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
 from bridge.relay.forward.local_route import LocalRoute
-from bridge.relay.forward.remote_pod_connections import ForwardConnections, ServiceUsage
+from bridge.relay.forward.remote_pod_connections import RemotePodConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.relay.forward_controller import PortUnavailableError
@@ -34,7 +34,7 @@ _BIND_FAILURES = {
 }
 
 
-class _PodListener:
+class _PodPortListener:
     """One port of one pod."""
 
     def __init__(self, usage: ServiceUsage, server: asyncio.Server) -> None:
@@ -62,12 +62,12 @@ class _PodListener:
         return False
 
 
-class PodListeners:
+class HeadlessServiceListeners:
     """Implements `sync.relay.headless_forward.AddressListeners`. ``metrics`` may outlive it."""
 
     def __init__(
         self,
-        connections: ForwardConnections,
+        connections: RemotePodConnections,
         route: LocalRoute,
         limit: NamespaceLimit,
         metrics: RelayMetrics,
@@ -76,7 +76,7 @@ class PodListeners:
         self._route = route
         self._limit = limit
         self._metrics = metrics
-        self._listeners: dict[ListenAddress, _PodListener] = {}
+        self._listeners: dict[ListenAddress, _PodPortListener] = {}
         self._addresses_of: dict[Key, set[ListenAddress]] = {}
         self._ports_per_ip: Counter[str] = Counter()
         self._opening = asyncio.Lock()
@@ -96,14 +96,14 @@ class PodListeners:
                 # Last, because it awaits: a cancellation here leaves no unregistered listener.
                 await listener.server.start_serving()
 
-    async def _open(self, address: ListenAddress, usage: ServiceUsage) -> _PodListener:
+    async def _open(self, address: ListenAddress, usage: ServiceUsage) -> _PodPortListener:
         def accept(accepted: AcceptedConnection) -> None:
             self._connections.accept(listener.usage, listener.balancer, accepted)
 
         server = await create_server(
             self._limit, usage.key.namespace, partial(_bind, address), accept
         )
-        listener = self._listeners[address] = _PodListener(usage, server)
+        listener = self._listeners[address] = _PodPortListener(usage, server)
         self._ports_per_ip[address.address] += 1
         self._count(+1)
         return listener

@@ -77,7 +77,7 @@ class ServiceUsage:
         self.rate_limit = TokenBucket(rate)
 
 
-class ForwardConnections:
+class RemotePodConnections:
     """All forward connections of one bridge. ``metrics`` may outlive it."""
 
     def __init__(

@@ -24,9 +24,9 @@ from bridge.base.join_settings import RelaySettings
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.headless_service_listeners import PodListeners, create_server
+from bridge.relay.forward.headless_service_listeners import HeadlessServiceListeners, create_server
 from bridge.relay.forward.local_route import LocalRoute
-from bridge.relay.forward.remote_pod_connections import ForwardConnections, ServiceUsage
+from bridge.relay.forward.remote_pod_connections import RemotePodConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key
 from sync.kube.credentials import ClientConfig
@@ -59,15 +59,17 @@ class ServiceListeners:
         self._allowed_ports = settings.ports
         self._metrics = metrics
         self._services: dict[Key, _ListeningService] = {}
-        self._connections = ForwardConnections(remote, settings=settings, metrics=metrics)
+        self._connections = RemotePodConnections(remote, settings=settings, metrics=metrics)
         self._limit = NamespaceLimit(settings.listeners)
         metrics.listening_limit = settings.listeners
         self._route: LocalRoute | None = None
-        self.pod_listeners: PodListeners | None = None
+        self.pod_listeners: HeadlessServiceListeners | None = None
         """See `sync.relay.forward_controller.Listeners`; None without `--relay-cidr`."""
         if settings.cidr is not None:
             self._route = LocalRoute(settings.cidr)
-            self.pod_listeners = PodListeners(self._connections, self._route, self._limit, metrics)
+            self.pod_listeners = HeadlessServiceListeners(
+                self._connections, self._route, self._limit, metrics
+            )
 
     async def serve(
         self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]

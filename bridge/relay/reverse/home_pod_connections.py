@@ -63,7 +63,7 @@ WARN_INTERVAL = 300.0
 _MAX_TOKEN = 100
 
 
-class ReverseForwarder:
+class HomePodConnections:
     """Implements `sync.relay.reverse_controller.Forwarder` for one engine. ``metrics`` may outlive
     it; ``is_leader`` returns whether this bridge serves the node now."""
 

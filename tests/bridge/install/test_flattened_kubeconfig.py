@@ -18,7 +18,7 @@ from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
 
 
 def read(path: Path, content: dict[str, Any], context: str | None = None) -> dict[str, Any]:
-    found = flattened_kubeconfig.build(KubeconfigRef(write(path, content), context))
+    found = flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(write(path, content), context))
     assert CANARY not in repr(found)
     parsed: dict[str, Any] = yaml.safe_load(found.text)
     assert parsed["current-context"] == found.context
@@ -27,7 +27,7 @@ def read(path: Path, content: dict[str, Any], context: str | None = None) -> dic
 
 def refused(path: Path, content: dict[str, Any]) -> str:
     with pytest.raises(ClientConfigError) as caught:
-        flattened_kubeconfig.build(KubeconfigRef(write(path, content)))
+        flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(write(path, content)))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     return str(caught.value)
 
@@ -58,7 +58,7 @@ def test_relative_files_are_inlined(path: Path) -> None:
 
 def test_token_file_is_inlined_with_a_note(path: Path) -> None:
     (path.parent / "token").write_text(f"{CANARY}\n")
-    found = flattened_kubeconfig.build(
+    found = flattened_kubeconfig.flatten_kubeconfig(
         KubeconfigRef(write(path, config(user={"tokenFile": "token"})))
     )
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
@@ -79,7 +79,7 @@ def test_first_file_with_an_entry_takes_precedence(
     first = write(path, {"current-context": "far", "users": config()["users"]})
     second = write(path.with_name("second"), config(user={"token": "second"}))
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(map(str, (first, "/absent", second))))
-    found = flattened_kubeconfig.build(KubeconfigRef())
+    found = flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef())
     assert yaml.safe_load(found.text)["users"][0]["user"] == {"token": CANARY}
 
 
@@ -102,7 +102,7 @@ def test_proxy_stays_in_the_kubeconfig(path: Path) -> None:
 
 def test_proxy_of_the_environment_is_noted(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.test:3128")
-    found = flattened_kubeconfig.build(KubeconfigRef(write(path, config())))
+    found = flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(write(path, config())))
     assert "set proxy-url" in "".join(found.notes)
 
 
@@ -137,7 +137,7 @@ def test_missing_entry_is_named(path: Path, missing: str) -> None:
 def test_invalid_or_missing_kubeconfig_is_an_error(path: Path) -> None:
     path.write_text(f"{{ {CANARY}: [")
     with pytest.raises(ClientConfigError, match="not a kubeconfig") as caught:
-        flattened_kubeconfig.build(KubeconfigRef(path))
+        flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(path))
     assert CANARY not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(ClientConfigError, match="no such file"):
-        flattened_kubeconfig.build(KubeconfigRef(path.with_name("absent")))
+        flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(path.with_name("absent")))

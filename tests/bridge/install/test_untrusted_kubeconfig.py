@@ -49,7 +49,7 @@ def test_kubeconfig_of_the_installer_is_accepted(
     tmp_path: Path, user: dict[str, Any] | None, cluster: dict[str, Any]
 ) -> None:
     path = write(tmp_path / "config", config(user=user, cluster=cluster))
-    made = yaml.safe_load(flattened_kubeconfig.build(KubeconfigRef(path)).text)
+    made = yaml.safe_load(flattened_kubeconfig.flatten_kubeconfig(KubeconfigRef(path)).text)
     assert accepted(made) == made
 
 

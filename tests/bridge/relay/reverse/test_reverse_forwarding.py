@@ -19,7 +19,7 @@ from bridge.base.version import version
 from bridge.relay.relay_counters import ReverseRelayMetrics
 from bridge.relay.reverse import control_connection
 from bridge.relay.reverse import control_messages as messages
-from bridge.relay.reverse.home_pod_connections import ReverseForwarder
+from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, playing
@@ -48,7 +48,7 @@ class ReverseWorld:
         self.metrics = ReverseRelayMetrics()
         self.leads = True
         self.port = free_port()
-        self.forwarder = ReverseForwarder(
+        self.forwarder = HomePodConnections(
             access_for(remote.url, "remote"),
             settings=settings,
             metrics=self.metrics,
@@ -296,7 +296,7 @@ async def test_second_bridge_replaces_the_first() -> None:
         back.show(pod)
         await back.ready()
         back.leads = False  # so that it does not come back
-        another = ReverseForwarder(
+        another = HomePodConnections(
             access_for(back.remote.url, "remote"),
             settings=RelaySettings(),
             metrics=ReverseRelayMetrics(),
@@ -457,12 +457,12 @@ class FakeAgent:
 @asynccontextmanager
 async def with_fake_agent(
     agent: Pod, routes: Mapping[int, ReverseRoute]
-) -> AsyncIterator[tuple[ReverseForwarder, ReverseRelayMetrics]]:
+) -> AsyncIterator[tuple[HomePodConnections, ReverseRelayMetrics]]:
     """A bridge that speaks to it."""
     metrics = ReverseRelayMetrics()
     async with FakeRemote() as remote:
         playing(remote, {"relay": agent})
-        forwarder = ReverseForwarder(
+        forwarder = HomePodConnections(
             access_for(remote.url, "remote"),
             settings=RelaySettings(),
             metrics=metrics,
