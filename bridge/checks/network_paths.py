@@ -10,8 +10,6 @@ from bridge.clusters.pod_network_probe import describe_pod, dial_pods
 from bridge.clusters.relay_cidr_validation import check_relay_cidr
 from translators.translation_options import HostPort
 
-# -- home to the bridge --------------------------------------------------------------------
-
 
 async def check_kubelet_api_address(context: CheckContext) -> list[Finding]:
     """BRG401 before a join: nothing listens yet, so that only the address is known."""
@@ -44,9 +42,6 @@ async def check_relay_range(context: CheckContext) -> list[Finding]:
     return [info("BRG408", "home", text)]
 
 
-# -- between pods --------------------------------------------------------------------------
-
-
 async def check_pod_network(context: CheckContext) -> list[Finding]:
     """BRG405, by connections from this machine."""
     choice = context.settings.network
@@ -71,9 +66,6 @@ async def check_pod_network(context: CheckContext) -> list[Finding]:
         return [info("BRG405", "both", text)]
     text = f"{len(dialed.accepted)} of {dialed.count} dialed pods accept a connection"
     return [ok("BRG405", "both", text)]
-
-
-# -- from pods to home's API server --------------------------------------------------------
 
 
 async def check_home_api_address(context: CheckContext) -> list[Finding]:

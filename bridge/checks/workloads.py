@@ -59,9 +59,6 @@ async def check_quotas(context: CheckContext) -> list[Finding]:
     return [ok("BRG502", "remote", f"{len(bound)} quota(s), none used up")]
 
 
-# -- in the way, and left over -------------------------------------------------------------
-
-
 async def check_namespace_clashes(context: CheckContext) -> list[Finding]:
     """BRG503 before a join: by the names that namespaces would have."""
     identity = await context.identity()
@@ -109,9 +106,6 @@ def _describe(several: Sequence[NodeInventory]) -> str:
     )
 
 
-# -- usage ---------------------------------------------------------------------------------
-
-
 async def check_metrics_source(context: CheckContext) -> list[Finding]:
     """BRG505."""
     source = await context.metrics_source()
@@ -124,9 +118,6 @@ async def check_metrics_source(context: CheckContext) -> list[Finding]:
         return [info("BRG505", "remote", "--metrics none: no resource metrics")]
     text = "this credential may read no resource metrics: kubectl top and autoscalers have none"
     return [warning("BRG505", "remote", text)]
-
-
-# -- the node's pods -----------------------------------------------------------------------
 
 
 async def check_pods(context: CheckContext) -> list[Finding]:

@@ -21,7 +21,14 @@ from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import DAEMON_SETS, NODES, PODS
-from translators.objects import Object, is_daemonset_pod, metadata, name_of, namespace_of, uid_of
+from translators.objects import (
+    Object,
+    controller_of,
+    is_daemonset_pod,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +46,6 @@ async def cordon(home: KubeClient, name: str, *, unschedulable: bool, dry_run: b
     """Marks the node unschedulable or schedulable; returns whether that changed it. Raises
     PreflightError if it is not a virtual node, and KubeError."""
     node = await status_client.get_node(home, name)
-    return await _patch_unschedulable(home, node, unschedulable=unschedulable, dry_run=dry_run)
-
-
-async def _patch_unschedulable(
-    home: KubeClient, node: Object, *, unschedulable: bool, dry_run: bool
-) -> bool:
     if bool((node.get("spec") or {}).get("unschedulable")) == unschedulable:
         return False
     patch: Object = {
@@ -54,7 +55,7 @@ async def _patch_unschedulable(
     }
     await home.request(
         "PATCH",
-        NODES.path(name_of(node)),
+        NODES.path(name),
         query={"dryRun": "All"} if dry_run else None,
         body=patch,
         content_type=MERGE_PATCH,
@@ -73,14 +74,14 @@ async def drain(
 ) -> DrainResult:
     """Cordons the node and evicts the pods that ``options`` allow. Raises PreflightError if no
     bridge serves the node, pods block the drain or time is up, and KubeError."""
-    node = await status_client.get_node(home, name)
+    await status_client.get_node(home, name)
     if not await serving_bridge_lookup.find_serving_bridge(home, name):
         raise PreflightError(
             f"home: no bridge serves node {name}, so its pods in the remote would not be "
             "terminated; start the bridge, or run `bridge leave --drain`, which terminates them"
         )
     plan = await _plan(home, name, options)
-    changed = await _patch_unschedulable(home, node, unschedulable=True, dry_run=dry_run)
+    changed = await cordon(home, name, unschedulable=True, dry_run=dry_run)
     if dry_run:
         return DrainResult(changed, plan.evict, plan.skipped)
     if changed:
@@ -112,7 +113,7 @@ async def _find_orphans(home: KubeClient, pods: list[Object]) -> set[str]:
     read counts as existing."""
     orphans = set()
     for pod in filter(is_daemonset_pod, pods):
-        owner = next(it for it in metadata(pod)["ownerReferences"] if it.get("controller"))
+        owner = controller_of(pod) or {}
         try:
             await home.get(DAEMON_SETS, owner["name"], namespace=namespace_of(pod))
         except NotFound:

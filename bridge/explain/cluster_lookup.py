@@ -169,8 +169,6 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
             # As kubectl does.
             namespace = settings.namespace or home.config.namespace or "default"
             settings = replace(settings, namespace=namespace)
-            if settings.kind == "Deployment" and settings.manifest is None:
-                settings = replace(settings, manifest=await _deployment_pod(home, settings))
             facts = await _read_home(home, settings)
         if facts.policy is not None:
             await _look_up_remote(stack, settings, home, facts, facts.policy)
@@ -180,30 +178,26 @@ async def look_up_pod(settings: ExplainSettings) -> PodFacts:
 # -- home ----------------------------------------------------------------------------------
 
 
-async def _deployment_pod(home: KubeClient, settings: ExplainSettings) -> Object | None:
-    """A pod of the Deployment's template."""
+async def _read_named(home: KubeClient, resource: Resource, settings: ExplainSettings) -> Object:
+    """The object that the options name. Raises PreflightError if it does not exist."""
+    namespace = settings.namespace
     try:
-        found = await home.get(DEPLOYMENTS, settings.name, namespace=settings.namespace)
+        return await home.get(resource, settings.name, namespace=namespace)
     except NotFound as error:
         raise PreflightError(
-            f"home: there is no Deployment {settings.namespace}/{settings.name}; `kubectl get "
-            f"deployments -n {settings.namespace}` lists those that are"
+            f"home: {resource.kind} {namespace}/{settings.name} not found; `kubectl get "
+            f"{resource.plural} -n {namespace}` lists what exists, and -f FILE explains a manifest"
         ) from error
-    return pod_of_manifest(found)
 
 
 async def _read_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
-    if settings.manifest is not None:
-        facts = await _admitted(home, settings.manifest, settings.namespace)
+    manifest = settings.manifest
+    if manifest is None and settings.kind == "Deployment":
+        manifest = pod_of_manifest(await _read_named(home, DEPLOYMENTS, settings))
+    if manifest is not None:
+        facts = await _admitted(home, manifest, settings.namespace)
     else:
-        try:
-            found = await home.get(PODS, settings.name, namespace=settings.namespace)
-        except NotFound as error:
-            raise PreflightError(
-                f"home: pod {settings.namespace}/{settings.name} not found; `kubectl get pods "
-                f"-n {settings.namespace}` lists the pods, and -f FILE explains a manifest"
-            ) from error
-        facts = PodFacts(found, stored=True)
+        facts = PodFacts(await _read_named(home, PODS, settings), stored=True)
     metadata(facts.pod).pop("managedFields", None)
     namespace = namespace_of(facts.pod)
     facts.dependencies = dependencies.dependencies_of(facts.pod)

@@ -462,7 +462,7 @@ async def test_namespace_defaults_to_that_of_homes_context(looked: Looked) -> No
     looked.two.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
     looked.two.home.put(objects.pod("web", "shop"))
     assert (await looked.answer(namespace=""))["pod"]["namespace"] == "shop"
-    with pytest.raises(PreflightError, match="pod default/web not found"):
+    with pytest.raises(PreflightError, match="Pod default/web not found"):
         await looked.answer(namespace="default")
 
 
