@@ -8,7 +8,6 @@ findings about the certificate.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import ssl
 from collections.abc import Iterator
@@ -108,10 +107,10 @@ async def check_served_certificate(context: CheckContext) -> list[Finding]:
     at = _endpoint(context.existing_node)
     if at is None:
         return []
-    der, verdict = await asyncio.gather(_certificate_at(at), _verdict_of(context))
-    if der is None:
+    served, verdict = await asyncio.gather(_certificate_at(at), _verdict_of(context))
+    if served is None:
         return [not_checked("BRG402", "home", f"this machine does not reach {at}")]
-    pair = TlsKeyPair(ssl.DER_cert_to_PEM_cert(der).encode(), b"")
+    pair = TlsKeyPair(served.encode(), b"")
     return list(_of_certificate(pair, context.name, at.host, verdict))
 
 
@@ -124,22 +123,14 @@ async def _verdict_of(context: CheckContext) -> Verdict:
         return "unknown"
 
 
-async def _certificate_at(at: HostPort) -> bytes | None:
-    """The certificate served there, unverified; None where nothing responds."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+async def _certificate_at(at: HostPort) -> str | None:
+    """The certificate (PEM) served there, unverified; None if nothing responds."""
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(at.host, at.port, ssl=context)
-    except (OSError, TimeoutError):
+        return await asyncio.to_thread(
+            ssl.get_server_certificate, (at.host, at.port), timeout=CONNECT_SECONDS
+        )
+    except OSError:
         return None
-    shown: ssl.SSLObject = writer.get_extra_info("ssl_object")
-    der = shown.getpeercert(binary_form=True)
-    writer.close()
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(CONNECT_SECONDS):
-            await writer.wait_closed()
-    return der
 
 
 async def check_certificate_files(context: CheckContext) -> list[Finding]:
