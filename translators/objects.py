@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NewType
 
-#: An API object as decoded from JSON, with all fields, including those that this version does not
-#: know.
+#: An API object as decoded from JSON, with all fields.
 Object = dict[str, Any]
 
 HomeNamespace = NewType("HomeNamespace", str)

@@ -21,24 +21,19 @@ LABEL_NODE = f"{DOMAIN}/node"
 #: On the Node of a virtual node. A pod selects this label to run on any virtual node.
 LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
-#: On a namespace that the bridge created: a hash of its name and of a secret recorded at home
-#: beforehand.
+#: On a namespace that the bridge created: a hash of its name and a secret recorded at home.
 ANNOTATION_NONCE = f"{DOMAIN}/created-by"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
 ANNOTATION_HOME_UID = f"{DOMAIN}/home-uid"
 ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
-#: Text of downward API files that contain all labels or annotations
-#: (`translators.pods.downward_api`).
+#: Text of files with all labels or annotations (`translators.pods.downward_api`).
 ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
 ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
-#: The keys of labels and annotations with a domain that were copied from the home pod
-#: (`translators.pods.last_applied_annotations`).
+#: What was last applied from the home pod (`translators.pods.last_applied_annotations`): the keys
+#: of its labels and annotations with a domain, its containers' images, CPU and memory, and digests
+#: of tolerations and deadline.
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"
-#: The last applied images of the home pod's containers
-#: (`translators.pods.last_applied_annotations`).
 ANNOTATION_CARRIED_IMAGES = f"{DOMAIN}/carried-images"
-#: The last applied CPU and memory of the home pod's containers, and digests of its last applied
-#: tolerations and deadline (`translators.pods.last_applied_annotations`).
 ANNOTATION_CARRIED_RESOURCES = f"{DOMAIN}/carried-resources"
 ANNOTATION_CARRIED_FIELDS = f"{DOMAIN}/carried-fields"
 #: On a home Service: ``"false"`` prevents its copy (`translators.mirror.service`).

@@ -39,14 +39,11 @@ class Policy:
     relay_address: str = ""
     """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""
-    """Addresses at home for pods behind headless Services
-    (`translators.relay.headless_forward_plan`); "" for none."""
+    """Addresses at home for pods behind headless Services; "" for none."""
     relay_image: str = ""
-    """Image of the relay agent in the remote (`translators.relay.reverse_plan`); "" disables
-    reverse forwarding."""
+    """Image of the relay agent in the remote; "" disables reverse forwarding."""
     daemonsets: DaemonSets = "skip"
-    """``run`` runs DaemonSet pods in the remote; ``skip`` does not, and reports them as available.
-   """
+    """``skip`` does not run DaemonSet pods, and reports them as available."""
     service_accounts: ServiceAccounts = "home"
     home_api: HostPort | None = None
     """Address of home's API server for pods; None if the mode needs none."""

@@ -32,8 +32,7 @@ class Identity:
     node: str
     namespace_template: str = "{namespace}-{home}"
     accepted_namespaces: tuple[str, ...] = ()
-    """Names or globs of unmanaged remote namespaces that the bridge may use, if the remote grants
-    them."""
+    """Names or globs of remote namespaces that the bridge may use if the remote grants them."""
 
     @property
     def node_label(self) -> str:

@@ -42,6 +42,7 @@ from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
 from bridge.remote_claim.claim_keeper import RemoteClaim
 from sync.base.safe_callbacks import expire_now
+from sync.engine.controller_list import ControllerOptions
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
 from sync.kube.client import KubeClient
@@ -209,11 +210,13 @@ class _Wiring:
             self.remote.fenced(claim.fence),
             policy=policy,
             record=record,
-            namespace_linger=settings.namespace_linger,
-            copy_linger=settings.namespace_linger,
+            options=ControllerOptions(
+                namespace_linger=settings.namespace_linger,
+                copy_linger=settings.namespace_linger,
+                listeners=listeners,
+                forwarder=forwarder,
+            ),
             limits=settings.limits,
-            listeners=listeners,
-            forwarder=forwarder,
         )
         return engine, claim, record
 

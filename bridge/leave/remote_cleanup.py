@@ -99,7 +99,7 @@ async def delete_inventory(
             f"remote: {left} pod(s) have not terminated after {timeout:.0f} s (is their node "
             f"unreachable?); {hint}"
         ) from None
-    await remote_inventory.delete_copies(remote, inventory.copies)
+    await remote_inventory.delete_objects(remote, inventory.copies)
     await remote_inventory.transfer_shared_copies(remote, inventory.shared)
     return dict(
         await remote_inventory.delete_namespaces(remote, inventory.namespaces, has_ended=has_ended)

@@ -32,12 +32,9 @@ def traced_summary(error: BaseException) -> str:
 
 def _frames(error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)
-    return [f"{_short(frame.filename)}:{frame.lineno} ({frame.name})" for frame in frames]
-
-
-def _short(filename: str) -> str:
-    """The last three parts of the path: no directory of this machine is logged."""
-    return "/".join(PurePath(filename).parts[-3:])
+    # The last three parts of the path: no directory of this machine is logged.
+    paths = ["/".join(PurePath(frame.filename).parts[-3:]) for frame in frames]
+    return [f"{it}:{frame.lineno} ({frame.name})" for it, frame in zip(paths, frames, strict=True)]
 
 
 @contextlib.contextmanager

@@ -20,16 +20,12 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
-def _ignore() -> None:
-    """The default of ``on_defect``."""
-
-
 class Callbacks(Generic[P]):
     """The handlers of one notification, called in the order in which they were added. ``what``
     names it in the log; ``on_defect`` is called for each exception of a handler and must not
     raise."""
 
-    def __init__(self, what: str, *, on_defect: Callable[[], None] = _ignore) -> None:
+    def __init__(self, what: str, *, on_defect: Callable[[], None] = lambda: None) -> None:
         self._what = what
         self._on_defect = on_defect
         self._handlers: list[Callable[P, None]] = []

@@ -18,13 +18,11 @@ class Tracer(Protocol):
 
     def reconcile(self, controller: str, key: object, kind: str) -> AbstractContextManager[object]:
         """The span of a reconcile."""
-        ...
 
     def request(
         self, side: str, server: str, method: str, path: str
     ) -> AbstractContextManager[object]:
         """The span of a request within a reconcile; no span for other requests."""
-        ...
 
 
 class _Process:

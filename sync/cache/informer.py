@@ -197,7 +197,10 @@ class Informer:
                 if not self.resource_version or self._refreshing:
                     waiters = list(self._refreshing)
                     self._watcher.resource_version = await self._list()
-                    self._finish_refresh(waiters)
+                    for waiter in waiters:
+                        self._refreshing.remove(waiter)
+                        if not waiter.done():
+                            waiter.set_result(None)
                 if not self._refreshing:
                     await self._watcher.watch()
             except Gone:
@@ -261,12 +264,6 @@ class Informer:
             self._writer.put(item, allow_older=key not in self._written)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
-
-    def _finish_refresh(self, waiters: list[asyncio.Future[None]]) -> None:
-        for waiter in waiters:
-            self._refreshing.remove(waiter)
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _watch_works(self) -> None:
         self._watched = True

@@ -81,7 +81,9 @@ class InformerHealth:
             log.log(level, "cannot watch %s: %s", self._resource, error, extra=self._fields)
             self._handlers()
         # The other backoff does not grow while the server does not answer.
-        return (self._unreachable if _is_unreachable(error) else self._backoff).next()
+        has_answered = isinstance(error, ApiServerCertificateError | BrokenWatchError)
+        is_unreachable = isinstance(error, Unreachable) and not has_answered
+        return (self._unreachable if is_unreachable else self._backoff).next()
 
     def failed_to_parse(self, error: Exception) -> float:
         """As `failed`, for a response of an unexpected shape, which made the bridge raise."""
@@ -102,9 +104,3 @@ class InformerHealth:
     def _level(self, error: KubeError, level: int) -> int:
         is_quiet = isinstance(error, Forbidden) and not self._warns_forbidden
         return logging.DEBUG if is_quiet else level
-
-
-def _is_unreachable(error: KubeError) -> bool:
-    """Whether there was no response."""
-    answered = isinstance(error, ApiServerCertificateError | BrokenWatchError)
-    return isinstance(error, Unreachable) and not answered

@@ -16,8 +16,7 @@ import orjson
 
 from translators.objects import Object
 
-#: Recently used parts that a pool knows at least: those of some hundred pod templates with about
-#: ten each. A part that is in use anyway costs 100 bytes more.
+#: Recently used parts that a pool knows at least: those of some hundred pod templates.
 POOL_PARTS = 4096
 #: The longest string, in characters, to intern: names, images, addresses, timestamps.
 _STRING_MAX = 128
@@ -63,7 +62,7 @@ class InternPool:
     def __init__(self, parts: int = POOL_PARTS) -> None:
         self._parts = parts
         # By the hash of their JSON, in two generations: when the younger is full, the older is
-        # dropped. A part that is used again moves to the younger.
+        # dropped.
         self._young: dict[int, Any] = {}
         self._old: dict[int, Any] = {}
 

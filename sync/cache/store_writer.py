@@ -39,7 +39,7 @@ class StoreWriter:
         self._client = client
         self._resource = resource
         self._store = store
-        self._slim = slim or _without_managed_fields
+        self._slim = slim
         self._pool = pool
         self._handlers: list[Handler] = []
 
@@ -84,7 +84,10 @@ class StoreWriter:
         self._notify(last, None)
 
     def _reduce(self, obj: Object, old: Object | None) -> Object:
-        obj = self._slim(obj)
+        if self._slim is not None:
+            obj = self._slim(obj)
+        else:  # Often a third of an object, and never read here.
+            metadata(obj).pop("managedFields", None)
         if old is not None:
             share_unchanged(obj, old, self._pool or no_interning)
         elif self._pool is not None:
@@ -109,9 +112,3 @@ class StoreWriter:
             exception_summary.traced_summary(error),
             extra=name_fields(kind, key.name, namespace=key.namespace, cluster=side),
         )
-
-
-def _without_managed_fields(obj: Object) -> Object:
-    """Drops ``managedFields``: often a third of an object, and never read here."""
-    metadata(obj).pop("managedFields", None)
-    return obj

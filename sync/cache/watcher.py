@@ -33,8 +33,7 @@ from translators.objects import Object, uid_of
 
 log = logging.getLogger(__name__)
 
-#: The server ends a watch after a random time in this range of seconds (client-go: 5 to 10
-#: minutes), so that the watches of many bridges spread over the API servers.
+#: The server ends a watch after a random time in this range of seconds, as in client-go.
 WATCH_SECONDS = (300, 600)
 #: Seconds beyond that time for which the server may be silent before the watch counts as cut.
 WATCH_GRACE = 30.0
@@ -44,12 +43,10 @@ SILENCE = 75.0
 #: Silent watches in a row after which bookmarks are no longer expected: an API server without a
 #: watch cache (as for Events) can take the place of one with it.
 SILENT_WATCHES = 2
-#: Bytes of a watch that are buffered. A server ends a watch to which it cannot write for 50 to
-#: 100 ms (storage/cacher/time_budget.go in k8s.io/apiserver); for one that selects by
-#: ``spec.nodeName`` it buffers no more than ten events (watch_cache.go).
+#: Bytes of a watch that are buffered. A server ends a watch to which it cannot write for 50 to 100
+#: ms (storage/cacher/time_budget.go in k8s.io/apiserver).
 READ_AHEAD = 2**20
-#: Seconds: a watch that ends earlier without an event is a failure, since a proxy that closes
-#: watches would otherwise be requested in a tight loop (client-go has the same limit).
+#: Seconds: a watch that ends earlier without an event is a failure, as in client-go.
 SHORT_WATCH = 1.0
 #: Seconds: `Watcher.rewatch` leaves a younger watch alone, since its credential was just checked.
 REWATCH_AGE = 10.0
@@ -119,7 +116,10 @@ class Watcher:
             if not timeout.expired():
                 raise
             log.debug("%s: %s: ending the watch to request another", self._client.side, self)
-            self._count_silence()
+            silent_for = asyncio.get_running_loop().time() - (self.last_contact or 0.0)
+            if self._sends_bookmarks and silent_for >= SILENCE:
+                self._silent += 1
+                self._sends_bookmarks = self._silent < SILENT_WATCHES
         finally:
             self._timeout = None
 
@@ -134,12 +134,6 @@ class Watcher:
         end = timeout.when()
         if end is None or end > now:  # else `interrupt` has just ended the watch
             timeout.reschedule(now + SILENCE)
-
-    def _count_silence(self) -> None:
-        silent_for = asyncio.get_running_loop().time() - (self.last_contact or 0.0)
-        if self._sends_bookmarks and silent_for >= SILENCE:
-            self._silent += 1
-            self._sends_bookmarks = self._silent < SILENT_WATCHES
 
     async def _watch(self) -> None:
         seconds = self._rng.randint(*WATCH_SECONDS)

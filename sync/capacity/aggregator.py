@@ -1,15 +1,12 @@
 """Aggregates what the remote can provide now, from its nodes, pods and ResourceQuotas.
 
-- The methods ``…_changed`` are handlers of informers. An event costs what it changed: sums are kept
-  by node and by namespace, only changed nodes are summed again, and a pod's usage is computed again
-  only if a field that it depends on changed.
-- A pod counts from its first event until it is deleted or terminal (Succeeded, Failed), on the node
-  that it is bound to, even if that node is not known yet. The amounts that were added for a pod are
-  the amounts that are subtracted, whatever its last event contains.
-- `on_change` handlers are called when the result may have changed. Events that cannot change it
-  (statuses, heartbeats) call none.
-
-The rules are in `translators.capacity.node_capacity` and `translators.capacity.resource_quota`.
+- An event costs what it changed: sums are kept by node and by namespace, and a pod's usage is
+  computed again only if a field that it depends on changed.
+- A pod counts from its first event until it is deleted or terminal, on the node that it is bound
+  to, even if that node is not known yet. The amounts that were added for a pod are subtracted
+  again, whatever its last event contains.
+- `on_change` handlers are called when the result may have changed, and not for statuses and
+  heartbeats.
 """
 
 from __future__ import annotations
@@ -76,8 +73,7 @@ def usage(pod: Object, identity: Identity) -> PodUsage | None:
 
 
 def _is_same_usage(old: Object, new: Object) -> bool:
-    """Whether `usage` is certainly the same for two states of a pod: the fields that it reads are
-    the same objects (`sync.cache.interning`), or equal."""
+    """Whether `usage` is certainly the same for two states of a pod."""
     if "usage" in new:
         return old.get("usage") is new["usage"]
     labels = metadata(old).get("labels") is metadata(new).get("labels")
@@ -112,7 +108,6 @@ def _identifiers(obj: Object) -> Object:
 
 @functools.lru_cache(maxsize=_SIZES)
 def _interned(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Interns the amounts: pods of one template have equal ones."""
     return amounts
 
 
@@ -187,7 +182,6 @@ class CapacityAggregator:
         self._handlers.add(handler)
 
     def current(self) -> RemoteCapacity:
-        """The resources that the remote can provide now."""
         for node in self._stale:
             self._count(node)
         self._stale.clear()
@@ -196,17 +190,14 @@ class CapacityAggregator:
             for namespace, of_namespace in self._quotas.items()
             if namespace in self._accepted
         }
+        unmanaged = {it: self._foreign[it].amounts for it in quotas if it in self._foreign}
         offered = node_capacity.offered_capacity(
             has=self._has.amounts,
             free=self._free.amounts,
             nodes=len(self._counted),
             limits=self._limits,
             quota=resource_quota.remaining(
-                quotas,
-                unmanaged={
-                    name: self._foreign[name].amounts for name in quotas if name in self._foreign
-                },
-                namespaces_with_pods=self._busy,
+                quotas, unmanaged=unmanaged, namespaces_with_pods=self._busy
             ),
         )
         used_up = [
@@ -214,18 +205,14 @@ class CapacityAggregator:
             for of_namespace in quotas.values()
             for it in of_namespace
         ]
-        return RemoteCapacity(
-            offered,
-            largest=node_capacity.largest_pod(
-                (node.left for node in self._counted.values()), offered.allocatable
-            ),
-            exhausted=tuple(sorted(filter(None, used_up))) if quotas else None,
-        )
+        exhausted = tuple(sorted(filter(None, used_up))) if quotas else None
+        left = (node.left for node in self._counted.values())
+        largest = node_capacity.largest_pod(left, offered.allocatable)
+        return RemoteCapacity(offered, largest, exhausted)
 
     # -- handlers ----------------------------------------------------------------------
 
     def node_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a change of a remote node."""
         name = name_of(new or old or {})
         before = self._nodes.pop(name, None)
         after = _size(new) if new is not None else None
@@ -233,7 +220,7 @@ class CapacityAggregator:
             self._nodes[name] = after
         if before != after:
             self._stale.add(name)
-            self._notify()
+            self._handlers()
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Handles a change of a remote pod: a full pod of this home, or a `slim_pod`."""
@@ -249,10 +236,9 @@ class CapacityAggregator:
         if before != after:
             self._use(before, -1)
             self._use(after, 1)
-            self._notify()
+            self._handlers()
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a change of a remote namespace."""
         name = name_of(new or old or {})
         before = name in self._accepted
         if new is not None and self._accepts(new):
@@ -260,10 +246,9 @@ class CapacityAggregator:
         else:
             self._accepted.discard(name)
         if before != (name in self._accepted) and name in self._quotas:
-            self._notify()
+            self._handlers()
 
     def quota_changed(self, old: Object | None, new: Object | None) -> None:
-        """Handles a change of a remote ResourceQuota."""
         namespace = namespace_of(new or old or {})
         of_namespace = self._quotas[namespace]
         if new is not None:
@@ -273,12 +258,9 @@ class CapacityAggregator:
         if not of_namespace:
             del self._quotas[namespace]
         if namespace in self._accepted:
-            self._notify()
+            self._handlers()
 
     # -- sums ------------------------------------------------------------------------------
-
-    def _notify(self) -> None:
-        self._handlers()
 
     def _use(self, used: PodUsage | None, sign: int) -> None:
         if used is None:
@@ -294,10 +276,6 @@ class CapacityAggregator:
         if not self._busy[used.namespace]:
             del self._busy[used.namespace]
 
-    def _requested(self, node: str, *, own: bool) -> Amounts:
-        found = self._on_node.get((node, own))
-        return found.amounts if found is not None else {}
-
     def _count(self, name: str) -> None:
         """Replaces the node's previous amounts in the totals by its current ones."""
         before = self._counted.pop(name, None)
@@ -307,7 +285,8 @@ class CapacityAggregator:
         size = self._nodes.get(name)
         if size is None or not size.counts:
             return
-        others, own = (self._requested(name, own=is_own) for is_own in (False, True))
+        sums = (self._on_node.get((name, is_own)) for is_own in (False, True))
+        others, own = (it.amounts if it is not None else {} for it in sums)
         counted = _Counted(
             has=size.capacity,
             free=node_capacity.free_resources(size.allocatable, others),

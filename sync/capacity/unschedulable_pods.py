@@ -2,9 +2,7 @@
 
 The condition begins when a pod has waited for `GRACE` seconds (a pod that already waits when the
 bridge starts counts at once), and ends `LINGER` seconds after the last such pod was scheduled or
-deleted: a pod that timed out is followed by its replacement, which must not come straight back. A
-change of a pod costs one look at that pod. There is no periodic check: `UnschedulablePods.waiting`
-returns when its answer may change.
+deleted: a pod that timed out is followed by its replacement, which must not come straight back.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from translators.virtual_node_identity import Identity
 
 #: Seconds that a scheduler may need for preemption, which is no shortage.
 GRACE = 5.0
-#: Seconds in which a controller and home's scheduler have replaced a pod that timed out (the first
-#: backoff of a Job is 10 s, of a DaemonSet 1 s).
+#: Seconds in which a controller and home's scheduler have replaced a pod that timed out.
 LINGER = 30.0
 
 

@@ -4,7 +4,7 @@ A namespace is checked ``linger`` seconds after the last home pod of this node i
 then when the last object of this home in it is deleted, and at start. The caches must show no
 object of this home, of any virtual node, in it. Then, in this order: the node removes itself as a
 user (`sync.namespaces.namespace_mapping`), no other virtual node may be a user, and the namespace
-must contain no object of any resource that the remote serves (`inventory.unmanaged_contents`; a
+must contain no object of any resource that the remote serves (`remote_inventory.reason_to_keep`; a
 resource that cannot be listed counts as one). The deletion has the UID and the resourceVersion that
 the namespace had without this user: a user that is added meanwhile makes it fail. A namespace that
 is kept is checked again after its next pod, or at the next start.
@@ -22,20 +22,18 @@ from sync.cleanup import remote_inventory
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.runtime.controller import Controller
-from sync.runtime.log_fields import object_fields
+from sync.runtime.log_fields import changes, object_fields
 from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     home_namespace_of,
     is_owned,
-    namespace_users,
     origin_of,
 )
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Checks at once: each sends about sixty lists.
 WORKERS = 1
@@ -60,7 +58,6 @@ class EmptyNamespaceController:
         )
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -72,14 +69,11 @@ class EmptyNamespaceController:
         )
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the namespace of a deleted home pod, which may have been the last."""
         if old is not None and new is None:
             self._since.pop(HomeNamespace(namespace_of(old)), None)
             self._check_later(HomeNamespace(namespace_of(old)))
 
     def owned_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the namespace of a deleted remote object of this home, which may have been the
-        last."""
         if old is None or new is not None:
             return
         origin = origin_of(old) or service_accounts.pod_of_token_secret(old)
@@ -88,7 +82,7 @@ class EmptyNamespaceController:
             self._check_later(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues a namespace of this home that is seen for the first time: it may be unneeded."""
+        """Queues a namespace of this home that is seen first."""
         was_owned = old is not None and is_owned(old, self._identity)
         if new is not None and is_owned(new, self._identity) and not was_owned:
             home = home_namespace_of(new)
@@ -132,7 +126,9 @@ class EmptyNamespaceController:
         released = await self._namespaces.remove_user(known, unused=is_unused)
         if released is None:
             return  # In use again, or already deleted; the next deletion queues it again.
-        kept = await self._reason_to_keep(released)
+        kept = "it is not managed by this home"
+        if self._may_delete(released):
+            kept = await remote_inventory.reason_to_keep(self._client, released)
         if not is_unused():
             return
         if kept:
@@ -142,13 +138,6 @@ class EmptyNamespaceController:
             fields = object_fields("Namespace", known, cluster="remote")
             changes.info("namespace %s: empty, deleted in the remote", name_of(known), extra=fields)
         self._since.pop(namespace, None)
-
-    async def _reason_to_keep(self, remote: Object) -> str:
-        if not self._may_delete(remote):
-            return "it is not managed by this home"
-        if users := namespace_users(remote):
-            return f"virtual node(s) {', '.join(sorted(users))} use it"
-        return await remote_inventory.unmanaged_contents(self._client, name_of(remote))
 
     def _may_delete(self, remote: Object) -> bool:
         handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})

@@ -1,9 +1,8 @@
 """Lists what bridges have in the remote, and deletes it when a virtual node leaves.
 
-`take_inventory` and `list_node_inventories` only read. The ``delete_…`` functions delete what they
-are given, each object by its UID, pods first and with their own grace period, so that what pods use
-outlives them; each can be repeated after a failure. A namespace is deleted only if it contains no
-unmanaged object: every resource that the remote serves in any version is listed
+The ``delete_…`` functions delete each object by its UID; each can be repeated after a failure.
+Delete pods first, with their own grace period, so that what they use outlives them. A namespace is
+deleted only if it contains no unmanaged object of any resource and served version
 (`sync.kube.discovery`). A resource that cannot be listed, and a group version whose discovery
 fails, count as contents.
 """
@@ -118,9 +117,9 @@ async def take_inventory(
     then every node label with objects counts as one.
 
     A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
-    Services of the pod's namespace. The objects of a node that no longer exists, neither as a Node
-    nor by its pods, belong to this node: they were left because this node used them. A namespace
-    belongs to every virtual node that created it or uses it.
+    Services of the pod's namespace. The objects of a node that no longer exists belong to this
+    node: they were left because this node used them. A namespace belongs to every virtual node that
+    created or uses it.
     """
     found = Inventory()
     of_other_nodes: list[Object] = []
@@ -158,9 +157,6 @@ class NodeInventory(Inventory):
     last_written: str = ""
     """The last write of a bridge to one of these objects, in RFC 3339."""
 
-    def _record_write(self, obj: Object) -> None:
-        self.last_written = max(self.last_written, _last_written(obj))
-
 
 async def list_node_inventories(
     remote: KubeClient, home: str = "", node: str = ""
@@ -168,23 +164,24 @@ async def list_node_inventories(
     """Lists what bridges have in the remote: of every home and node, or of the given ones.
 
     An object counts only with a bridge's annotations beside the labels, because users and
-    controllers copy labels. With ``node``, copies that pods of the home's other virtual nodes use
-    are `Inventory.shared`. Raises KubeError.
+    controllers copy labels. With ``node``, copies that other nodes' pods use are
+    `Inventory.shared`. Raises KubeError.
     """
     whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
     labels = f"{whole},{LABEL_NODE}={node}" if node else whole
-    users = CopyUsers(await _pods_of_others(remote, whole, node) if node else ())
+    of_others = f"{whole},{LABEL_NODE}!={node}"
+    users = CopyUsers((await remote.list(PODS, labels=of_others)).items if node else ())
     found: dict[tuple[str, str], NodeInventory] = {}
 
     def of(obj: Object) -> NodeInventory:
         home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
         whose = home_label, node or _node_label(obj)
         owner = found.setdefault(whose, NodeInventory(home=whose[0], node=whose[1]))
-        owner._record_write(obj)
+        owner.last_written = max(owner.last_written, _last_written(obj))
         return owner
 
     for pod in (await remote.list(PODS, labels=labels)).items:
-        if origin_of(pod) is not None or reverse_plan.relay_home_namespace(pod) is not None:
+        if _has_bridge_annotations(pod):
             of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
@@ -201,19 +198,9 @@ async def list_node_inventories(
     return [found[whose] for whose in sorted(found)]
 
 
-async def _pods_of_others(remote: KubeClient, labels: str, node: str) -> list[Object]:
-    of_others = f"{labels},{LABEL_NODE}!={node}"
-    return (await remote.list(PODS, labels=of_others)).items
-
-
-def _has_bridge_annotations(copy: Object) -> bool:
-    """Whether the copy has the annotations of a bridge."""
-    known = (
-        origin_of(copy),
-        service_accounts.pod_of_token_secret(copy),
-        reverse_plan.relay_home_namespace(copy),
-    )
-    return any(it is not None for it in known)
+def _has_bridge_annotations(obj: Object) -> bool:
+    readers = (origin_of, service_accounts.pod_of_token_secret, reverse_plan.relay_home_namespace)
+    return any(read(obj) is not None for read in readers)
 
 
 def _node_label(obj: Object) -> str:
@@ -233,7 +220,7 @@ async def delete_pods(
 ) -> None:
     """Deletes the pods and waits until they no longer exist. ``waiting`` is called with the number
     of remaining pods each time it changes. Raises KubeError."""
-    await _delete(remote, ((PODS, pod) for pod in pods))
+    await delete_objects(remote, ((PODS, pod) for pod in pods))
     left, reported = pods, len(pods) + 1
     while left:
         if len(left) != reported:
@@ -245,14 +232,8 @@ async def delete_pods(
         left = still
 
 
-async def delete_copies(remote: KubeClient, copies: list[tuple[Resource, Object]]) -> None:
-    """Deletes ConfigMaps, Secrets, Services and EndpointSlices. Raises KubeError."""
-    await _delete(remote, copies)
-
-
 async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy]) -> None:
-    """Relabels shared copies to the virtual node whose pods use them, which updates and deletes
-    them from then on. Raises KubeError."""
+    """Relabels shared copies to the virtual node whose pods use them. Raises KubeError."""
     for it in shared:
         labels = {LABEL_NODE: it.user}
         patch: Object = {"metadata": {"uid": uid_of(it.copy), "labels": labels}}
@@ -271,13 +252,11 @@ async def delete_namespaces(
     """Deletes the namespaces that are empty and have no users but virtual nodes that ``has_ended``
     (by label value). Returns (name, reason) of the namespaces that were kept."""
     served = await _served(remote) if namespaces else ListableResources((), "")
-    kept = [
-        (name_of(it), await _remove_namespace(remote, it, served, has_ended)) for it in namespaces
-    ]
-    return [(name, why) for name, why in kept if why]
+    kept = {name_of(it): await _remove(remote, it, served, has_ended) for it in namespaces}
+    return [(name, why) for name, why in kept.items() if why]
 
 
-async def _remove_namespace(
+async def _remove(
     remote: KubeClient,
     namespace: Object,
     served: ListableResources,
@@ -288,10 +267,9 @@ async def _remove_namespace(
     now: Object | None = namespace
     for _ in range(ATTEMPTS):
         try:
-            now = await _remove_ended_users(
-                remote, now or await _current(remote, namespace), has_ended
-            )
-            if why := await _reason_to_keep(remote, now, served):
+            now = now or await _current(remote, namespace)
+            now = await _remove_ended_users(remote, now, has_ended)
+            if why := await reason_to_keep(remote, now, served):
                 return why
             if not is_deleting(now):
                 await remote.delete_unchanged(NAMESPACES, now)
@@ -304,14 +282,19 @@ async def _remove_namespace(
     return f"it could not be deleted: {why}"
 
 
-async def _reason_to_keep(remote: KubeClient, namespace: Object, served: ListableResources) -> str:
+async def reason_to_keep(
+    remote: KubeClient, namespace: Object, served: ListableResources | None = None
+) -> str:
+    """Why the namespace must not be deleted: it was handed over, has a user, or contains an object
+    that the cluster did not create itself (or may contain one), as half a sentence; else "".
+    ``served``: the resources of the remote, read if None."""
     if is_deleting(namespace):
         return ""
     if ANNOTATION_ACCEPTS in (metadata(namespace).get("annotations") or {}):
         return "it was handed over"
     if users := namespace_users(namespace):
         return f"virtual node(s) {', '.join(sorted(users))} use it"
-    return await _first_object(remote, name_of(namespace), served)
+    return await _first_object(remote, name_of(namespace), served or await _served(remote))
 
 
 async def _current(remote: KubeClient, namespace: Object) -> Object:
@@ -325,7 +308,6 @@ async def _current(remote: KubeClient, namespace: Object) -> Object:
 async def _remove_ended_users(
     remote: KubeClient, namespace: Object, has_ended: Callable[[str], bool]
 ) -> Object:
-    """Removes virtual nodes that have left as users; returns the namespace after that."""
     ended = [it for it in namespace_users(namespace) if has_ended(it)]
     if not ended:
         return namespace
@@ -334,15 +316,9 @@ async def _remove_ended_users(
     return await remote.patch(NAMESPACES, name_of(namespace), patch)
 
 
-async def unmanaged_contents(remote: KubeClient, namespace: str) -> str:
-    """The first object of the namespace that the cluster did not create itself, or why that is
-    unknown, as half a sentence; "" for nothing. Lists every resource that the remote serves."""
-    return await _first_object(remote, namespace, await _served(remote))
-
-
-async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
-    """Deletes the objects in parallel. Raises the first failure after all were tried, so that a
-    webhook which rejects one deletion does not block others; stops if the remote is unreachable."""
+async def delete_objects(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
+    """Deletes in parallel. Raises the first failure after all were tried; stops if the remote is
+    unreachable."""
     gate = asyncio.Semaphore(AT_ONCE)
     failed: list[KubeError] = []
 
@@ -350,10 +326,9 @@ async def _delete(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]
         async with gate:
             if any(isinstance(error, Unreachable) for error in failed):
                 return
+            name, namespace = name_of(obj), namespace_of(obj)
             try:
-                await remote.delete(
-                    resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj)
-                )
+                await remote.delete(resource, name, namespace=namespace, uid=uid_of(obj))
             except KubeError as error:
                 failed.append(error)
 
@@ -380,13 +355,13 @@ async def _first_object(remote: KubeClient, namespace: str, served: ListableReso
         return served.incomplete_reason
     gate = asyncio.Semaphore(AT_ONCE)
 
+    # At most two objects of a resource are automatic, so three are enough to decide.
+    query = {"limit": "3"}
+
     async def look(resource: Resource) -> str:
         async with gate:
             try:
-                # At most two objects of a resource are automatic, so three are enough to decide.
-                page, _ = await remote.list_page(
-                    resource, namespace=namespace, query={"limit": "3"}
-                )
+                page, _ = await remote.list_page(resource, namespace=namespace, query=query)
             except ApiError as error:
                 return "" if isinstance(error, NotFound) else f"{resource} cannot be listed"
         for item in page.items:

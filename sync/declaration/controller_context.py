@@ -22,7 +22,7 @@ from translators.virtual_node_identity import Identity
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     """A controller takes from it what it needs, and names the informers that it reads in its
-    `Declaration`. An informer that only one controller reads is made by that controller."""
+    `Declaration`."""
 
     home: KubeClient
     remote: KubeClient
@@ -36,8 +36,7 @@ class ControllerContext:
     remote_nodes: Informer
     """The remote nodes that the virtual node stands for."""
     remote_namespaces: Informer
-    """All namespaces of the remote; of each only what `sync.capacity.aggregator.slim_namespace`
-    keeps."""
+    """All namespaces of the remote, reduced by `sync.capacity.aggregator.slim_namespace`."""
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
     ``origin`` (home namespace) and ``relay``."""

@@ -45,8 +45,8 @@ class Watch:
 
     informer: Informer
     handler: Handler | None = None
-    """Called with the old and new state of each object that changes; None where the controller
-    only reads the cache."""
+    """Called with the old and new state of each object that changes; None to only read the
+    cache."""
     replay: bool = True
     """Whether ``handler`` is called for every cached object when work begins. False where that
     would count an object twice, or where `Declaration.requeue_namespace` queues the same keys."""
@@ -72,8 +72,7 @@ class Declaration:
     watches: Sequence[Watch] = ()
     home_watches: Sequence[HomeWatch] = ()
     requeue_namespace: Callable[[HomeNamespace], None] | None = None
-    """Queues all keys of a home namespace: its resources have been listed (again), or its remote
-    namespace was deleted."""
+    """Queues all keys of a home namespace that was listed, or whose remote one was deleted."""
     namespace_forbidden: Callable[[HomeNamespace], None] | None = None
     """Home's RBAC does not let the bridge read a namespace, or part of it."""
     run_in_namespace: RunInNamespace | None = None
@@ -81,8 +80,7 @@ class Declaration:
     own_informers: Callable[[], Sequence[Informer]] | None = None
     """Informers that the controller runs itself, for status and metrics."""
     prepare: Callable[[], Awaitable[None]] | None = None
-    """Runs when every informer is synced and nothing has been written. An exception ends the
-    engine."""
+    """Runs when every informer is synced, before any write. An exception ends the engine."""
     start: Callable[[], None] | None = None
     """Called when the cached objects have been replayed."""
     run: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -94,4 +92,3 @@ class Component(Protocol):
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine. Called once."""
-        ...

@@ -45,8 +45,6 @@ from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
 from sync.namespaces.namespace_watches import NamespaceWatches
 from sync.pods.controller import PodController
-from sync.relay.forward_controller import Listeners
-from sync.relay.reverse_controller import Forwarder
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
@@ -73,8 +71,7 @@ class Engine:
 
     ``record``: where home keeps which remote namespaces it created
     (`sync.namespaces.namespace_ownership`). ``limits``: bounds of the virtual node's capacity.
-    Lingers, ``listeners`` and ``forwarder`` are those of `ControllerOptions`. ``build`` makes the
-    controllers.
+    ``build`` makes the controllers.
     """
 
     def __init__(
@@ -84,17 +81,14 @@ class Engine:
         *,
         policy: Policy,
         record: OwnershipRecord,
-        namespace_linger: float,
-        copy_linger: float,
+        options: ControllerOptions,
         limits: OfferLimits = NO_LIMITS,
-        listeners: Listeners | None = None,
-        forwarder: Forwarder | None = None,
         now: Callable[[], str] = utc_now,
         build: Build = build_controllers,
     ) -> None:
         self._identity = policy.identity
         self.events = EventRecorder(home, node=policy.identity.node, now=now)
-        shared = SharedInformers(home, remote, policy, fast_keepalive=listeners is not None)
+        shared = SharedInformers(home, remote, policy, fast_keepalive=options.listeners is not None)
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
@@ -129,26 +123,20 @@ class Engine:
             events=self.events,
             now=now,
         )
-        options = ControllerOptions(
-            namespace_linger=namespace_linger,
-            copy_linger=copy_linger,
-            listeners=listeners,
-            forwarder=forwarder,
-        )
         self._components = build(context, options)
         self._declarations = [
             *self._shared_declarations(remote, shared),
             *(component.declare() for component in self._components),
         ]
         self._requeue: Callbacks[HomeNamespace] = Callbacks("requeue of a home namespace")
-        self.informers = _informers(self._declarations)
+        watches = (it for declared in self._declarations for it in declared.watches)
+        self.informers = list(dict.fromkeys(it.informer for it in watches))
         """The cluster-wide informers, which must be synced before anything is decided."""
         self._connect()
 
     def _shared_declarations(
         self, remote: KubeClient, shared: SharedInformers
     ) -> list[Declaration]:
-        """The state that controllers share: Events, namespaces, capacity."""
         capacity, remote_namespaces = self.capacity, shared.remote_namespaces
         slim = functools.partial(slim_pod, identity=self._identity)
         labels = unmanaged_selector(self._identity)
@@ -199,12 +187,10 @@ class Engine:
 
     @property
     def controllers(self) -> list[Controller[Any]]:
-        """Those that reconcile the clusters."""
         return [it.controller for it in self._declarations if it.controller is not None]
 
     @property
     def pods(self) -> PodController:
-        """The controller of the virtual node's pods."""
         return self.find(PodController)
 
     def find(self, kind: type[T]) -> T:
@@ -239,7 +225,7 @@ class Engine:
 
     def _remote_namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """Requeues the home namespace of a remote namespace that was deleted or lost the bridge's
-        labels: where it is needed, it is created again at once."""
+        labels."""
         still_owned = new is not None and is_owned(new, self._identity)
         if old is not None and is_owned(old, self._identity) and not still_owned:
             home = home_namespace_of(old)
@@ -262,10 +248,8 @@ class Engine:
 
     async def synced(self) -> None:
         """Waits until every informer has its first full list and every declaration is prepared.
-
-        Raises NamespaceMappingError where pods would be looked for in other namespaces than those
-        they run in: each would be started a second time.
-        """
+        Raises NamespaceMappingError where pods would be looked for in other namespaces than they
+        run in."""
         for informer in self.informers:
             await informer.synced.wait()
         for declared in self._declarations:
@@ -293,8 +277,6 @@ class Engine:
                     group.create_task(declared.controller.run(), name=declared.name)
 
     async def _replay(self) -> None:
-        """Queues everything that the caches hold. Changes that come meanwhile are queued by the
-        informers."""
         for informer in self.informers:
             handlers = [
                 watch.handler
@@ -317,8 +299,3 @@ class Engine:
         """Retries every failed key now: what it failed for may have changed."""
         for controller in self.controllers:
             controller.queue.retry_now()
-
-
-def _informers(declarations: list[Declaration]) -> list[Informer]:
-    """Each informer once, in the order of the declarations."""
-    return list(dict.fromkeys(it.informer for found in declarations for it in found.watches))

@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Literal
 
 Side = Literal["home", "remote"]
 
-#: Characters: enough for every message of an API server about one object, and few enough for an
-#: Event (1,024 characters) and a log line.
+#: Characters: enough for a message about one object, few enough for an Event and a log line.
 MESSAGE_LIMIT = 600
 
 

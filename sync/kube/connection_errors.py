@@ -6,54 +6,47 @@ from __future__ import annotations
 import errno
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
-from sync.kube.api_errors import ApiServerCertificateError, KubeError, Side, Unreachable
+from sync.kube.api_errors import ApiServerCertificateError, Side, Unreachable
 
 
-class ConnectionErrors:
-    """A context manager that maps failures to `Unreachable` and `ApiServerCertificateError`.
+@contextmanager
+def map_connection_errors(
+    side: Side, what: str, server: str, on_failure: Callable[[], None]
+) -> Iterator[None]:
+    """Maps failures of the block to `Unreachable` and `ApiServerCertificateError`.
 
     ``on_failure`` is called for each failure of a connection. `KubeError` and exceptions that have
     nothing to do with a connection pass unchanged.
     """
 
-    def __init__(self, side: Side, what: str, server: str, on_failure: Callable[[], None]) -> None:
-        self._side: Side = side
-        self._what = what
-        self._server = server
-        self._on_failure = on_failure
+    def unreachable(message: str) -> Unreachable:
+        return Unreachable(message, side=side, what=what)
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None or isinstance(error, KubeError):
-            return
-        if isinstance(error, aiohttp.ClientError | OSError):
-            self._on_failure()
-        if isinstance(
-            error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError
-        ):
-            raise self._error(ApiServerCertificateError, _certificate_message(error)) from error
-        if isinstance(error, aiohttp.ClientConnectorSSLError | ssl.SSLError):
-            raise self._error(Unreachable, _handshake_message(error)) from error
-        if isinstance(error, TimeoutError):
-            raise self._error(Unreachable, f"no answer from {self._server} in time") from error
-        if isinstance(error, aiohttp.ClientConnectorError):
-            message = connect_message(error.os_error, self._server)
-            raise self._error(Unreachable, message) from error
-        if isinstance(error, aiohttp.ClientError | OSError | HttpProcessingError):
-            # Not chained: a parser's error quotes the bytes that it could not parse, and the repr
-            # of a response's error contains the request's headers with the credential.
-            raise self._error(Unreachable, _broken_message(error)) from None
-
-    def _error(self, cls: type[Unreachable], message: str) -> Unreachable:
-        return cls(message, side=self._side, what=self._what)
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, HttpProcessingError) as error:
+        if not isinstance(error, HttpProcessingError):
+            on_failure()
+        match error:
+            case aiohttp.ClientConnectorCertificateError() | ssl.SSLCertVerificationError():
+                message = _certificate_message(error)
+                raise ApiServerCertificateError(message, side=side, what=what) from error
+            case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
+                raise unreachable(_handshake_message(error)) from error
+            case TimeoutError():
+                raise unreachable(f"no answer from {server} in time") from error
+            case aiohttp.ClientConnectorError():
+                raise unreachable(connect_message(error.os_error, server)) from error
+        # Not chained: a parser's error quotes the bytes that it could not parse, and the repr of a
+        # response's error contains the request's headers with the credential.
+        raise unreachable(_broken_message(error)) from None
 
 
 def connect_message(error: OSError, server: str) -> str:

@@ -38,8 +38,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Seconds between reads of a credential that the server rejects: an exec plugin may open a browser
-#: or count against a quota.
+#: Seconds between reads of a credential that the server rejects: a plugin may open a browser.
 RENEW_INTERVAL = 10.0
 #: Seconds between checks of the files after failed connections.
 RECHECK_INTERVAL = 5.0

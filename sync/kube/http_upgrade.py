@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote, urlencode, urlsplit
 
 from sync.kube import http1
 from sync.kube.api_errors import Unreachable
-from sync.kube.connection_errors import ConnectionErrors, connect_message
+from sync.kube.connection_errors import connect_message, map_connection_errors
 from sync.kube.credentials import ClientConfig
 from sync.kube.request import CONNECT_TIMEOUT
 from sync.kube.sockets import tunnel_socket
@@ -79,48 +79,41 @@ async def open_upgrade(
     ``headers`` are those of the upgrade; ``Host``, ``Connection`` and the credential are added
     here.
     """
-    seen = config.generation
-    upgraded = await _open_once(config, method, path, query, headers)
-    if upgraded.status == 401 and await config.renew(seen):
-        upgraded = await _open_once(config, method, path, query, headers)
-    return upgraded
-
-
-async def _open_once(
-    config: ClientConfig,
-    method: str,
-    path: str,
-    query: Sequence[tuple[str, str]],
-    headers: Sequence[tuple[str, str]],
-) -> UpgradeResponse:
     what = f"{method} {path} (upgrade)"  # Without the query: a command line may contain a secret.
-    server = urlsplit(config.server)
-    target = server.path + path
     if query:
-        target += "?" + urlencode(query, quote_via=quote, errors="surrogateescape")
-    message = http1.request(
-        method,
-        target,
-        [
+        path += "?" + urlencode(query, quote_via=quote, errors="surrogateescape")
+
+    def message() -> bytes:
+        server = urlsplit(config.server)
+        added = [
             ("Host", server.netloc.rpartition("@")[2]),
             ("User-Agent", USER_AGENT),
             ("Connection", "Upgrade"),
-            *headers,
-            *config.headers(),
-        ],
-    )
+        ]
+        return http1.request(method, server.path + path, [*added, *headers, *config.headers()])
+
+    seen = config.generation
+    upgraded = await _open_once(config, what, message())
+    if upgraded.status == 401 and await config.renew(seen):
+        upgraded = await _open_once(config, what, message())
+    return upgraded
+
+
+async def _open_once(config: ClientConfig, what: str, message: bytes) -> UpgradeResponse:
     if config.unconfirmed:
         raise Unreachable(
             "the address changed and is being checked; try again", side=config.side, what=what
         )
-    with ConnectionErrors(config.side, what, config.server, config.recheck_files):
+    with map_connection_errors(config.side, what, config.server, config.recheck_files):
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 connection = await _connect_or_raise(config, what)
             try:
                 connection.transport.write(message)
                 async with asyncio.timeout(REQUEST_TIMEOUT):
-                    head = await _head(connection)
+                    head = await connection.head()
+                    while 100 <= head.status < 200 and head.status != 101:
+                        head = await connection.head()
                     config.tls_sessions.put(connection.transport.get_extra_info("ssl_object"))
                     return await _answered(connection, head)
             except BaseException:
@@ -134,13 +127,6 @@ async def _open_once(
                 side=config.side,
                 what=what,
             ) from error
-
-
-async def _head(connection: _Connection) -> http1.Head:
-    head = await connection.head()
-    while 100 <= head.status < 200 and head.status != 101:
-        head = await connection.head()
-    return head
 
 
 async def _answered(connection: _Connection, head: http1.Head) -> UpgradeResponse:
@@ -185,10 +171,16 @@ async def _connect(config: ClientConfig) -> _Connection:
     )
     try:
         await _open_proxy_tunnel(connection, config, proxy.username, proxy.password)
-        return connection if config.ssl is None else await _start_tls(connection, config.ssl, name)
+        if config.ssl is None:
+            return connection
+        inner = _Connection()
+        layer = TlsLayer(config.ssl, lambda: inner, server_hostname=name)
+        connection.hand_over(layer)
+        await layer.ready
     except BaseException:
         connection.transport.abort()
         raise
+    return inner
 
 
 async def _connect_tcp(
@@ -240,14 +232,6 @@ async def _start(
         transport.abort()
         raise
     return connection
-
-
-async def _start_tls(connection: _Connection, context: ssl.SSLContext, name: str) -> _Connection:
-    inner = _Connection()
-    layer = TlsLayer(context, lambda: inner, server_hostname=name)
-    connection.hand_over(layer)
-    await layer.ready
-    return inner
 
 
 async def _open_proxy_tunnel(
@@ -303,8 +287,7 @@ class _Connection(asyncio.Protocol):
 
     async def head(self) -> http1.Head:
         """Reads a head. Raises ValueError if it is malformed, OSError if the connection ends."""
-        raw = await self._until(self._head_bytes)
-        return http1.parse(raw)
+        return http1.parse(await self._until(self._head_bytes))
 
     def _head_bytes(self) -> bytes | None:
         end = self._buffer.find(http1.END)

@@ -17,8 +17,7 @@ from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS
 
-#: The first byte of a binary message is its stream: stdout, stderr, or the final v1.Status
-#: (k8s.io/apimachinery/pkg/util/remotecommand).
+#: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _STATUS = 1, 2, 3
 

@@ -20,9 +20,8 @@ Query = Mapping[str, str] | list[tuple[str, str]]
 
 #: Seconds to open a connection, TLS included.
 CONNECT_TIMEOUT = 10.0
-#: Seconds that an idle connection is kept. API servers close idle connections after 90 s
-#: (IdleTimeout in k8s.io/apiserver's secure_serving.go); closing first avoids sending a request at
-#: that moment.
+#: Seconds that an idle connection is kept. API servers close it after 90 s (IdleTimeout in
+#: k8s.io/apiserver's secure_serving.go); a request that is sent at that moment fails.
 KEEP_IDLE = 30.0
 
 

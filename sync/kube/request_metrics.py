@@ -13,8 +13,7 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.durations: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
-        """Durations by method and status code, without streams; the code is ``none`` if there was
-        no response."""
+        """By method and status code (``none`` without a response), without streams."""
         self.streams: Counter[str] = Counter()
         """Opened watches, logs and other streams by status code."""
         self.lists: Counter[str] = Counter()

@@ -20,9 +20,8 @@ _USER_TIMEOUT = 20_000
 _FAST_KEEPALIVE = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 #: Seconds until fast keepalive detects a dead peer.
 FAST_KEEPALIVE_SECONDS = 6.0
-#: Linux' ``struct tcp_info`` (linux/tcp.h): its size; retransmits and zero-window probes since the
-#: last segment of the peer (two bytes); unacknowledged segments; milliseconds since the peer's last
-#: segment.
+#: Linux' ``struct tcp_info`` (linux/tcp.h): its size; retransmits and zero-window probes (two
+#: bytes); unacknowledged segments; milliseconds since the peer's last segment.
 _TCP_INFO_SIZE = 104
 _RETRIES = struct.Struct("=2x2B")
 _UNACKED = struct.Struct("=24xI")

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
 import aiohttp
 
 from sync.kube.api_errors import Unauthorized, from_status
-from sync.kube.connection_errors import ConnectionErrors
 from sync.kube.request import CONNECT_TIMEOUT, Query
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
 
@@ -115,7 +114,7 @@ class StreamTransport(Transport):
                 raise from_status(None, code=error.status, side=self.side, what=what) from None
         return socket
 
-    def map_read_errors(self, path: str) -> ConnectionErrors:
+    def map_read_errors(self, path: str) -> AbstractContextManager[None]:
         """A context manager that raises `Unreachable` for connection failures while the body of
         ``path`` is read."""
         return self._connection_errors(f"GET {path}")

@@ -33,7 +33,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sync.base import tracing
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
-from sync.kube.connection_errors import ConnectionErrors
+from sync.kube.connection_errors import map_connection_errors
 from sync.kube.credentials import ClientConfig
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
@@ -52,7 +52,7 @@ REQUEST_TIMEOUT = 30.0
 #: Reusable: it has no state.
 _NO_FENCE = nullcontext()
 
-#: Exceptions of aiohttp for broken connections and responses; `ConnectionErrors` maps each.
+#: Exceptions of aiohttp for broken connections and responses; `map_connection_errors` maps each.
 _CONNECTION_FAILURES = (aiohttp.ClientError, OSError, HttpProcessingError)
 
 
@@ -153,19 +153,14 @@ class Transport:
     async def _authorized(self, request: ApiRequest) -> bytes:
         """Sends the request, and once more after a 401 that led to another credential."""
         seen = self.config.generation
-        attempt = self._attempt if tracing.get_tracer() is None else self._traced
         try:
-            if self.config.unconfirmed:
-                await self._confirm_cluster()
-            return await attempt(request)
+            return await self._confirmed(request)
         except Unauthorized:
             if not await self.config.renew(seen):
                 self._unauthorized_handlers()
                 raise
         try:
-            if self.config.unconfirmed:
-                await self._confirm_cluster()
-            return await attempt(request)
+            return await self._confirmed(request)
         except Unauthorized:
             self._unauthorized_handlers()
             raise
@@ -180,9 +175,11 @@ class Transport:
                 namespace = _decoded(await self._attempt(request))
                 self.config.confirm_cluster(uid_of(namespace or {}))
 
-    async def _traced(self, request: ApiRequest) -> bytes:
-        tracer = tracing.get_tracer()
-        if tracer is None:
+    async def _confirmed(self, request: ApiRequest) -> bytes:
+        """Sends the request once, in a span if tracing is on, to a cluster that was checked."""
+        if self.config.unconfirmed:
+            await self._confirm_cluster()
+        if (tracer := tracing.get_tracer()) is None:
             return await self._attempt(request)
         with tracer.request(self.side, self.config.host, request.method, request.path):
             return await self._attempt(request)
@@ -199,7 +196,7 @@ class Transport:
                 flow = await self.limiter.enter()
                 response, sent, took = None, time.monotonic(), None
                 try:
-                    with _guarded(fence, timeout):
+                    with _NO_FENCE if fence is None else fence.guard(timeout):
                         response = await open_session(self._requests).request(
                             method,
                             defaults.url(request.path, request.query),
@@ -210,7 +207,9 @@ class Transport:
                         raw = await response.read()
                     took = time.monotonic() - sent if request.times_server else None
                 finally:
-                    throttled = response is not None and _is_throttled(response)
+                    throttled = response is not None and is_throttled(
+                        response.status, response.headers
+                    )
                     self.limiter.leave(flow, method, took, refused=throttled)
             code = str(response.status)
             self.config.server_clock.update(response.headers.get("Date"))
@@ -248,16 +247,8 @@ class Transport:
             retry_after=retry_after(response.headers),
         )
 
-    def _connection_errors(self, what: str) -> ConnectionErrors:
-        return ConnectionErrors(self.side, what, self.config.server, self.config.recheck_files)
-
-
-def _guarded(fence: Fence | None, timeout: asyncio.Timeout) -> AbstractContextManager[None]:
-    return _NO_FENCE if fence is None else fence.guard(timeout)
-
-
-def _is_throttled(response: aiohttp.ClientResponse) -> bool:
-    return is_throttled(response.status, response.headers)
+    def _connection_errors(self, what: str) -> AbstractContextManager[None]:
+        return map_connection_errors(self.side, what, self.config.server, self.config.recheck_files)
 
 
 def _decoded(raw: bytes) -> Any:

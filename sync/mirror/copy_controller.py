@@ -43,7 +43,7 @@ from sync.mirror.copy_rules import (
 )
 from sync.mirror.missing_references import MissingReferences
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.log_fields import name_fields
+from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpointslice, service
 from translators.objects import (
     HomeNamespace,
@@ -64,7 +64,6 @@ from translators.pods import service_accounts
 from translators.pods.references import Reference, references
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Copies written at once.
 WORKERS = 16
@@ -97,7 +96,6 @@ class CopyController:
         )
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -157,8 +155,7 @@ class CopyController:
     # -- from changes to keys ----------------------------------------------------------------------
 
     def original_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """Queues a home object, and the EndpointSlices of a Service that starts or stops being
-        copied."""
+        """Queues a home object, and the EndpointSlices of its Service."""
         obj = new or old
         if obj is not None:
             namespace = HomeNamespace(namespace_of(obj))
@@ -203,8 +200,8 @@ class CopyController:
                 self._add_namespace(origin.namespace)
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues all originals and all copies of a namespace: while it was not watched, originals
-        may have been deleted or created."""
+        """Queues all originals and copies: while the namespace was not watched, originals may have
+        been deleted or created."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 self.home_pod_changed(None, pod)
@@ -213,19 +210,15 @@ class CopyController:
         self._add_namespace(namespace)
 
     def _add_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues what is needed exactly while the namespace has pods."""
-        for resource in (SERVICES, ENDPOINT_SLICES):
-            for key in self._originals(resource, namespace):
-                self.controller.queue.add(key)
-        for key in self._copies_of(namespace, (SERVICES, ENDPOINT_SLICES)):
+        resources = (SERVICES, ENDPOINT_SLICES)
+        originals = (key for it in resources for key in self._originals(it, namespace))
+        for key in (*originals, *self._copies_of(namespace, resources)):
             self.controller.queue.add(key)
 
     def _add_slices(self, namespace: HomeNamespace, service_name: str) -> None:
-        """Queues the EndpointSlices of a Service."""
-        watch = self._watches.get(namespace)
-        if watch is not None and ENDPOINT_SLICES in watch.informers:
-            for slice_ in watch.informers[ENDPOINT_SLICES].store.by_index("service", service_name):
-                self.controller.queue.add(CopyKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
+        store = self._watches.store(namespace, ENDPOINT_SLICES)
+        for slice_ in store.by_index("service", service_name):
+            self.controller.queue.add(CopyKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
 
     # -- reconcile -------------------------------------------------------------------------
 
@@ -243,17 +236,14 @@ class CopyController:
             self._conflicts.discard(key)  # The copy is not needed, or has no original.
         elif is_owned_by_node(copy, self._identity):
             # Without a watch the original is unknown, but no pod of the node needs the copy.
+            # An unmanaged object could take the copy's name and be read by pods.
+            is_data = key.resource in (CONFIG_MAPS, SECRETS)
+            keeps_name = is_data and not self._namespaces.is_owned(key.namespace)
             is_used = self._is_used_in_remote(key) and (
-                home is not None or watch is None or self._may_be_impersonated(key)
+                home is not None or watch is None or keeps_name
             )
             if not is_used and not (home is not None and self._lingers(key)):
                 await self._delete(key, copy)
-
-    def _may_be_impersonated(self, key: CopyKey) -> bool:
-        """Whether an unmanaged object could take the copy's name and be read by pods."""
-        return key.resource in (CONFIG_MAPS, SECRETS) and not self._namespaces.is_owned(
-            key.namespace
-        )
 
     def _lingers(self, key: CopyKey) -> bool:
         """Whether a copy that is not needed stays for now; the key is queued again then."""
@@ -324,29 +314,20 @@ class CopyController:
 
     def _original(self, key: CopyKey) -> Object | None:
         """The home object, if it exists and may be copied."""
-        watch = self._watches.get(key.namespace)
-        if watch is None or key.resource not in watch.informers:
-            return None
-        home = watch.informers[key.resource].store.get(Key(key.namespace, key.name))
+        store = self._watches.store(key.namespace, key.resource)
+        home = store.get(Key(key.namespace, key.name))
         if home is None or not COPY_RULES[key.resource].is_copied(home, self._identity):
             return None
-        if key.resource is ENDPOINT_SLICES and not (
-            self._endpoints and self._has_service_copy(key.namespace, home)
-        ):
-            return None
-        return home
-
-    def _has_service_copy(self, namespace: HomeNamespace, slice_: Object) -> bool:
-        """Whether the slice's Service has a copy: an unmanaged Service gets no endpoints."""
-        key = CopyKey(SERVICES, namespace, endpointslice.service_name(slice_))
-        return self._original(key) is not None and self._copy(key) is not None
+        if key.resource is not ENDPOINT_SLICES:
+            return home
+        # An unmanaged Service gets no endpoints.
+        service_key = CopyKey(SERVICES, key.namespace, endpointslice.service_name(home))
+        has_copy = self._original(service_key) is not None and self._copy(service_key) is not None
+        return home if self._endpoints and has_copy else None
 
     def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
-        """The home objects of a resource in a watched namespace."""
-        watch = self._watches.get(namespace)
-        if watch is not None and resource in watch.informers:
-            for home in watch.informers[resource].store:
-                yield CopyKey(resource, namespace, name_of(home))
+        for home in self._watches.store(namespace, resource):
+            yield CopyKey(resource, namespace, name_of(home))
 
     def _copies_of(
         self, namespace: HomeNamespace, resources: Iterable[Resource]
@@ -372,11 +353,9 @@ class CopyController:
     def _is_of(self, copy: Object, key: CopyKey) -> bool:
         """Whether this home owns the copy and it belongs to the key's namespace: another home
         namespace, or another --namespace-template, can map to the same remote namespace."""
-        owned = is_owned(copy, self._identity)
-        return owned and matches_home_namespace(copy, key.namespace)
+        return is_owned(copy, self._identity) and matches_home_namespace(copy, key.namespace)
 
     def _is_current(self, key: CopyKey) -> bool:
-        """Whether the copy is up to date, so that a pod need not wait for a reconcile."""
         home, copy = self._original(key), self._copy(key)
         if home is None:
             return copy is None
@@ -404,5 +383,4 @@ def _is_copied(home_service: Object | None) -> bool:
 
 
 def _log_fields(key: CopyKey) -> Mapping[str, Mapping[str, str]]:
-    """Log fields of the home object whose copy was written."""
     return name_fields(key.resource.kind, key.name, namespace=key.namespace, cluster="remote")

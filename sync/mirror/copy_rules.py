@@ -35,8 +35,6 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyRule:
-    """How objects of one resource are copied."""
-
     to_remote: Callable[[Object, Identity], Object]
     is_copied: Callable[[Object, Identity], bool]
     """Whether this home object may be copied at all."""
@@ -64,7 +62,6 @@ REFERENCED_RESOURCES: dict[ReferenceKind, Resource] = {"ConfigMap": CONFIG_MAPS,
 
 
 def copies_selector(resource: Resource, labels: str) -> str:
-    """The label selector of the copies of a resource that also match ``labels``."""
     return ",".join(part for part in (labels, COPY_RULES[resource].selector) if part)
 
 
@@ -76,8 +73,7 @@ def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
 
 
 def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
-    """The merge patch from the copy to the state that home's object demands; {} if it is up to
-    date.
+    """The merge patch from the copy to the state that home's object demands.
 
     Several virtual nodes of one home can share a copy. The node label stays that of the node that
     created the copy; otherwise the nodes would overwrite each other's label for ever.

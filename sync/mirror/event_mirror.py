@@ -42,8 +42,7 @@ log = logging.getLogger(__name__)
 #: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the
 #: pods have nearly all of the loop.
 WORKERS = 4
-#: Seconds between checks whether the burst is over, and the longest wait of a worker: Events add at
-#: least four writes a second to a burst.
+#: Seconds between checks whether the burst is over, and the longest wait of a worker.
 BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0
 #: Seconds in which two of three queued Events are written, also in an endless burst.
 LATE = 15.0
@@ -63,8 +62,7 @@ class _Namespace:
     def __init__(self, events: Informer) -> None:
         self.events = events
         self.written: dict[str, str] | None = None
-        """The progress of home's Events, as JSON, by the UID of the remote Event; None until home's
-        Events are listed."""
+        """The progress of home's Events, as JSON, by the remote Event's UID; None until listed."""
 
 
 class EventMirror:
@@ -86,7 +84,6 @@ class EventMirror:
         )
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -104,7 +101,7 @@ class EventMirror:
             EVENTS,
             namespace=self._identity.remote_namespace(namespace),
             fields="involvedObject.kind=Pod",
-            indexers={"pod": _unwritten_pod},
+            indexers={"pod": lambda packed: (packed["pod"],) if "rest" in packed else ()},
             indexed=("rest",),
             slim=_packed,
         )
@@ -126,7 +123,6 @@ class EventMirror:
             self.controller.queue.add(Key(namespace, ""))
 
     def _requeue_all(self) -> None:
-        """Queues the namespaces that the standby followed."""
         for namespace in self._namespaces:
             self.requeue_namespace(namespace)
 
@@ -176,7 +172,7 @@ class EventMirror:
             if packed is not None and origin is not None:
                 wanted = event.translate_event(_unpacked(packed), origin, self._identity)
                 await self._write(uid_of(packed), wanted, followed.written)
-                followed.events.compact(packed, _written_form(packed))
+                followed.events.compact(packed, {key: packed[key] for key in ("metadata", "pod")})
 
     async def _wait_for_burst(self) -> None:
         waited = 0.0
@@ -223,11 +219,10 @@ class EventMirror:
         return event.progress_fields(made)
 
     async def _patch(self, wanted: Object, patch: Object) -> None:
-        namespace = namespace_of(wanted)
+        name, namespace = name_of(wanted), namespace_of(wanted)
         try:
-            await self._home.patch(EVENTS, name_of(wanted), patch, namespace=namespace)
-        except NotFound:
-            # The Event has expired or was deleted at home.
+            await self._home.patch(EVENTS, name, patch, namespace=namespace)
+        except NotFound:  # The Event has expired or was deleted at home.
             await self._create(wanted)
 
 
@@ -243,18 +238,7 @@ def _unpacked(packed: Object) -> Object:
     return {**rest, "metadata": metadata(packed)}
 
 
-def _written_form(packed: Object) -> Object:
-    """The form of a written Event, until it changes."""
-    return {"metadata": metadata(packed), "pod": packed["pod"]}
-
-
-def _unwritten_pod(packed: Object) -> tuple[str, ...]:
-    """Index: the pod of an Event that is not written yet."""
-    return (packed["pod"],) if "rest" in packed else ()
-
-
 def _progress(home: Object) -> Object:
-    """Reduces home's Event to its name and progress."""
     return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress_fields(home))}
 
 

@@ -1,14 +1,12 @@
 """References of a home pod to ConfigMaps and Secrets that home does not have.
 
-The remote resolves a reference by its name, so that an unmanaged object of the remote would be read
-by a pod whose owner has no access to it. `MissingReferences.to_drop` decides, before the pod is
-created:
+The remote resolves a reference by its name, so that a pod would read an unmanaged object to which
+its owner has no access. Before the pod is created:
 
 - In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
   name makes the pod wait with `RemoteClash`; an optional reference to it is dropped instead.
-- In a namespace that was handed over, the remote's tenants may create the object at any later time:
-  the pod waits with `ReferenceMissing` until home has the object, and optional references are
-  dropped without a look.
+- In a namespace that was handed over, the remote's tenants may create the object at any time: the
+  pod waits with `ReferenceMissing`, and optional references are dropped without a look.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class MissingReferences:
         return frozenset(found)
 
     async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
-        """Whether the remote has an object of that name that is not a copy of this home."""
         remote = self._identity.remote_namespace(namespace)
         try:
             existing = await self._client.get(

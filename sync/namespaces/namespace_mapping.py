@@ -104,8 +104,12 @@ class NamespaceMapping:
             if found is None:
                 found = await self._create(namespace, name)
             await self._check(found, namespace)
-            if not self._is_terminating(found) and self._is_not_user(found):
-                found = await self._add_user(found)
+            is_user = self._identity.node_label in namespace_users(found)
+            if self._owned.owns(found) and not is_user and not self._is_terminating(found):
+                try:
+                    found = await self._set_user(found, "true")
+                except NotFound as error:
+                    raise _terminating(name) from error
         if self._is_terminating(found):
             raise _terminating(name)
         return name
@@ -119,11 +123,9 @@ class NamespaceMapping:
         return found if matches_home_namespace(found, namespace) else None
 
     def may_use(self, remote: Object) -> bool:
-        """Whether this home created the namespace, or the remote granted it and home accepts it."""
         return self._owned.owns(remote) or self._is_shared(remote)
 
     def has_usable(self, namespace: HomeNamespace) -> bool:
-        """Whether the remote namespace of ``namespace`` exists and may be used for it."""
         found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
         if found is None or not self.may_use(found):
             return False
@@ -131,20 +133,18 @@ class NamespaceMapping:
 
     def _is_shared(self, remote: Object) -> bool:
         """Whether the namespace is granted and accepted. One with the bridge's labels that home has
-        no record of counts as granted: then home's acceptance is enough."""
-        handed_over = is_granted_by_remote(remote, self._identity) or is_owned(
-            remote, self._identity
-        )
-        return handed_over and is_accepted_by_home(remote, self._identity)
+        no record of counts as granted."""
+        identity = self._identity
+        handed_over = is_granted_by_remote(remote, identity) or is_owned(remote, identity)
+        return handed_over and is_accepted_by_home(remote, identity)
 
     def is_owned(self, namespace: HomeNamespace) -> bool:
-        """Whether the bridge created the remote namespace of ``namespace``. Only the remote's
-        administrators are expected to write there; in a granted one other tenants may write too."""
+        """Whether the bridge created the remote namespace of ``namespace``."""
         return self.owned(namespace) is not None
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Counts the pods of each home namespace in granted remote namespaces."""
-        if old is not None and new is not None and _annotations(old) == _annotations(new):
+        annotations = [metadata(pod or {}).get("annotations") for pod in (old, new)]
+        if old is not None and new is not None and annotations[0] == annotations[1]:
             return
         for pod, sign in ((old, -1), (new, 1)):
             origin = origin_of(pod) if pod is not None else None
@@ -174,9 +174,8 @@ class NamespaceMapping:
                 )
 
     def _is_certainly_ours(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
-        """Whether a bridge created the remote pod: it is in a namespace that this home created, or
-        in another usable one with the UID of a home pod. Anybody can copy labels, and must not
-        keep the bridge from starting."""
+        """Whether a bridge created the remote pod: anybody can copy labels, and must not keep the
+        bridge from starting."""
         namespace = self._informer.store.get(Key("", namespace_of(pod)))
         if namespace is None or not self.may_use(namespace):
             return False
@@ -220,18 +219,6 @@ class NamespaceMapping:
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
-    def _is_not_user(self, remote: Object) -> bool:
-        is_user = self._identity.node_label in namespace_users(remote)
-        return self._owned.owns(remote) and not is_user
-
-    async def _add_user(self, remote: Object) -> Object:
-        """Records this node as a user. Raises ReconcileBlocked if the namespace no longer exists,
-        and KubeError."""
-        try:
-            return await self._set_user(remote, "true")
-        except NotFound as error:
-            raise _terminating(name_of(remote)) from error
-
     async def _set_user(self, remote: Object, value: str | None) -> Object:
         annotations = {used_by_annotation(self._identity.node_label): value}
         patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
@@ -269,7 +256,6 @@ class NamespaceMapping:
     # -- permission to use ------------------------------------------------------------
 
     async def _check(self, found: Object, namespace: HomeNamespace) -> None:
-        """Raises ReconcileBlocked if the remote namespace may not be used for ``namespace``."""
         name = name_of(found)
         if await self._owned.verify(found):
             if not matches_home_namespace(found, namespace):
@@ -292,10 +278,6 @@ class NamespaceMapping:
         if first is None or first == namespace or not self._has_pods(first):
             return None
         return first
-
-
-def _annotations(obj: Object) -> object:
-    return metadata(obj).get("annotations")
 
 
 def _terminating(name: str) -> ReconcileBlocked:

@@ -42,8 +42,7 @@ DIGITS = 16
 _NONCE = 16
 #: Prefix of an intent.
 _INTENT = "+"
-#: Seconds after which an entry whose namespace was never seen is left out of the next write: the
-#: cache can lag, and a request of the previous bridge can be in flight.
+#: Seconds after which an entry whose namespace was never seen is dropped: the cache can lag.
 STALE_SECONDS = 600.0
 #: Seconds between attempts to read or write the record, and between reads of other nodes' records.
 RETRY_SECONDS, LOOK_SECONDS = 1.0, 1.0
@@ -66,11 +65,9 @@ class OwnershipRecord(Protocol):
 
     async def read(self) -> OwnershipEntries:
         """Raises KubeError."""
-        ...
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces the entries of this virtual node. Raises KubeError."""
-        ...
 
 
 class NamespaceOwnership:
@@ -145,9 +142,7 @@ class NamespaceOwnership:
             try:
                 await self._save()
             except NotLeaderError as error:
-                log.debug(
-                    "not the leader, the record of remote namespaces is not written: %s", error
-                )
+                log.debug("the record of remote namespaces is not written: %s", error)
             except KubeError as error:
                 log.warning("cannot write the record of remote namespaces: %s", error)
             if self._written < self._changes:
@@ -217,24 +212,19 @@ class NamespaceOwnership:
         async with self._writing:
             if self._written < wanted:
                 done = self._changes
-                self._forget_stale()
+                if asyncio.get_running_loop().time() - self._unseen_since >= STALE_SECONDS:
+                    there = map(self._entries_of, self._namespaces.store)
+                    self._own -= self._unseen.difference(*there)
+                    self._unseen = frozenset()
                 await self._record.write(sorted(self._own))
                 self._written = done
 
-    def _forget_stale(self) -> None:
-        if asyncio.get_running_loop().time() - self._unseen_since >= STALE_SECONDS:
-            there = map(self._entries_of, self._namespaces.store)
-            self._own -= self._unseen.difference(*there)
-            self._unseen = frozenset()
-
 
 def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
-    """The entries of a record whose namespaces still exist."""
     return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
 
 
 def entries(namespaces: Iterable[Object]) -> list[str]:
-    """The entries for these remote namespaces."""
     return sorted(map(_by_uid, namespaces))
 
 

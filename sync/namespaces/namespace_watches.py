@@ -23,7 +23,7 @@ from typing import Any
 
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
-from sync.cache.store import Indexer
+from sync.cache.store import Indexer, Store
 from sync.cache.store_writer import Handler
 from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
@@ -44,6 +44,9 @@ SETTLE, SETTLE_SHRUNK = 0.5, 5.0
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
     ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
 }
+
+#: The store of a namespace whose watch is not complete.
+_EMPTY = Store(_INDEXERS[ENDPOINT_SLICES])
 
 #: The user in the message of a 403, and the default user of an in-cluster bridge.
 _USER = re.compile(r'\bUser "([^"]+)"')
@@ -85,16 +88,13 @@ class NamespaceWatch:
 
     @property
     def synced(self) -> bool:
-        """Whether each informer has its first full list."""
         return all(informer.synced.is_set() for informer in self.informers.values())
 
     @property
     def forbidden(self) -> tuple[Resource, ...]:
-        """The resources that home forbids now."""
         return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
 
     async def run(self, alongside: Iterable[RunInNamespace]) -> None:
-        """Watches until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for run in alongside:
@@ -172,13 +172,18 @@ class NamespaceWatches:
         self._forbidden_handlers.add(handler)
 
     def run_alongside(self, run: RunInNamespace) -> None:
-        """Has ``run(namespace)`` run as long as each namespace is watched."""
+        """Runs ``run(namespace)`` as long as each namespace is watched."""
         self._alongside.append(run)
 
     def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
         """The watch if it is complete: an object that it lacks does not exist at home."""
         watch = self.last_synced(namespace)
         return watch if watch is not None and not watch.forbidden else None
+
+    def store(self, namespace: HomeNamespace, resource: Resource) -> Store:
+        """The cached objects of a resource; empty unless the watch is complete."""
+        watch = self.get(namespace)
+        return watch.informers[resource].store if watch and resource in watch.informers else _EMPTY
 
     def last_synced(self, namespace: HomeNamespace) -> NamespaceWatch | None:
         """The watch with its last complete state, which may be stale for a resource that home
@@ -202,7 +207,6 @@ class NamespaceWatches:
 
     @property
     def informers(self) -> list[Informer]:
-        """The informers of all namespaces."""
         return [it for watch in self._watches.values() for it in watch.informers.values()]
 
     def missing_permission(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
@@ -217,7 +221,6 @@ class NamespaceWatches:
         return home_forbids(what, namespace, server_message=server_message)
 
     def retain(self, namespace: HomeNamespace) -> None:
-        """Watches the namespace; it has a pod on the node."""
         timer = self._ending.pop(namespace, None)
         if timer is not None:
             timer.cancel()
@@ -238,7 +241,6 @@ class NamespaceWatches:
             self._ending[namespace] = loop.call_later(self._linger, self._end, namespace)
 
     async def run(self) -> None:
-        """Runs the watches until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
@@ -265,9 +267,8 @@ class NamespaceWatches:
         if self._watches.get(watch.namespace) is not watch:
             return  # The watch has ended.
         if watch.reported:
-            log.warning(
-                "%s", self.missing_permission(watch.namespace), extra=_log_fields(watch.namespace)
-            )
+            fields = name_fields("Namespace", name=watch.namespace, cluster="home")
+            log.warning("%s", self.missing_permission(watch.namespace), extra=fields)
             self._forbidden_handlers(watch.namespace)
         elif watch.synced:
             self._synced_handlers(watch.namespace)
@@ -281,13 +282,9 @@ def _unreadable(namespace: HomeNamespace, what: str) -> ReconcileBlocked:
     )
 
 
-def _log_fields(namespace: HomeNamespace) -> Mapping[str, Mapping[str, str]]:
-    return name_fields("Namespace", name=namespace, cluster="home")
-
-
 def home_forbids(what: str, namespace: HomeNamespace, *, server_message: str) -> ReconcileBlocked:
     """Returns the error for a request that home forbids in the namespace, with the command that
-    grants it. ``server_message`` is the API server's message, which names the user."""
+    grants it. ``server_message`` names the user."""
     found = _USER.search(server_message)
     user = found[1] if found is not None else _DEFAULT_ACCOUNT
     if user.startswith(_SERVICE_ACCOUNT_PREFIX):

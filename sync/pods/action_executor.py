@@ -50,7 +50,7 @@ from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
 from sync.pods.update import PodUpdater
 from sync.runtime.controller import ReconcileBlocked
-from sync.runtime.log_fields import name_fields, object_fields
+from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
 from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
@@ -59,7 +59,6 @@ from translators.pods.references import Reference
 from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: ``status.reason`` of a pod that the remote's API server rejects; otherwise ``RemoteRefused``.
 _REASONS: dict[type[ApiError], str] = {
@@ -134,11 +133,10 @@ class ActionExecutor:
         self._on_created(uid)
 
     def forget_deletion(self, remote_uid: str) -> None:
-        """Forgets a deletion that the cache shows."""
         self._deletions.pop(remote_uid, None)
 
     def forget_removal(self, uid: str) -> None:
-        """Forgets the removal of a home pod that the cache shows, or that did not happen."""
+        """Forgets the removal of a home pod that the cache shows, or that failed."""
         self._removed.discard(uid)
 
     async def execute(self, key: Key, state: PodState, actions: list[Action]) -> None:
@@ -237,11 +235,9 @@ class ActionExecutor:
         else:
             pruned = await self._creator.check_created(home, translated.pod, created)
             is_as_sent = _is_first_start(home) and not restart_policy_never.is_gated(created)
+            fields = object_fields("Pod", home, cluster="remote")
             changes.info(
-                "pod %s: created in the remote, namespace %s",
-                key,
-                namespace,
-                extra=object_fields("Pod", home, cluster="remote"),
+                "pod %s: created in the remote, namespace %s", key, namespace, extra=fields
             )
             if dropped := [*translated.dropped, *pruned]:
                 self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
@@ -301,9 +297,7 @@ class ActionExecutor:
                 return
         namespace, name = self._lookup.remote_key(key)
         await self._remote.delete(PODS, name, namespace=namespace, uid=uid)
-        fields = name_fields(
-            "Pod", key.name, namespace=key.namespace, uid=home_uid or "", cluster="remote"
-        )
+        fields = name_fields("Pod", key.name, namespace=key.namespace, cluster="remote")
         changes.info("pod %s: has no home pod, deleted in the remote", key, extra=fields)
 
     async def _evict(self, key: Key, home: Object, remote: Object) -> None:
@@ -330,14 +324,14 @@ class ActionExecutor:
     async def _remove_home(self, key: Key, home: Object) -> None:
         """Removes the home pod, once: with a finalizer it stays until that is removed."""
         uid = uid_of(home)
-        if uid not in self._removed:
-            await self._home.delete(
-                PODS, key.name, namespace=key.namespace, uid=uid, grace_seconds=0
-            )
-            if self._home_pods.store.get(key) is not None:
-                self._removed.add(uid)
-            fields = object_fields("Pod", home, cluster="home")
-            changes.info("pod %s: removed from home", key, extra=fields)
+        if uid in self._removed:
+            return
+        namespace = key.namespace
+        await self._home.delete(PODS, key.name, namespace=namespace, uid=uid, grace_seconds=0)
+        if self._home_pods.store.get(key) is not None:
+            self._removed.add(uid)
+        fields = object_fields("Pod", home, cluster="home")
+        changes.info("pod %s: removed from home", key, extra=fields)
 
     # -- report ----------------------------------------------------------------------------
 
@@ -358,9 +352,8 @@ class ActionExecutor:
         await self._report_waiting(key, home, reason, message)
 
     async def _report_server_error(self, key: Key, home: Object, error: ServerError) -> None:
-        """Reports the second server error in a row, as the first may come from a server that is
-        restarting. A failing admission webhook causes them permanently. The pod may have been
-        created."""
+        """Reports the second server error in a row: the first may come from a server that is
+        restarting, a failing webhook causes them permanently. The pod may have been created."""
         if uid_of(home) not in self._server_failed:
             self._server_failed.add(uid_of(home))
             return

@@ -47,6 +47,8 @@ A pod that may have run counts as gone only after the remote's API server has co
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sync.base.resource_version import version_of
 from sync.pods.actions import (
     Action,
@@ -86,31 +88,27 @@ REASON_SKIPPED = "DaemonSetSkipped"
 def plan_actions(state: PodState, policy: Policy, *, now: str) -> list[Action]:
     """The actions for ``state``, in order. ``now`` is the time in RFC 3339."""
     home, remote = state.home, state.remote
-    if remote is not None and (home is None or not has_home_uid(remote, uid_of(home))):
-        return _delete_orphan(remote) or _wait_for_previous(state, home, now=now)
     if home is None:
-        return []
+        return [] if remote is None else _delete_orphan(remote)
+    planner = _Planner(home, state, policy, now)
+    if remote is not None and not has_home_uid(remote, uid_of(home)):
+        return _delete_orphan(remote) or planner.wait_for_previous()
     if is_deleting(home):
-        return _terminate(state, home, policy, now=now)
+        return planner.terminate()
     if pod_status.is_terminal(home):
         return _stop(remote)
     if remote is not None:
-        return _follow(state, home, remote, policy, now=now)
+        return planner.follow(remote)
     if reason := skip_reason(home, policy):
-        return _skip(home, reason, policy, now=now)
+        return planner.skip(reason)
     if rejection := remote_pod.rejection_message(home):
         return report_waiting(home, reason="FieldRefused", message=rejection, now=now)
-    return _start(state, home, policy, now=now)
-
-
-# -- which pods run ------------------------------------------------------------------------
+    return planner.start()
 
 
 def skip_reason(home: Object, policy: Policy) -> str:
-    """Why a DaemonSet pod is not run, for its owner; "" for every other pod and for one that runs.
-
-    Most DaemonSets are for home's own nodes (network, storage, log agents), not for a virtual node.
-    """
+    """Why a DaemonSet pod is not run, for its owner; "" for every other pod and for one that
+    runs."""
     if not is_daemonset_pod(home):
         return ""
     if policy.daemonsets == "skip":
@@ -128,153 +126,6 @@ def may_run(home: Object, policy: Policy) -> bool:
     return not skip_reason(home, policy) and not remote_pod.rejection_message(home)
 
 
-def _is_unfinished(remote: Object, restart_policy: str) -> bool:
-    """Whether a remote pod that was, or is being, deleted is to run again.
-
-    Under `Always` a pod never ends by itself: a kubelet sets Failed when the pod is deleted in the
-    remote, which home did not ask for.
-    """
-    if not pod_status.is_terminal(remote):
-        return True
-    if restart_policy == "Never":
-        return False
-    failed = pod_status.phase(remote) == "Failed"
-    return is_deleting(remote) and (restart_policy == "Always" or failed)
-
-
-# -- no home pod, or a previous one --------------------------------------------------------
-
-
-def _delete_orphan(remote: Object) -> list[Action]:
-    if is_deleting(remote):
-        return []
-    origin = origin_of(remote)
-    return [DeleteOrphan(RemoteUid(uid_of(remote)), origin.uid if origin else None)]
-
-
-def _wait_for_previous(state: PodState, home: Object | None, *, now: str) -> list[Action]:
-    """Reports that a previous pod of the same name is still terminating on a lost node."""
-    on_lost_node = state.eviction_seconds is not None
-    if home is None or is_deleting(home) or pod_status.is_terminal(home) or not on_lost_node:
-        return []
-    message = (
-        "the previous pod of this name is being deleted in the remote cluster, on a node that is "
-        "not Ready and cannot confirm the deletion; delete that Node if it does not come back"
-    )
-    return report_waiting(home, reason="RemotePodTerminating", message=message, now=now)
-
-
-# -- the home pod is being deleted, or terminal ---------------------------------------------
-
-
-def _terminate(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    if state.remote is not None:
-        actions = _status(home, state.remote, policy, now=now)
-        home_grace = metadata(home).get("deletionGracePeriodSeconds")
-        remote_grace = metadata(state.remote).get("deletionGracePeriodSeconds")
-        is_shortened = (
-            home_grace is not None and remote_grace is not None and home_grace < remote_grace
-        )
-        if not is_deleting(state.remote) or is_shortened:
-            actions.append(Delete(RemoteUid(uid_of(state.remote)), home_grace))
-        return actions
-    may_run_unseen = state.create_pending or (
-        restart_policy_never.may_have_started(home) and state.last_remote is None
-    )
-    if may_run_unseen and not state.absence_confirmed:
-        return [ConfirmAbsence()]
-    return [*_last_status(state, home, policy, now=now), RemoveHomePod()]
-
-
-def _last_status(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    """The final status of a pod whose remote pod was deleted. A finalizer may keep the home pod,
-    and its status must not show Running then."""
-    if pod_status.is_terminal(home):
-        return []
-    last = state.last_remote
-    if not metadata(home).get("finalizers") or (last and pod_status.is_terminal(last)):
-        return _status(home, last, policy, now=now) if last is not None else []
-    # Deleted with a grace period of 0, or before it started: no final status from a kubelet.
-    wanted = synthetic_status.terminated_status(home, message="the remote pod was deleted", now=now)
-    return _write(home, wanted)
-
-
-def _stop(remote: Object | None) -> list[Action]:
-    if remote is None or is_deleting(remote) or pod_status.is_terminal(remote):
-        return []
-    return [Delete(RemoteUid(uid_of(remote)), None)]
-
-
-# -- the remote pod exists -----------------------------------------------------------------
-
-
-def _follow(
-    state: PodState, home: Object, remote: Object, policy: Policy, *, now: str
-) -> list[Action]:
-    if (
-        restart_policy_never.runs_once(home)
-        and not is_deleting(remote)
-        and not pod_status.is_terminal(remote)
-    ):
-        marked, gated = (
-            restart_policy_never.may_have_started(home),
-            restart_policy_never.is_gated(remote),
-        )
-        if gated or not marked:
-            return [Ungate(RemoteUid(uid_of(remote)), marked=marked, gated=gated)]
-    updates = [
-        it
-        for it in needed_updates(home, remote, policy)
-        if state.ineffective_updates.get(it.subresource) != it.patch
-    ]
-    observed = not updates and pod_status.is_observed_by_kubelet(home, remote)
-    resize = next((it.patch for it in updates if it.subresource == "resize"), None)
-    pending = resize_condition.resize_pending_condition(
-        home, resize, state.rejected_resize, now=now
-    )
-    status = _live_status(home, remote, policy, observed=observed, now=now, resize_pending=pending)
-    if is_deleting(remote):
-        return [*status, *_evict(state, home, remote)]
-    if not unschedulable_timeout.is_unschedulable(remote):
-        return [*status, *updates]
-    return _wait_for_node(home, remote, policy, status, updates, now=now)
-
-
-def _wait_for_node(
-    home: Object,
-    remote: Object,
-    policy: Policy,
-    status: list[Action],
-    updates: list[Update],
-    *,
-    now: str,
-) -> list[Action]:
-    """The remote's scheduler finds no node: the pod waits until its deadline or the timeout."""
-    until_deadline = active_deadline.deadline_remaining(home, now=now)
-    if until_deadline == 0:
-        return [*_exceed_deadline(home, now=now), *_stop(remote)]
-    actions = [*status, *updates]
-    if until_deadline is not None:
-        actions.append(RequeueAfter(until_deadline))
-    if policy.unschedulable_timeout is None:
-        return actions
-    until_timeout = unschedulable_timeout.timeout_remaining(home, policy, now=now)
-    if until_timeout == 0:
-        return [*status, DeleteIfUnbound(RemoteUid(uid_of(remote)), version_of(remote))]
-    # None: the timeout counts from the status that is written now.
-    wait = policy.unschedulable_timeout if until_timeout is None else until_timeout
-    return [*actions, RequeueAfter(wait)]
-
-
-def _evict(state: PodState, home: Object, remote: Object) -> list[Action]:
-    """Deletes the home pod when the node of its terminating remote pod is lost for too long."""
-    if state.eviction_seconds is None:
-        return []
-    if not _is_unfinished(remote, restart_policy_never.restart_policy(home.get("spec") or {})):
-        return []
-    return [RequeueAfter(state.eviction_seconds)] if state.eviction_seconds else [EvictHomePod()]
-
-
 def needed_updates(home: Object, remote: Object, policy: Policy) -> list[Update]:
     """The patches that make the remote pod match home's spec and metadata; none for a terminal
     pod."""
@@ -283,64 +134,6 @@ def needed_updates(home: Object, remote: Object, policy: Policy) -> list[Update]
     uid = RemoteUid(uid_of(remote))
     patches = update.pod_patches(home, remote, policy)
     return [Update(uid, it.patch, it.subresource) for it in patches]
-
-
-# -- the remote pod was deleted, or never created --------------------------------------------
-
-
-def _start(state: PodState, home: Object, policy: Policy, *, now: str) -> list[Action]:
-    restart_policy = restart_policy_never.restart_policy(home.get("spec") or {})
-    may_have_started, last = restart_policy_never.may_have_started(home), state.last_remote
-    # A pod whose create request has an unknown outcome may still appear: it is created first.
-    if not state.create_pending and unschedulable_timeout.is_timed_out(home, last, policy, now=now):
-        return _time_out(home, policy, now=now) if state.absence_confirmed else [ConfirmAbsence()]
-    if last is None and (state.create_pending or not may_have_started):
-        if not state.create_pending and (
-            rejection := kubelet_admission.admission_rejection(
-                home, state.remote_capacity, state.node
-            )
-        ):
-            return _reject(home, *rejection, now=now)
-        return _create(home, now=now)
-    if last is not None and not _is_unfinished(last, restart_policy):
-        return _status(home, last, policy, now=now)
-    if not state.absence_confirmed:
-        return [ConfirmAbsence()]
-    never_ran = not may_have_started and last is not None and restart_policy_never.is_gated(last)
-    if restart_policy != "Never" or never_ran:
-        return _create(home, now=now)
-    message = (
-        "the remote pod no longer exists, its outcome is unknown, "
-        "and its restartPolicy, or a container's, is Never"
-    )
-    wanted = synthetic_status.lost_status(home, reason="RemotePodLost", message=message, now=now)
-    return _write(home, wanted, event=("RemotePodLost", message))
-
-
-def _create(home: Object, *, now: str) -> list[Action]:
-    """Creates the remote pod. If the pod ran before, its status shows first that it does not run,
-    however long the creation takes."""
-    left = active_deadline.deadline_remaining(home, now=now)
-    if left == 0:
-        return _exceed_deadline(home, now=now)
-    actions = [*_write(home, synthetic_status.recreating_status(home, now=now)), Create()]
-    # A pod that is blocked for the first time is requeued by the controller, which reports that.
-    if left is not None and synthetic_status.is_creation_blocked(home):
-        actions.append(RequeueAfter(left))
-    return actions
-
-
-# -- statuses without a remote pod ----------------------------------------------------------
-
-
-def _skip(home: Object, reason: str, policy: Policy, *, now: str) -> list[Action]:
-    """The status with which the pod's DaemonSet continues. The Event is recorded once, and again
-    only if the status was lost: the pods of a NotReady Node get Ready False."""
-    message = f"this pod does not run, and its DaemonSet counts it as available: {reason}"
-    wanted = synthetic_status.skipped_status(home, reason=REASON_SKIPPED, message=message, now=now)
-    is_reported = synthetic_status.is_skipped(home, reason=REASON_SKIPPED)
-    event = None if is_reported else (REASON_SKIPPED, message)
-    return _write(home, wanted, event=event, warning=policy.daemonsets == "run")
 
 
 def report_waiting(
@@ -353,67 +146,248 @@ def report_waiting(
     return _write(home, wanted, event=None if is_repeated else (reason, message))
 
 
-def _exceed_deadline(home: Object, *, now: str) -> list[Action]:
-    """Failed, as a kubelet sets it when activeDeadlineSeconds is over."""
-    reason, message = active_deadline.REASON, active_deadline.MESSAGE
-    wanted = synthetic_status.terminated_status(home, message=message, now=now)
-    return _write(home, wanted | {"reason": reason, "message": message}, event=(reason, message))
+def _is_unfinished(remote: Object, restart_policy: str) -> bool:
+    """Whether a remote pod that was, or is being, deleted is to run again. Under `Always` a kubelet
+    sets Failed when the pod is deleted in the remote, which home did not ask for."""
+    if not pod_status.is_terminal(remote):
+        return True
+    if restart_policy == "Never":
+        return False
+    failed = pod_status.phase(remote) == "Failed"
+    return is_deleting(remote) and (restart_policy == "Always" or failed)
 
 
-def _reject(home: Object, reason: str, message: str, *, now: str) -> list[Action]:
-    """Failed, as a kubelet sets it when it does not admit a pod."""
-    wanted = synthetic_status.rejected_status(home, reason=reason, message=message, now=now)
-    return _write(home, wanted, event=(reason, message))
-
-
-def _time_out(home: Object, policy: Policy, *, now: str) -> list[Action]:
-    """Failed, as a disruption, which a Job need not count."""
-    reason = unschedulable_timeout.REASON_REMOTE_UNSCHEDULABLE
-    message = unschedulable_timeout.timeout_message(home, policy)
-    wanted = synthetic_status.lost_status(home, reason=reason, message=message, now=now)
-    return _write(home, wanted, event=(reason, message))
-
-
-# -- statuses from the remote pod -----------------------------------------------------------
-
-
-def _status(home: Object, remote: Object, policy: Policy, *, now: str) -> list[Action]:
-    if pod_status.is_terminal(home):
+def _delete_orphan(remote: Object) -> list[Action]:
+    if is_deleting(remote):
         return []
-    observed = pod_status.is_observed_by_kubelet(home, remote)
-    observed = observed and not needed_updates(home, remote, policy)
-    return _live_status(home, remote, policy, observed=observed, now=now)
+    origin = origin_of(remote)
+    return [DeleteOrphan(RemoteUid(uid_of(remote)), origin.uid if origin else None)]
 
 
-def _live_status(
-    home: Object,
-    remote: Object,
-    policy: Policy,
-    *,
-    observed: bool,
-    now: str,
-    resize_pending: Object | None = None,
-) -> list[Action]:
-    """The status of a home pod that is not terminal. ``observed``: the remote's kubelet has acted
-    on the whole spec of the home pod. ``resize_pending``: the condition of a rejected resize."""
-    wanted = pod_status.translate_status(
-        home, remote, policy, now=now, observed=observed, resize_pending=resize_pending
-    )
-    event = None
-    restart_policy = restart_policy_never.restart_policy(home.get("spec") or {})
-    is_lost = is_deleting(remote) and not is_deleting(home)
-    is_lost = is_lost and _is_unfinished(remote, restart_policy)
-    if is_lost and not unschedulable_timeout.is_timed_out(home, remote, policy, now=now):
-        message = "deleted in the remote cluster"
-        if restart_policy != "Never":
-            message += "; it is re-created there after its deletion"
-        wanted["reason"], wanted["message"] = pod_status.REASON_REMOTE_POD_DELETED, message
-        if pod_status.is_terminal(remote):
-            # A terminal phase could not be taken back.
-            wanted["phase"] = pod_status.phase(home)
-        if (home.get("status") or {}).get("reason") != pod_status.REASON_REMOTE_POD_DELETED:
-            event = (pod_status.REASON_REMOTE_POD_DELETED, message)
-    return _write(home, wanted, event=event)
+def _stop(remote: Object | None) -> list[Action]:
+    if remote is None or is_deleting(remote) or pod_status.is_terminal(remote):
+        return []
+    return [Delete(RemoteUid(uid_of(remote)), None)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planner:
+    """Plans for a pod that exists at home."""
+
+    home: Object
+    state: PodState
+    policy: Policy
+    now: str
+
+    @property
+    def _restart_policy(self) -> str:
+        return restart_policy_never.restart_policy(self.home.get("spec") or {})
+
+    def wait_for_previous(self) -> list[Action]:
+        """Reports that a previous pod of the same name still terminates on a lost node."""
+        on_lost_node = self.state.eviction_seconds is not None
+        if is_deleting(self.home) or pod_status.is_terminal(self.home) or not on_lost_node:
+            return []
+        message = (
+            "the previous pod of this name is being deleted in the remote cluster, on a node that "
+            "is not Ready and cannot confirm the deletion; delete that Node if it does not come "
+            "back"
+        )
+        reason = "RemotePodTerminating"
+        return report_waiting(self.home, reason=reason, message=message, now=self.now)
+
+    # -- the home pod is being deleted -----------------------------------------------------
+
+    def terminate(self) -> list[Action]:
+        home, remote, last = self.home, self.state.remote, self.state.last_remote
+        if remote is not None:
+            actions = self._status(remote)
+            home_grace = metadata(home).get("deletionGracePeriodSeconds")
+            remote_grace = metadata(remote).get("deletionGracePeriodSeconds")
+            is_shortened = (
+                home_grace is not None and remote_grace is not None and home_grace < remote_grace
+            )
+            if not is_deleting(remote) or is_shortened:
+                actions.append(Delete(RemoteUid(uid_of(remote)), home_grace))
+            return actions
+        may_have_started = restart_policy_never.may_have_started(home) and last is None
+        if (self.state.create_pending or may_have_started) and not self.state.absence_confirmed:
+            return [ConfirmAbsence()]
+        return [*self._last_status(), RemoveHomePod()]
+
+    def _last_status(self) -> list[Action]:
+        """The final status of a pod whose remote pod was deleted, which a finalizer may keep."""
+        home, last = self.home, self.state.last_remote
+        if pod_status.is_terminal(home):
+            return []
+        if not metadata(home).get("finalizers") or (last and pod_status.is_terminal(last)):
+            return self._status(last) if last is not None else []
+        # Deleted with a grace period of 0, or before it started: no final status from a kubelet.
+        message = "the remote pod was deleted"
+        return _write(home, synthetic_status.terminated_status(home, message=message, now=self.now))
+
+    # -- the remote pod exists -------------------------------------------------------------
+
+    def follow(self, remote: Object) -> list[Action]:
+        """Ungates or updates the remote pod of a live home pod, and writes home's status."""
+        home, uid = self.home, RemoteUid(uid_of(remote))
+        is_ended = is_deleting(remote) or pod_status.is_terminal(remote)
+        if restart_policy_never.runs_once(home) and not is_ended:
+            marked = restart_policy_never.may_have_started(home)
+            gated = restart_policy_never.is_gated(remote)
+            if gated or not marked:
+                return [Ungate(uid, marked=marked, gated=gated)]
+        updates = [
+            it
+            for it in needed_updates(home, remote, self.policy)
+            if self.state.ineffective_updates.get(it.subresource) != it.patch
+        ]
+        observed = not updates and pod_status.is_observed_by_kubelet(home, remote)
+        resize = next((it.patch for it in updates if it.subresource == "resize"), None)
+        pending = resize_condition.resize_pending_condition(
+            home, resize, self.state.rejected_resize, now=self.now
+        )
+        status = self._live_status(remote, observed=observed, resize_pending=pending)
+        if is_deleting(remote):
+            return [*status, *self._evict(remote)]
+        if not unschedulable_timeout.is_unschedulable(remote):
+            return [*status, *updates]
+        return self._wait_for_node(remote, status, updates)
+
+    def _wait_for_node(
+        self, remote: Object, status: list[Action], updates: list[Update]
+    ) -> list[Action]:
+        """The remote's scheduler finds no node: the pod waits until its deadline or the timeout."""
+        home, timeout = self.home, self.policy.unschedulable_timeout
+        until_deadline = active_deadline.deadline_remaining(home, now=self.now)
+        if until_deadline == 0:
+            return [*self._exceed_deadline(), *_stop(remote)]
+        actions = [*status, *updates]
+        if until_deadline is not None:
+            actions.append(RequeueAfter(until_deadline))
+        if timeout is None:
+            return actions
+        until_timeout = unschedulable_timeout.timeout_remaining(home, self.policy, now=self.now)
+        if until_timeout == 0:
+            return [*status, DeleteIfUnbound(RemoteUid(uid_of(remote)), version_of(remote))]
+        # None: the timeout counts from the status that is written now.
+        return [*actions, RequeueAfter(timeout if until_timeout is None else until_timeout)]
+
+    def _evict(self, remote: Object) -> list[Action]:
+        """Deletes the home pod when the node of its terminating remote pod is lost for too long."""
+        seconds = self.state.eviction_seconds
+        if seconds is None or not _is_unfinished(remote, self._restart_policy):
+            return []
+        return [RequeueAfter(seconds)] if seconds else [EvictHomePod()]
+
+    # -- the remote pod was deleted, or never created ----------------------------------------
+
+    def start(self) -> list[Action]:
+        """Creates the remote pod, if it may be created (again)."""
+        home, state = self.home, self.state
+        may_have_started, last = restart_policy_never.may_have_started(home), state.last_remote
+        confirmed, pending = state.absence_confirmed, state.create_pending
+        # A pod whose create request has an unknown outcome may still appear: it is created first.
+        if not pending and unschedulable_timeout.is_timed_out(
+            home, last, self.policy, now=self.now
+        ):
+            return self._time_out() if confirmed else [ConfirmAbsence()]
+        if last is None and (pending or not may_have_started):
+            capacity, node = state.remote_capacity, state.node
+            rejection = kubelet_admission.admission_rejection(home, capacity, node)
+            return self._create() if pending or rejection is None else self._reject(*rejection)
+        if last is not None and not _is_unfinished(last, self._restart_policy):
+            return self._status(last)
+        if not confirmed:
+            return [ConfirmAbsence()]
+        was_gated = last is not None and restart_policy_never.is_gated(last)
+        never_ran = was_gated and not may_have_started
+        if self._restart_policy != "Never" or never_ran:
+            return self._create()
+        message = (
+            "the remote pod no longer exists, its outcome is unknown, "
+            "and its restartPolicy, or a container's, is Never"
+        )
+        return self._lose("RemotePodLost", message)
+
+    def _create(self) -> list[Action]:
+        """Creates the remote pod. If the pod ran before, its status shows first that it does not
+        run."""
+        left = active_deadline.deadline_remaining(self.home, now=self.now)
+        if left == 0:
+            return self._exceed_deadline()
+        status = synthetic_status.recreating_status(self.home, now=self.now)
+        actions = [*_write(self.home, status), Create()]
+        # A pod that is blocked for the first time is requeued by the controller.
+        if left is not None and synthetic_status.is_creation_blocked(self.home):
+            actions.append(RequeueAfter(left))
+        return actions
+
+    # -- statuses --------------------------------------------------------------------------
+
+    def skip(self, why: str) -> list[Action]:
+        """The status with which the pod's DaemonSet continues. The Event is recorded once, and
+        again only if the status was lost: the pods of a NotReady Node get Ready False."""
+        home, reason = self.home, REASON_SKIPPED
+        message = f"this pod does not run, and its DaemonSet counts it as available: {why}"
+        status = synthetic_status.skipped_status(home, reason=reason, message=message, now=self.now)
+        is_reported = synthetic_status.is_skipped(home, reason=reason)
+        event = None if is_reported else (reason, message)
+        return _write(home, status, event=event, warning=self.policy.daemonsets == "run")
+
+    def _exceed_deadline(self) -> list[Action]:
+        reason, message = active_deadline.REASON, active_deadline.MESSAGE
+        status = synthetic_status.terminated_status(self.home, message=message, now=self.now)
+        status |= {"reason": reason, "message": message}
+        return _write(self.home, status, event=(reason, message))
+
+    def _reject(self, reason: str, message: str) -> list[Action]:
+        status = synthetic_status.rejected_status(
+            self.home, reason=reason, message=message, now=self.now
+        )
+        return _write(self.home, status, event=(reason, message))
+
+    def _time_out(self) -> list[Action]:
+        message = unschedulable_timeout.timeout_message(self.home, self.policy)
+        return self._lose(unschedulable_timeout.REASON_REMOTE_UNSCHEDULABLE, message)
+
+    def _lose(self, reason: str, message: str) -> list[Action]:
+        """Failed, as a disruption, which a Job need not count."""
+        status = synthetic_status.lost_status(
+            self.home, reason=reason, message=message, now=self.now
+        )
+        return _write(self.home, status, event=(reason, message))
+
+    def _status(self, remote: Object) -> list[Action]:
+        if pod_status.is_terminal(self.home):
+            return []
+        observed = pod_status.is_observed_by_kubelet(self.home, remote)
+        observed = observed and not needed_updates(self.home, remote, self.policy)
+        return self._live_status(remote, observed=observed)
+
+    def _live_status(
+        self, remote: Object, *, observed: bool, resize_pending: Object | None = None
+    ) -> list[Action]:
+        """The status of a home pod that is not terminal; parameters as for `translate_status`."""
+        home, policy, now = self.home, self.policy, self.now
+        wanted = pod_status.translate_status(
+            home, remote, policy, now=now, observed=observed, resize_pending=resize_pending
+        )
+        event = None
+        restart_policy, reason = self._restart_policy, pod_status.REASON_REMOTE_POD_DELETED
+        is_lost = is_deleting(remote) and not is_deleting(home)
+        is_lost = is_lost and _is_unfinished(remote, restart_policy)
+        if is_lost and not unschedulable_timeout.is_timed_out(home, remote, policy, now=now):
+            message = "deleted in the remote cluster"
+            if restart_policy != "Never":
+                message += "; it is re-created there after its deletion"
+            wanted["reason"], wanted["message"] = reason, message
+            if pod_status.is_terminal(remote):
+                # A terminal phase could not be taken back.
+                wanted["phase"] = pod_status.phase(home)
+            if (home.get("status") or {}).get("reason") != reason:
+                event = (reason, message)
+        return _write(home, wanted, event=event)
 
 
 def _write(

@@ -21,8 +21,7 @@ class PodState:
     last_remote: Object | None = None
     """The last state of a deleted remote pod of this home pod; None if unknown."""
     create_pending: bool = False
-    """This process sent a create request and does not know its outcome. It can create the pod
-    again: the name makes the request idempotent."""
+    """The outcome of a create request of this process is unknown; it can be repeated."""
     absence_confirmed: bool = False
     """The remote's API server has confirmed that it has no such pod of this virtual node."""
     remote_capacity: Mapping[str, int] = field(default_factory=dict)

@@ -14,7 +14,6 @@ not by its pods. A defect of the bridge that concerns a pending pod is reported 
 from __future__ import annotations
 
 import functools
-import logging
 import time
 from dataclasses import replace
 
@@ -35,7 +34,7 @@ from sync.pods.service_account_tokens import TokenController
 from sync.pods.sync_latency import PodLatency
 from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.log_fields import key_fields, object_fields
+from sync.runtime.log_fields import changes, key_fields, object_fields
 from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
 from translators.ownership_labels import (
     has_home_uid,
@@ -46,17 +45,13 @@ from translators.ownership_labels import (
 )
 from translators.pods import pod_status, synthetic_status
 
-changes = logging.getLogger("cluster-bridge.changes")
-
 #: Pods reconciled at once: enough to keep the connections of both clients busy.
 WORKERS = 64
 #: Last states of deleted remote pods, kept until their home pod has been reconciled.
 LAST_STATES_MAX = 10_000
-#: Pods queued or reconciled at once that make a burst (pods that come one after the other are one
-#: or two), and seconds after that in which its last pods may still come.
+#: Pods queued or reconciled at once that make a burst, and seconds until it has ended.
 BURST, BURST_SECONDS = 4, 2.0
-#: A plan may ask for a confirmation (`ConfirmAbsence`) and decides after it; more rounds are a
-#: defect.
+#: Plans per reconcile: one may ask for a confirmation (`ConfirmAbsence`); more are a defect.
 PLANS = 3
 
 
@@ -96,7 +91,6 @@ class PodController:
         )
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -146,7 +140,6 @@ class PodController:
             self.controller.queue.add(key)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the home pod of a remote pod."""
         obj = new or old or {}
         origin = origin_of(obj)
         self._evictions.pod_changed(old, new)
@@ -241,7 +234,6 @@ class PodController:
         )
 
     async def _report_defect(self, key: Key, error: Exception) -> None:
-        """Reports a defect of the bridge in the status of a pending pod. Raises nothing."""
         home = self._home_pods.store.get(key)
         phase = ((home or {}).get("status") or {}).get("phase", "Pending")
         if home is not None and phase == "Pending" and self._lookup.cached(key) is None:
@@ -249,7 +241,6 @@ class PodController:
 
 
 def _log_phase(old: Object | None, new: Object | None) -> None:
-    """Logs each change of a remote pod's phase."""
     if old is None or new is None or pod_status.phase(old) == pod_status.phase(new):
         return
     origin = origin_of(new)

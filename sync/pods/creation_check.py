@@ -1,11 +1,8 @@
 """Checks that the remote's API server keeps the fields that restrict a pod.
 
-An API server may admit a pod without some of its fields
-(`translators.pods.fields_dropped_by_remote`). The answer to each create request is compared with
-the request:
-
-- A pod without a field that restricts it is deleted again, and rejected with `REASON`.
-- Other missing fields are returned to the caller, which reports them.
+The answer to each create request is compared with the request
+(`translators.pods.fields_dropped_by_remote`): a pod without a field that restricts it is deleted
+again, and rejected with `REASON`.
 
 Such a pod could start before it is deleted. So a pod with restricting fields that supported servers
 are known to drop, and one that was rejected before, is created as a dry run first. If a webhook of
@@ -62,10 +59,8 @@ class CreationCheck:
         try:
             self._check(home, missing)
         except ReconcileBlocked:
-            namespace = created["metadata"]["namespace"]
-            await self._client.delete(
-                PODS, name_of(created), namespace=namespace, uid=uid_of(created)
-            )
+            name, namespace = name_of(created), namespace_of(created)
+            await self._client.delete(PODS, name, namespace=namespace, uid=uid_of(created))
             raise
         return [it.field_message for it in missing]
 

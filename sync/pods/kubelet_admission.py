@@ -31,7 +31,6 @@ class KubeletAdmission:
         """Returns the cached Node object of the virtual node; None if unknown."""
 
     def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        """Drops the cached sum when a node's allocatable changes."""
         sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
         if sizes[0] != sizes[1]:
             self._remote_capacity = None
@@ -44,20 +43,12 @@ class KubeletAdmission:
 
     async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
         """The virtual node's Node object; None if unknown. If a new pod does not select the cached
-        Node, the Node is read from home's API server: a label may have been added just before the
-        pod. Raises KubeError."""
+        Node, reads it from home's API server: a label may just have been added."""
         node = self.cached_node()
-        if (
-            home is None
-            or remote is not None
-            or node is None
-            or scheduling_predicates.selects_node(home, node)
-        ):
+        if home is None or remote is not None or node is None:
             return node
-        if (
-            restart_policy_never.may_have_started(home)
-            or is_deleting(home)
-            or pod_status.is_terminal(home)
-        ):
+        if restart_policy_never.may_have_started(home) or is_deleting(home):
+            return node
+        if pod_status.is_terminal(home) or scheduling_predicates.selects_node(home, node):
             return node
         return await self._home.get(NODES, name_of(node))

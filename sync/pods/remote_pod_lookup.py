@@ -20,7 +20,6 @@ class RemotePodLookup:
         self._identity = context.identity
 
     def remote_key(self, key: Key) -> Key:
-        """Namespace and name of the remote pod, whether it exists or not."""
         return Key(self._identity.remote_namespace(HomeNamespace(key.namespace)), key.name)
 
     def cached(self, key: Key) -> Object | None:
@@ -34,7 +33,6 @@ class RemotePodLookup:
         return remote if remote is not None and has_home_uid(remote, uid_of(home)) else None
 
     def is_counterpart(self, remote: Object, key: Key) -> bool:
-        """Whether a pod at the mapped place is owned by this node and of the key's namespace."""
         owned = is_owned_by_node(remote, self._identity)
         return owned and matches_home_namespace(remote, key.namespace)
 

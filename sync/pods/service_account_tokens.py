@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import cachetools
 
@@ -35,7 +35,7 @@ from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.namespace_watches import home_forbids
 from sync.pods import action_planner
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.log_fields import key_fields
+from sync.runtime.log_fields import changes, key_fields
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
 from translators.ownership_labels import has_home_uid, is_owned_by_node, origin_of
 from translators.pods import pod_status, references, service_accounts
@@ -49,15 +49,12 @@ from translators.pods.service_accounts import (
 from translators.timestamps import format_time, parse_time
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Pods whose tokens are requested at once.
 WORKERS = 16
-#: The fraction of a token's lifetime after which it is renewed, as by a kubelet
-#: (pkg/kubelet/token).
+#: The fraction of a token's lifetime after which it is renewed, as by pkg/kubelet/token.
 RENEW_AT = 0.8
-#: The largest fraction of a token's lifetime by which a renewal is earlier, so that the tokens of
-#: pods that were created together are not renewed together. A kubelet's jitter is 10 s.
+#: The largest fraction of a lifetime by which a renewal is earlier: tokens are spread.
 JITTER = 0.1
 
 #: Seconds between two requests of the same token, independent of clocks.
@@ -94,7 +91,6 @@ class TokenController:
         )
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -135,7 +131,6 @@ class TokenController:
                 self.controller.queue.add(ref)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the Secret of a deleted remote pod."""
         origin = origin_of(old) if old is not None and new is None else None
         if origin is not None:
             ref = PodRef(origin.namespace, origin.name, origin.uid)
@@ -143,7 +138,6 @@ class TokenController:
                 self.controller.queue.add(ref)
 
     def secret_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the pod of a Secret with tokens, also if another client changed the Secret."""
         if new is None and old is not None:
             self._deleted.discard(uid_of(old))
         ref = service_accounts.pod_of_token_secret(new or old or {})
@@ -229,16 +223,14 @@ class TokenController:
         status = answer.get("status") or {}
         expires = str(status.get("expirationTimestamp") or "")
         if not (status.get("token") and expires):
-            raise ReconcileBlocked(
-                "TokenRefused", "home: the answer to a TokenRequest has no token"
-            )
+            message = "home: the answer to a TokenRequest has no token"
+            raise ReconcileBlocked("TokenRefused", message)
         # From home's answer: home may have shortened the lifetime, and only home's clock knows when
         # the token was issued.
-        life = float(
-            (answer.get("spec") or {}).get("expirationSeconds") or wanted.expiration_seconds
-        )
+        granted = (answer.get("spec") or {}).get("expirationSeconds")
+        life = float(granted or wanted.expiration_seconds)
         left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
-        renew = _moment(expires) - timedelta(seconds=left)
+        renew = parse_time(expires) - timedelta(seconds=left)
         times = self._recent[ref.uid, wanted.key] = TokenTimes(format_time(renew), expires)
         return str(status["token"]), times
 
@@ -268,9 +260,8 @@ class TokenController:
     async def _patch(
         self, ref: PodRef, secret: Object, data: dict[str, str], times: dict[str, TokenTimes]
     ) -> None:
-        annotations = {
-            service_accounts.ANNOTATION_TOKEN_TIMES: service_accounts.format_token_times(times)
-        }
+        text = service_accounts.format_token_times(times)
+        annotations = {service_accounts.ANNOTATION_TOKEN_TIMES: text}
         encoded = {key: service_accounts.encode_secret_value(text) for key, text in data.items()}
         meta = {"uid": uid_of(secret), "annotations": annotations}
         patch: Object = {"metadata": meta, "data": encoded}
@@ -305,14 +296,11 @@ class TokenController:
 
     def _secret(self, ref: PodRef) -> Object | None:
         namespace = self._identity.remote_namespace(ref.namespace)
-        secret = self._secrets.store.get(
-            Key(namespace, service_accounts.token_secret_name(ref.uid))
-        )
-        own = secret is not None and is_owned_by_node(secret, self._identity)
-        return secret if own else None
+        name = service_accounts.token_secret_name(ref.uid)
+        secret = self._secrets.store.get(Key(namespace, name))
+        return secret if secret and is_owned_by_node(secret, self._identity) else None
 
     def _has_remote_pod(self, ref: PodRef) -> bool:
-        """Whether the home pod has a remote pod."""
         namespace = self._identity.remote_namespace(ref.namespace)
         remote = self._remote_pods.store.get(Key(namespace, ref.name))
         return remote is not None and has_home_uid(remote, ref.uid)
@@ -320,11 +308,8 @@ class TokenController:
     def _valid(self, secret: Object | None, needs: RequiredTokens) -> dict[str, TokenTimes]:
         """The tokens of the Secret that need no renewal yet."""
         known, now = service_accounts.parse_token_times(secret or {}), self._home_now()
-        uid = (
-            pod.uid
-            if (pod := service_accounts.pod_of_token_secret(secret or {})) is not None
-            else ""
-        )
+        pod = service_accounts.pod_of_token_secret(secret or {})
+        uid = pod.uid if pod is not None else ""
         keys = {wanted.key for wanted in needs.tokens}
         return {
             key: it
@@ -339,12 +324,8 @@ class TokenController:
 
     def _is_current(self, ref: PodRef, needs: RequiredTokens) -> bool:
         """Whether the Secret has all tokens, and the CA if needed."""
-        secret = self._secret(ref)
-        if (
-            secret is None
-            or is_deleting(secret)
-            or self._watches.last_synced(ref.namespace) is None
-        ):
+        secret, watch = self._secret(ref), self._watches.last_synced(ref.namespace)
+        if secret is None or is_deleting(secret) or watch is None:
             return False
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
@@ -372,18 +353,12 @@ def _value(secret: Object | None, key: str) -> str | None:
 
 
 def _is_missing_permission(error: ApiError) -> bool:
-    """Whether a permission is missing, by the message of the 403; admission webhooks answer 403
-    too."""
+    """By the message: admission webhooks answer 403 too."""
     return isinstance(error, Forbidden) and 'cannot create resource "' in error.message
 
 
-def _moment(text: str) -> datetime:
-    moment = parse_time(text)
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def _seconds(start: str, end: str) -> float:
-    return (_moment(end) - _moment(start)).total_seconds()
+    return (parse_time(end) - parse_time(start)).total_seconds()
 
 
 def _is_later(text: str, now: str) -> bool:

@@ -1,9 +1,6 @@
 """Writes the statuses of home pods, each as a patch of the fields that differ.
 
-While the informer of home's pods handles a write of the bridge that changed nothing else,
-`StatusWriter.writing` is true, so that reporting a blocked pod does not reconcile it again at once.
-The status of a pod that was deleted or replaced meanwhile is dropped: the pod's own event queues
-its key.
+The status of a pod that was deleted or replaced meanwhile is dropped: its event queues its key.
 """
 
 from __future__ import annotations
@@ -17,11 +14,10 @@ from sync.kube.api_errors import NotFound, UidMismatch
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import object_fields
+from sync.runtime.log_fields import changes, object_fields
 from translators.objects import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 
 class StatusWriter:
@@ -50,13 +46,9 @@ class StatusWriter:
         key = Key(namespace_of(home), name_of(home))
         body: Object = {"metadata": {"uid": uid_of(home)}, "status": patch}
         try:
+            namespace, name = key
             written = await self._client.patch(
-                PODS,
-                key.name,
-                body,
-                namespace=key.namespace,
-                subresource="status",
-                kind="strategic",
+                PODS, name, body, namespace=namespace, subresource="status", kind="strategic"
             )
         except (NotFound, UidMismatch):
             log.debug("pod %s: deleted before its status was written", key)
@@ -73,8 +65,7 @@ class StatusWriter:
 
 
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
-    """Whether the patch explains every difference, so that no other client's change came with
-    it."""
+    """Whether the patch explains every difference: no other client's change came with it."""
     status = after.get("status") or {}
     if any(_applied(patch[key]) != status.get(key) for key in patch if key != "conditions"):
         return False
@@ -83,10 +74,9 @@ def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
         {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
         for obj in (before, after)
     ]
-    same = (
-        _without(patch, written, before) == _without(patch, written, after) and meta[0] == meta[1]
-    )
-    return same and before.get("spec") == after.get("spec")
+    rest = [_without(patch, written, obj) for obj in (before, after)]
+    is_same = rest[0] == rest[1] and meta[0] == meta[1]
+    return is_same and before.get("spec") == after.get("spec")
 
 
 def _applied(value: Any) -> Any:

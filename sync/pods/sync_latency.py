@@ -39,11 +39,9 @@ class PodLatency:
         self._starting: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Starts measuring."""
         self._measuring = True
 
     def remote_changed(self, key: Key) -> None:
-        """Records that the remote pod changed and its key was queued."""
         if self._measuring:
             self._pending.setdefault(key, monotonic())
 
@@ -57,7 +55,6 @@ class PodLatency:
             self._pending[key] = since
 
     def status_written(self, since: float) -> None:
-        """Observes the lag of a change that was taken and written."""
         self.status_lag.observe(monotonic() - since)
 
     def home_changed(self, old: Object | None, new: Object | None) -> None:

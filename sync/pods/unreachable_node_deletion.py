@@ -20,9 +20,8 @@ from sync.cache.store import Key, Store
 from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
 from translators.ownership_labels import origin_of
 
-#: Seconds for a node to come back and to confirm the deletion: the default grace period of a pod
-#: (DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1), independent of the pod's own, which
-#: a single cluster does not wait for either.
+#: Seconds for a node to come back and to confirm the deletion, independent of the pod's grace
+#: period: DefaultTerminationGracePeriodSeconds in k8s.io/api/core/v1.
 WAIT = 30.0
 
 
@@ -45,7 +44,6 @@ class UnreachableNodeDeletions:
         self._deleting: dict[str, _Deletion] = {}
 
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Records when the deletion of a remote pod begins and ends."""
         if new is None:
             self._deleting.pop(uid_of(old or {}), None)
         elif is_deleting(new) and (node := (new.get("spec") or {}).get("nodeName")):
@@ -56,7 +54,7 @@ class UnreachableNodeDeletions:
 
     def affected(self, old: Object | None, new: Object | None) -> list[Key]:
         """The home pods whose remote pods are being deleted on a node whose readiness changes."""
-        if _is_ready(old) == _is_ready(new):
+        if is_ready(old or {}) == is_ready(new or {}):
             return []
         name = name_of(new or old or {})
         return [it.key for it in self._deleting.values() if it.node == name]
@@ -68,14 +66,10 @@ class UnreachableNodeDeletions:
         if known is None:
             return None
         node = self._nodes.get(Key("", known.node))
-        if _is_ready(node):
+        if is_ready(node or {}):
             return None
         wait = WAIT
         if node is None:
             # Deleted, or no longer selected; such a node may still be running.
             wait = max(wait, float(metadata(remote).get("deletionGracePeriodSeconds") or 0))
         return max(0.0, known.since + wait - time.monotonic())
-
-
-def _is_ready(node: Object | None) -> bool:
-    return node is not None and is_ready(node)

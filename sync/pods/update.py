@@ -25,7 +25,7 @@ from sync.kube.resources import PODS
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import Update
-from sync.runtime.log_fields import object_fields
+from sync.runtime.log_fields import changes, object_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
     fields_dropped_by_remote,
@@ -39,7 +39,6 @@ from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
 
 log = logging.getLogger(__name__)
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Rejected and ineffective updates that are remembered.
 REMEMBERED_MAX = 10_000
@@ -94,25 +93,22 @@ class PodUpdater:
             raise
         self._rejected.pop(path)
         self._remote_pods.observe_write(changed)
-        if update.subresource == "ephemeralcontainers" and (
-            dropped := fields_dropped_by_remote.pruned_fields(update.patch, changed)
-        ):
+        pruned = fields_dropped_by_remote.pruned_fields(update.patch, changed)
+        if update.subresource == "ephemeralcontainers" and pruned:
             # The container runs already, and the API cannot remove it.
-            self._events.warn(
-                home, "FieldDropped", "; ".join(str(it.field_message) for it in dropped)
-            )
+            message = "; ".join(str(it.field_message) for it in pruned)
+            self._events.warn(home, "FieldDropped", message)
         if update.subresource == "resize":
             # Without the record, changes by the remote's admission would be resized back.
             record = Update(update.uid, last_applied_annotations.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)
         is_reverted = update in action_planner.needed_updates(home, changed, self._policy)
+        text = "updated in the remote"
         if is_reverted:
             self._ineffective.put(key.namespace, path, update.patch)
-            text = "pod %s: the remote accepts an update and reverts it"
-        else:
-            text = "pod %s: updated in the remote"
-        changes.info(text, key, extra=object_fields("Pod", home, cluster="remote"))
+            text = "the remote accepts an update and reverts it"
+        changes.info("pod %s: %s", key, text, extra=object_fields("Pod", home, cluster="remote"))
         return is_reverted
 
     async def _resolved(self, home: Object, update: Update) -> Update | None:
@@ -147,11 +143,7 @@ class PodUpdater:
     async def _patch(self, key: Key, update: Update) -> Object:
         namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))
         meta = {**update.patch.get("metadata", {}), "uid": update.uid}
+        patch, subresource = {**update.patch, "metadata": meta}, update.subresource or None
         return await self._client.patch(
-            PODS,
-            key.name,
-            {**update.patch, "metadata": meta},
-            namespace=namespace,
-            subresource=update.subresource or None,
-            kind="strategic",
+            PODS, key.name, patch, namespace=namespace, subresource=subresource, kind="strategic"
         )

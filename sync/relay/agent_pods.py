@@ -9,7 +9,6 @@ There is at most one current Pod per home namespace (`translators.relay.agent_po
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +18,10 @@ from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import Forbidden, Invalid
 from sync.kube.resources import PODS
 from sync.runtime.controller import ReconcileBlocked
-from sync.runtime.log_fields import name_fields
+from sync.runtime.log_fields import changes, name_fields
 from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.relay import agent_pod, reverse_plan
 from translators.relay.agent_pod import AgentPodPlan, AgentState
-
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Seconds between agent Pods that fail: the first time, and at most.
 RECREATE_SECONDS, MAX_RECREATE_SECONDS = 1.0, 60.0
@@ -65,8 +62,7 @@ class AgentPods:
         return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
 
     def plan(self, pods: Sequence[Object], ports: frozenset[int], *, needed: bool) -> AgentPodPlan:
-        """The Pods that serve, and those to create and delete so that one listens on
-        ``ports``, or none exists if none is ``needed``."""
+        """The Pods that serve, and those to create and delete."""
         spec_hash = agent_pod.spec_hash(self._policy.relay_image, self._policy.node_selector)
         return agent_pod.plan_agent_pods(
             pods,
@@ -85,9 +81,9 @@ class AgentPods:
             failures.backoff.reset()
 
     async def apply(self, home: HomeNamespace, plan: AgentPodPlan, now: float) -> float:
-        """Deletes and creates Pods as planned; returns the seconds until a creation may be
-        retried, or 0. Raises KubeError, and ReconcileBlocked
-        (`POD_REJECTED`) if the remote rejects the Pod."""
+        """Deletes and creates Pods as planned; returns the seconds until a creation may be retried,
+        or 0. Raises KubeError, and ReconcileBlocked (`POD_REJECTED`) if the remote rejects the
+        Pod."""
         failures = self._failures.setdefault(home, _Failures())
         failed = frozenset(map(uid_of, plan.failed))
         if failed - failures.counted:
@@ -123,7 +119,6 @@ class AgentPods:
         _log_change(home, pod, "created")
 
     def forget(self, home: HomeNamespace) -> None:
-        """Drops the state of a namespace without agent Pods."""
         self._failures.pop(home, None)
 
     def problems(

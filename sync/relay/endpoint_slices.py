@@ -1,15 +1,13 @@
 """Writes the bridge's EndpointSlices in one cluster.
 
-`EndpointSliceWriter` makes the slices of an informer match the desired ones. It leaves a slice
-alone that is being deleted: the deletion is an event that queues its key again. Every update and
-deletion names the UID of its object. `ReverseSlices` adds what is specific to the remote.
+`EndpointSliceWriter` makes the slices of an informer match the desired ones, and leaves a slice
+alone that is being deleted: the deletion queues its key again. Updates and deletions name the UID.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sync.cache.informer import Informer
@@ -17,7 +15,7 @@ from sync.cache.store import Key
 from sync.kube.api_errors import AlreadyExists, KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES
-from sync.runtime.log_fields import name_fields
+from sync.runtime.log_fields import changes, name_fields
 from translators.merge_patch import merge_patch
 from translators.mirror import endpointslice
 from translators.objects import (
@@ -32,8 +30,6 @@ from translators.objects import (
 )
 from translators.relay import forward_plan, reverse_plan
 from translators.virtual_node_identity import Identity
-
-changes = logging.getLogger("cluster-bridge.changes")
 
 #: Seconds to withdraw slices when the bridge stops.
 WITHDRAW_SECONDS = 1.5
@@ -109,8 +105,7 @@ class EndpointSliceWriter:
 
 
 def _patch(slice_: Object, desired: Object) -> Object:
-    """The patch that makes a slice match. Unmanaged labels and annotations may stay: they add no
-    endpoint."""
+    """The patch of a slice. Unmanaged labels and annotations may stay: they add no endpoint."""
     fields = {key: desired[key] for key in ("endpoints", "ports")}
     owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}
     owned["labels"] = {**(metadata(slice_).get("labels") or {}), **owned["labels"]}
@@ -137,7 +132,6 @@ class ReverseSlices:
         self._identity = identity
 
     def present(self, home: HomeNamespace) -> list[Object]:
-        """The bridge's slices for the namespace."""
         found = self._slices.store.by_index("relay", home)
         return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
 
@@ -150,8 +144,7 @@ class ReverseSlices:
             _log_change(name, [*present, *desired.values()], is_served=name in after)
 
     async def withdraw(self) -> bool:
-        """Withdraws the slices of Services that pods in the remote serve as well; returns whether
-        there were any."""
+        """Withdraws the slices of Services that pods in the remote serve as well."""
         return await self._writer.withdraw(self._is_served_in_remote)
 
     def _is_served_in_remote(self, slice_: Object) -> bool:

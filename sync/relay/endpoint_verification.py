@@ -1,12 +1,12 @@
 """Verifies that addresses in EndpointSlices are those of pods.
 
-Anyone who may write EndpointSlices in a namespace can label one as that of home's own controller
-and claim any address. Only a kubelet writes a pod's status, so an endpoint counts if the Pod that
-it names has that UID and, in its status, that address.
+Anyone who may write EndpointSlices in a namespace can claim any address. Only a kubelet writes a
+pod's status, so an endpoint counts if the Pod that it names has that UID and, in its status, that
+address.
 
 A claimed address is verified once, for as long as slices claim it: by one request per pod if few
 are new, otherwise by a list of the namespace's pods. There is no watch: a pod's address does not
-change, and a different address is a new claim.
+change.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ key is a Service's.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from sync.cache.informer import Informer
@@ -33,7 +32,7 @@ from sync.relay.endpoint_slices import EndpointSliceWriter
 from sync.relay.headless_forward import AddressListeners, HeadlessServices, recorded_pods
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
-from sync.runtime.log_fields import name_fields
+from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpointslice
 from translators.mirror.service import is_headless
 from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
@@ -42,16 +41,13 @@ from translators.relay import forward_plan, headless_forward_plan
 from translators.relay.forward_plan import EndpointPort, ForwardPlan
 from translators.relay.headless_forward_plan import HeadlessEndpoint
 
-changes = logging.getLogger("cluster-bridge.changes")
-
 #: Services reconciled at once.
 WORKERS = 8
 #: Seconds without a watch of the remote before its pods are taken out of Services. With the time to
 #: detect the loss (`sync.kube.sockets.FAST_KEEPALIVE_SECONDS`) less than ten.
 REMOTE_GRACE = 2.0
-#: Seconds after a withdrawal in which connections are still accepted and forwarded: kube-proxy
-#: batches changes for a second by default (iptables.minSyncPeriod). Withdrawal and drain are over
-#: before the Lease expires (`bridge.election.election_lease`).
+#: Seconds after a withdrawal in which connections are still accepted: kube-proxy batches changes
+#: for a second (iptables.minSyncPeriod). Ends before the Lease expires.
 DRAIN_SECONDS = 1.5
 #: Seconds until the Event about rejected connections of a Service is repeated.
 LIMITED_EVENT_INTERVAL = 300.0
@@ -118,7 +114,6 @@ class ForwardRelayController:
             self._headless = HeadlessServices(cidr, pod_listeners, self.slices, requeue)
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -141,25 +136,21 @@ class ForwardRelayController:
     # -- what changed ----------------------------------------------------------------------
 
     def service_changed(self, old: Object | None, new: Object | None) -> None:
-        """A Service changed."""
         self.controller.queue.add(key_of(new or old or {}))
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """One of the bridge's slices changed, by the bridge or by another writer."""
         if self._headless is not None:
             self._headless.slice_changed(old, new)
         for key in _service_keys(new or old or {}):
             self.controller.queue.add(key)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod of the node changed in a field that plans depend on."""
         if forward_plan.plan_inputs(old) != forward_plan.plan_inputs(new):
             for pod in (old, new):
                 if pod is not None:
                     self._queue_services_of(pod)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A remote pod changed in a field that plans depend on."""
         if forward_plan.plan_inputs(old) != forward_plan.plan_inputs(new):
             origin = origin_of(new or old or {})
             if origin is not None:
@@ -168,8 +159,7 @@ class ForwardRelayController:
                     self._queue_services_of(home)
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
-        """The Services of the namespace are listed."""
-        for service in self._services(namespace):
+        for service in self._watches.store(namespace, SERVICES):
             self.controller.queue.add(key_of(service))
         for slice_ in self.slices.store:
             if namespace_of(slice_) == namespace:
@@ -184,30 +174,25 @@ class ForwardRelayController:
             self._set_remote_lost(False)
         else:
             loop = asyncio.get_running_loop()
-            self._grace_timer = loop.call_later(REMOTE_GRACE, self._grace_expired)
-
-    def _grace_expired(self) -> None:
-        self._grace_timer = None
-        self._set_remote_lost(self._remote_pods.error is not None)
+            self._grace_timer = loop.call_later(REMOTE_GRACE, self._set_remote_lost, True)
 
     def _set_remote_lost(self, lost: bool) -> None:
         if lost == self._remote_lost:
             return
         self._remote_lost = lost
         change = (
-            "remote unreachable: removing its pods from home's Services"
-            if lost
-            else "remote reachable again: adding its pods to home's Services"
+            "unreachable: removing its pods from" if lost else "reachable again: adding its pods to"
         )
-        changes.info("relay: %s", change, extra=name_fields("Service", "", cluster="home"))
+        fields = name_fields("Service", "", cluster="home")
+        changes.info("relay: remote %s home's Services", change, extra=fields)
         for slice_ in self.slices.store:
             self.slice_changed(None, slice_)
         for namespace in {HomeNamespace(namespace_of(pod)) for pod in self._home_pods.store}:
-            for service in self._services(namespace):
+            for service in self._watches.store(namespace, SERVICES):
                 self.controller.queue.add(key_of(service))
 
     def _queue_services_of(self, pod: Object) -> None:
-        for service in self._services(HomeNamespace(namespace_of(pod))):
+        for service in self._watches.store(HomeNamespace(namespace_of(pod)), SERVICES):
             if forward_plan.selects_pod(service, pod):
                 self.controller.queue.add(key_of(service))
 
@@ -233,10 +218,11 @@ class ForwardRelayController:
 
     async def _reconcile(self, key: Key) -> None:
         namespace = HomeNamespace(key.namespace)
-        watch = self._watches.get(namespace)
-        if watch is None and self._home_pods.store.has("namespace", namespace):
+        if self._watches.get(namespace) is None and self._home_pods.store.has(
+            "namespace", namespace
+        ):
             return  # NB: the namespace is being listed, which queues its keys again.
-        service = watch.informers[SERVICES].store.get(key) if watch is not None else None
+        service = self._watches.store(namespace, SERVICES).get(key)
         if service is None:
             self._events.forget(key)
             self._limited_at.pop(key, None)
@@ -262,15 +248,18 @@ class ForwardRelayController:
             raise ReconcileBlocked("RelayNoPort", str(error)) from error
         desired: dict[str, Object] = {}
         if service is not None and ports:
-            slices = forward_plan.forward_slices(
-                service, ports, self._identity, address=self._address
-            )
+            address = self._address
+            slices = forward_plan.forward_slices(service, ports, self._identity, address=address)
             desired = {name_of(it): it for it in slices}
         if service is not None and self._headless is not None:
             desired |= self._headless.slices_of(
                 service, assigned, self._identity, reachable=reachable
             )
-        await self._write(key, desired, present)
+        await self._writer.write(desired, present)
+        if len(desired) != len({name_of(it) for it in present}):
+            fields = name_fields("Service", key.name, namespace=key.namespace, cluster="home")
+            message = "Service %s: %d endpoint(s) for pods in the remote"
+            changes.info(message, key, len(desired), extra=fields)
 
     def _plan(
         self, key: Key, service: Object
@@ -292,34 +281,17 @@ class ForwardRelayController:
             if forward_plan.selects_pod(service, home):
                 yield home, self._pods.remote_pod_of(home)
 
-    async def _write(
-        self, key: Key, desired: Mapping[str, Object], present: Sequence[Object]
-    ) -> None:
-        await self._writer.write(desired, present)
-        if len(desired) != len({name_of(it) for it in present}):
-            changes.info(
-                "Service %s: %d endpoint(s) for pods in the remote",
-                key,
-                len(desired),
-                extra=name_fields("Service", key.name, namespace=key.namespace, cluster="home"),
-            )
-
     def _report_limited(self, key: Key, why: str) -> None:
         """Emits an Event about rejected connections, at most one per `LIMITED_EVENT_INTERVAL`."""
         now = asyncio.get_running_loop().time()
         if now - self._limited_at.get(key, -LIMITED_EVENT_INTERVAL) < LIMITED_EVENT_INTERVAL:
             return
-        watch = self._watches.get(HomeNamespace(key.namespace))
-        service = watch.informers[SERVICES].store.get(key) if watch is not None else None
+        service = self._watches.store(HomeNamespace(key.namespace), SERVICES).get(key)
         if service is None:
             return
         self._limited_at[key] = now
         message = f"connections to pods in the remote are rejected: {why}"
         self._events.emit(service, "RelayLimited", message)
-
-    def _services(self, namespace: HomeNamespace) -> Iterable[Object]:
-        watch = self._watches.get(namespace)
-        return watch.informers[SERVICES].store if watch is not None else ()
 
 
 def _service_keys(slice_: Object) -> Iterator[Key]:

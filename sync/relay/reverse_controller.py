@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -44,11 +44,9 @@ from translators.relay.reverse_plan import AgentPort, ReversePlan, ReverseRoute
 
 #: Namespaces reconciled at once.
 WORKERS = 4
-#: Seconds for which a control connection may be lost before endpoints are withdrawn. The agent
-#: holds connections for longer.
+#: Seconds for which a control connection may be lost; the agent holds connections for longer.
 CONTROL_GRACE = 4.0
-#: Seconds for which an agent or port serves after it is no longer published: as long as
-#: kube-proxies take to follow.
+#: Seconds for which an agent or port serves after it is unpublished: kube-proxies follow late.
 LINGER = 5.0
 #: Seconds that open connections have to end when the bridge stops: as long as most requests take.
 FINISH_SECONDS = 1.5
@@ -146,7 +144,6 @@ class ReverseRelayController:
             forwarder.on_change(self.controller.queue.add)
 
     def declare(self) -> Declaration:
-        """Returns the declaration for the engine."""
         home_resources = [SERVICES, ENDPOINT_SLICES] if self._forwarder is not None else []
         return Declaration(
             self.controller.name,
@@ -168,14 +165,12 @@ class ReverseRelayController:
     # -- what changed ----------------------------------------------------------------------
 
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """A Service or an EndpointSlice changed at home."""
         changed = new or old or {}
         if resource is SERVICES and new is None:
             self._events.forget(key_of(changed))
         self.controller.queue.add(HomeNamespace(namespace_of(changed)))
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """A pod of the node changed; queues its namespace if it was the first or the last."""
         namespace = HomeNamespace(namespace_of(new or old or {}))
         if self._forwarder is not None and self._has_pods(namespace) != (
             namespace in self._populated
@@ -184,20 +179,17 @@ class ReverseRelayController:
             self.controller.queue.add(namespace)
 
     def relay_object_changed(self, old: Object | None, new: Object | None) -> None:
-        """A Pod or slice in the remote changed; queues its namespace if it belongs to the relay."""
         home = reverse_plan.relay_home_namespace(new or old or {})
         if home is not None:
             self.controller.queue.add(home)
 
     def service_copy_changed(self, old: Object | None, new: Object | None) -> None:
-        """The copy of a Service changed in the remote."""
         if self._forwarder is not None and _slice_inputs(old) != _slice_inputs(new):
             origin = origin_of(new or old or {})
             if origin is not None:
                 self.controller.queue.add(origin.namespace)
 
     def namespace_synced(self, namespace: HomeNamespace) -> None:
-        """The objects of the namespace at home are listed."""
         if self._forwarder is not None:
             self.controller.queue.add(namespace)
 
@@ -277,20 +269,15 @@ class ReverseRelayController:
 
     def _copied_services(self, home: HomeNamespace) -> Iterator[tuple[Object, list[Object]]]:
         """The Services of home with a copy that the bridge owns, and their EndpointSlices."""
-        watch = self._watches.get(home)
-        if self._forwarder is None or watch is None or not self._has_pods(home):
+        if self._forwarder is None or not self._has_pods(home):
             return
         if not self._namespaces.has_usable(home):
             return  # The relay agent there would be an unmanaged Pod.
-        for service in watch.informers[SERVICES].store:
-            name = name_of(service)
-            if (
-                not is_deleting(service)
-                and is_copied(service)
-                and self._copy(home, name) is not None
-            ):
-                slices = watch.informers[ENDPOINT_SLICES].store.by_index("service", name)
-                yield service, list(slices)
+        slices = self._watches.store(home, ENDPOINT_SLICES)
+        for service in self._watches.store(home, SERVICES):
+            name, is_live = name_of(service), not is_deleting(service)
+            if is_live and is_copied(service) and self._copy(home, name) is not None:
+                yield service, slices.by_index("service", name)
 
     def _allocate_ports(self, snapshot: _Snapshot) -> None:
         """Gives each agent port a number, which it keeps for `LINGER` after it is unpublished."""
@@ -354,7 +341,6 @@ class ReverseRelayController:
         self._forwarder.update(snapshot.home, connected, routes)
 
     def _desired_slices(self, snapshot: _Snapshot, agents: AgentPodPlan) -> dict[str, Object]:
-        """The desired slices by name."""
         home, state = snapshot.home, snapshot.state
         desired: dict[str, Object] = {}
         state.unserved = {
@@ -382,16 +368,12 @@ class ReverseRelayController:
 
     def _emit(self, snapshot: _Snapshot, reason: str, message: str) -> None:
         """Emits an Event of every Service with something to forward."""
-        for service in self._home_services(snapshot.home):
+        for service in self._watches.store(snapshot.home, SERVICES):
             if name_of(service) in snapshot.plans:
                 self._events.emit_on_change(service, reason, message)
 
     def _has_pods(self, home: HomeNamespace) -> bool:
         return self._home_pods.store.has("namespace", home)
-
-    def _home_services(self, home: HomeNamespace) -> Iterable[Object]:
-        watch = self._watches.get(home)
-        return watch.informers[SERVICES].store if watch is not None else ()
 
     def _copy(self, home: HomeNamespace, name: str) -> Object | None:
         """The Service's copy in the remote, if there is one that the bridge owns."""
@@ -405,5 +387,4 @@ class ReverseRelayController:
 
 
 def _slice_inputs(copy: Object | None) -> object:
-    """The fields of a Service's copy that slices depend on."""
     return (uid_of(copy), copy.get("spec"), is_deleting(copy)) if copy is not None else None

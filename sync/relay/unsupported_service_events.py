@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-
 from sync.cache.store import Key, key_of
 from sync.runtime.event_recorder import EventRecorder
-from sync.runtime.log_fields import name_fields
+from sync.runtime.log_fields import changes, name_fields
 from translators.objects import Object
-
-changes = logging.getLogger("cluster-bridge.changes")
 
 
 class ServiceEvents:
@@ -27,12 +23,10 @@ class ServiceEvents:
             self.emit(service, reason, message)
 
     def emit(self, service: Object, reason: str, message: str) -> None:
-        """Emits an Event."""
         key = key_of(service)
         self._events.warn(service, reason, message)
         fields = name_fields("Service", key.name, namespace=key.namespace, cluster="home")
         changes.info("Service %s: %s", key, message, extra=fields)
 
     def forget(self, key: Key) -> None:
-        """Drops the messages of a deleted Service."""
         self._last.pop(key, None)

@@ -96,7 +96,6 @@ class Controller(Generic[K]):
         return f"<Controller {self.name} {self.queue!r}>"
 
     async def run(self) -> None:
-        """Reconciles until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):

@@ -1,8 +1,7 @@
 """Records Events about home objects in the background.
 
-`EventRecorder.warn` and `normal` return at once. An Event that cannot be written is logged and
-dropped: nothing depends on it. At most `BACKLOG` Events wait; further ones are dropped, so that
-memory stays bounded while an API server is down.
+An Event that cannot be written is logged and dropped. At most `BACKLOG` Events wait; further ones
+are dropped.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class EventRecorder:
         self._record(obj, "Warning", reason, message)
 
     def normal(self, obj: Object, reason: str, message: str) -> None:
-        """Records a Normal Event."""
         self._record(obj, "Normal", reason, message)
 
     async def run(self) -> None:

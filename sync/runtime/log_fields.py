@@ -1,12 +1,12 @@
 """Structured fields of log lines: which object a line is about.
 
-Callers pass them as ``extra=name_fields(...)``; `bridge.observability.logging` writes them to
-JSON lines. Fields are the kind, name, namespace and UID of the object, and its cluster; never a
-value of an object. `NODE` is the virtual node that a task works for; tasks inherit it.
+Callers pass them as ``extra=name_fields(...)``; `bridge.observability.logging` writes them to JSON
+lines. `NODE` is the virtual node that a task works for; tasks inherit it.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextvars import ContextVar
 
@@ -15,6 +15,9 @@ from translators.objects import Object, name_of, namespace_of, uid_of
 
 #: The virtual node's name; "" outside of a join.
 NODE: ContextVar[str] = ContextVar("NODE", default="")
+
+#: The log of what the bridge changes in the clusters.
+changes = logging.getLogger("cluster-bridge.changes")
 
 #: The attribute of a log record with the fields.
 FIELDS = "about"
@@ -41,8 +44,7 @@ def object_fields(kind: str, obj: Object, *, cluster: str = "") -> Mapping[str, 
 
 
 def key_fields(kind: str, key: object, error: object = None) -> Mapping[str, Mapping[str, str]]:
-    """Fields from a key of a work queue, which has a namespace and a name or is a name, and from
-    the error of a failed request."""
+    """Fields from a key of a work queue, which has a namespace and a name or is a name."""
     return name_fields(
         kind,
         str(getattr(key, "name", key)),

@@ -29,8 +29,7 @@ from sync.base.histograms import Histogram
 
 K = TypeVar("K", bound=Hashable)
 
-#: The first wait of a failing key, and the longest, in seconds: a person who has repaired the cause
-#: waits a minute at most.
+#: Seconds: the first wait of a failing key, and the longest.
 RETRY_FIRST, RETRY_CAP = 0.2, 60.0
 #: The shortest delay in seconds: uvloop counts milliseconds, and its handle of an immediate call
 #: has no time.
@@ -104,11 +103,9 @@ class WorkQueue(Generic[K]):
 
     @property
     def is_paused(self) -> bool:
-        """Whether added keys are dropped."""
         return self._paused
 
     def resume(self) -> None:
-        """Accepts keys again."""
         self._paused = False
 
     def add(self, key: K) -> None:
@@ -134,11 +131,9 @@ class WorkQueue(Generic[K]):
         self._later[key] = loop.call_later(max(seconds, _SOONEST), self.add, key)
 
     def retry(self, key: K, *, soon: bool = True) -> float:
-        """Queues a failed key again, later each time. Returns the seconds until then.
-
-        Without ``soon`` the wait is the longest at once: the key cannot succeed before something
-        changes, and that change mostly queues it again.
-        """
+        """Queues a failed key again, later each time; returns the seconds until then. Without
+        ``soon`` the wait is the longest at once: the key cannot succeed before something
+        changes."""
         backoff = self._backoffs.get(key)
         if backoff is None:
             backoff = Backoff(first=RETRY_FIRST, cap=RETRY_CAP, rng=self._rng)
@@ -149,7 +144,6 @@ class WorkQueue(Generic[K]):
         return wait
 
     def forget(self, key: K) -> None:
-        """Resets the backoff of a key that succeeded."""
         self._backoffs.pop(key, None)
 
     def retry_now(self) -> None:
@@ -179,7 +173,6 @@ class WorkQueue(Generic[K]):
         return self._hand_out(*taken)
 
     def done(self, key: K) -> None:
-        """Ends the processing of the key."""
         self._end(key)
         self._wake()
 
@@ -199,7 +192,7 @@ class WorkQueue(Generic[K]):
         return self._hand_out(*taken)
 
     def close(self) -> None:
-        """Cancels all delayed keys, so that no timer outlives the controller."""
+        """Cancels all delayed keys."""
         for timer in self._later.values():
             timer.cancel()
         self._later.clear()

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from sync.engine.controller_list import Build, build_controllers
+from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.engine import Engine
 from sync.kube.api_errors import Side
 from sync.kube.client import KubeClient
@@ -106,11 +106,13 @@ class EngineHarness:
             remote,
             policy=replace(self.policy, identity=self.identity),
             record=self.record,
+            options=ControllerOptions(
+                namespace_linger=self.namespace_linger,
+                copy_linger=self.copy_linger,
+                listeners=self.listeners,
+                forwarder=self.forwarder,
+            ),
             now=lambda: self.now,
-            namespace_linger=self.namespace_linger,
-            copy_linger=self.copy_linger,
-            listeners=self.listeners,
-            forwarder=self.forwarder,
             build=self.build,
         )
         return self._engine
@@ -167,7 +169,8 @@ class EngineHarness:
         """Waits until every informer has received all events of its server."""
         self._alive()
         for side, api in (("remote", self.remote), ("home", self.home)):
-            await caught_up(api, *(it for it in self.engine.watches if it.client.side == side))
+            informers = (it for it in self.engine.watches if it.client.side == side)
+            await caught_up(api, *informers, skip_backoff=True)
 
     def _alive(self) -> None:
         assert self._task is not None

@@ -70,9 +70,10 @@ async def running_informer(informer: Informer) -> AsyncIterator[asyncio.Task[Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def caught_up(api: FakeApi, *informers: Informer) -> None:
+async def caught_up(api: FakeApi, *informers: Informer, skip_backoff: bool = False) -> None:
     """Waits until the informers watch, and have processed every change of the server. Bookmarks
-    advance informers that no change concerns."""
+    advance informers that no change concerns. With ``skip_backoff`` informers that failed retry at
+    once: several failures in a row make them wait longer than this function does."""
     revision = api.store.history.revision
     watches = Counter(it.resource for it in informers)
 
@@ -82,6 +83,8 @@ async def caught_up(api: FakeApi, *informers: Informer) -> None:
 
     async with asyncio.timeout(5):
         while resources := late():
+            for informer in informers if skip_backoff else ():
+                informer.retry_now()
             for resource in resources:
                 api.bookmark(resource)
             await asyncio.sleep(0.004)

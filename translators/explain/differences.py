@@ -41,8 +41,7 @@ class Difference:
     """The path of the rule; "" if no rule explains the difference."""
     reason: str = ""
     unsupported: bool = False
-    """Whether the pod's owner specified the field and does not get it; a FieldDropped Event reports
-    it too."""
+    """Whether the pod's owner specified the field and does not get it (FieldDropped Event)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Literal, TypeAlias
 from translators.objects import Object, is_deleting
 from translators.pods.scheduling_predicates import PredicateFailure, term_matches_node
 
-#: The provisioner of StorageClasses with manually created volumes (NotSupportedProvisioner in
-#: k8s.io/kubernetes/pkg/controller/volume/persistentvolume/util).
+#: The provisioner of StorageClasses with manually created volumes (NotSupportedProvisioner).
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 #: When an unbound PVC gets its volume: before scheduling (or never), from manually created volumes,

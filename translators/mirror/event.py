@@ -13,12 +13,10 @@ from translators.objects import Object, namespace_of, uid_of
 from translators.ownership_labels import LABEL_NODE, Origin
 from translators.virtual_node_identity import Identity
 
-#: The maximum length of an Event's message in characters. The API enforces it for Events with
-#: ``eventTime`` (legacyValidateEvent in kubernetes pkg/apis/core/validation/events.go), and the
-#: bridge for its own.
+#: The maximum length of an Event's message: legacyValidateEvent in kubernetes
+#: pkg/apis/core/validation/events.go enforces it for Events with ``eventTime``.
 MESSAGE_MAX = 1024
-#: The maximum length of the bridge's Event names: 200 characters of the object's name, and the
-#: hash.
+#: The maximum length of the bridge's Event names.
 _NAME_MAX = 217
 
 #: Fields that change while an event repeats (client-go, tools/record eventLogger and tools/events).

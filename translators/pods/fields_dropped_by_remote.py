@@ -44,8 +44,7 @@ _DEFAULTS = (
 )
 #: Fields of a security context that not all supported servers (from 1.27, BRG106) keep.
 _LATE = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
-#: Not compared: a list that admission replaces, and the bridge's own gate
-#: (`translators.pods.restart_policy_never`), which is not essential.
+#: Not compared: a list that admission replaces, and the bridge's own scheduling gate.
 _NOT_COMPARED = frozenset({"spec.tolerations", "spec.schedulingGates"})
 
 

@@ -36,17 +36,14 @@ from translators.translation_options import Policy
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
 
-#: Set while the remote's scheduler finds no node. PodScheduled itself belongs to home and stays
-#: True.
+#: Set while the remote's scheduler finds no node; PodScheduled itself belongs to home.
 CONDITION_REMOTE_SCHEDULED = f"{DOMAIN}/RemoteScheduled"
 
-#: False, with the reason, while the pod cannot be created in the remote; removed after the
-#: creation.
+#: False, with the reason, while the pod cannot be created in the remote.
 CONDITION_ACCEPTED = f"{DOMAIN}/Accepted"
 #: Prefix of the message of a DisruptionTarget from the remote.
 REMOTE_MESSAGE_PREFIX = "in the remote cluster: "
-#: ``status.reason`` of a pod whose remote pod was deleted by a user of the remote; it is
-#: re-created.
+#: ``status.reason`` of a pod whose remote pod was deleted by a user of the remote.
 REASON_REMOTE_POD_DELETED = "RemotePodDeleted"
 
 #: Copied from the remote's status; lists other than conditions are copied whole. With `HOME_FIELDS`

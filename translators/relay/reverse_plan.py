@@ -35,8 +35,7 @@ ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
 LABEL_RELAY = f"{DOMAIN}/relay"
 #: Maximum endpoints of a Service.
 MAX_ENDPOINTS = 16
-#: The range of ports of an agent, in its own network namespace, below the ephemeral ports (Linux:
-#: from 32768).
+#: The range of ports of an agent, below the ephemeral ports (Linux: from 32768).
 FIRST_PORT, LAST_PORT = 20000, 32000
 #: The creator of slices for the pods of a Service (k8s.io/kubernetes/pkg/controller/endpointslice).
 _CONTROLLER = "endpointslice-controller.k8s.io"

@@ -55,7 +55,7 @@ async def _looked(harness: EngineHarness) -> None:
     """Until the namespace has been looked at and nothing is planned."""
     queue = harness.engine.find(EmptyNamespaceController).controller.queue
     for _ in range(1000):
-        if not (queue._later or len(queue) or queue.working):
+        if not (queue.delayed or len(queue) or queue.working):
             return
         await asyncio.sleep(0.01)
     raise AssertionError(f"still at work: {queue!r}")
@@ -95,7 +95,7 @@ async def test_namespace_stays_while_it_has_pods_and_for_the_linger(lived: Engin
     await lived.start()
     await _pod_comes_and_goes(lived)
     assert _namespace(lived)
-    assert lived.engine.find(EmptyNamespaceController).controller.queue._later
+    assert lived.engine.find(EmptyNamespaceController).controller.queue.delayed
 
 
 async def test_pod_within_the_linger_keeps_the_namespace(lived: EngineHarness) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from sync.cleanup import remote_inventory as cleanup
 from sync.cleanup.remote_inventory import (
-    delete_copies,
     delete_namespaces,
+    delete_objects,
     delete_pods,
     take_inventory,
 )
@@ -202,7 +202,7 @@ async def test_only_the_listed_copies_are_deleted(api: FakeApi, client: KubeClie
     found = await take_inventory(client, IDENTITY)
     api.remove(SECRETS, "b", REMOTE_NAMESPACE)
     api.put(secret("b", REMOTE_NAMESPACE))
-    await delete_copies(client, found.copies)
+    await delete_objects(client, found.copies)
     assert api.find(CONFIG_MAPS, "a", REMOTE_NAMESPACE) is None
     assert api.find(SECRETS, "b", REMOTE_NAMESPACE)
 
@@ -301,7 +301,7 @@ async def test_a_resource_that_several_versions_serve_is_listed_once(
     api: FakeApi, client: KubeClient
 ) -> None:
     serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
-    assert await cleanup.unmanaged_contents(client, REMOTE_NAMESPACE) == ""
+    assert await cleanup.reason_to_keep(client, {"metadata": {"name": REMOTE_NAMESPACE}}) == ""
     (asked,) = api.requests("GET", "*/widgets")
     assert asked.path == f"/apis/example.com/v1/namespaces/{REMOTE_NAMESPACE}/widgets"
 

@@ -108,13 +108,16 @@ async def test_a_pod_costs_few_requests(harness: EngineHarness) -> None:
 
 
 async def test_nothing_is_written_before_every_cache_is_synced(harness: EngineHarness) -> None:
+    async def was_hit(fault: Fault, times: int) -> None:
+        await harness.remote.until(lambda: fault.hits == times)
+
     await harness.start_running()
     await harness.stop()
     harness.clear_logs()
     for path in ("/api/v1/pods", "/api/v1/configmaps", "/api/v1/namespaces", "/api/v1/nodes"):
         slow = harness.remote.fail(Fault("GET", path, code=500, times=4))
         await harness.start(settle=False)
-        await harness.remote.until(lambda slow=slow: slow.hits == 4)  # type: ignore[misc]
+        await was_hit(slow, 4)
         await harness.settle()
         assert harness.writes() == []
         await harness.stop()
@@ -209,7 +212,7 @@ async def test_failed_keys_are_retried_when_the_cluster_is_reachable_again(
     await harness.remote.stop()
     harness.pod("late")
     queue = harness.engine.pods.controller.queue
-    await harness.home.until(lambda: queue._later)
+    await harness.home.until(lambda: queue.delayed > 0)
     await harness.remote.start()
     await harness.remote.until(lambda: harness.remote_pod("late"))
 

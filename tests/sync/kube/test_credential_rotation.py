@@ -179,6 +179,15 @@ async def test_switched_current_context_is_ignored(
     assert (access.context, access.server) == ("fake", cluster.api.url)
 
 
+async def fail_again(informer: Informer, api: FakeApi) -> None:
+    """Retries now, and waits until that has failed too."""
+    failures = informer.client.metrics.watch_failures
+    before = failures.total()
+    informer.retry_now()
+    await api.until(lambda: failures.total() > before)
+    await asyncio.sleep(0.02)
+
+
 async def test_half_written_kubeconfig_keeps_the_last_credential(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -187,10 +196,7 @@ async def test_half_written_kubeconfig_keeps_the_last_credential(
         await cluster.rotate()
         cluster.path.write_text("clusters: [canary-4711")
         for _ in range(3):
-            informer._health.error = None
-            informer.retry_now()
-            await api.until(lambda: informer.error is not None)
-            await asyncio.sleep(0.02)
+            await fail_again(informer, api)
         cluster.tell()
         informer.retry_now()
         await api.until(lambda: informer.error is None)

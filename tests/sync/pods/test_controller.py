@@ -70,7 +70,7 @@ async def test_nothing_is_written_when_nothing_changes(harness: EngineHarness) -
         harness.engine.pods.controller.queue,
         harness.engine.find(CopyController).controller.queue,
     ):
-        assert not queue._later
+        assert not queue.delayed
     for home in harness.home.objects(PODS):
         harness.engine.pods.home_pod_changed(None, home)
         harness.engine.find(CopyController).home_pod_changed(None, home)

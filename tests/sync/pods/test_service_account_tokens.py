@@ -139,7 +139,7 @@ async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z"
-    assert len(asking.engine.find(TokenController).controller.queue._later) == 1
+    assert asking.engine.find(TokenController).controller.queue.delayed == 1
 
 
 @pytest.mark.parametrize("now", ["2030-01-01T05:00:00Z", "2029-12-31T19:00:00Z"])

@@ -71,7 +71,7 @@ async def test_pod_on_a_ready_node_is_never_deleted_at_home(
 ) -> None:
     await deleted_in_the_remote(harness, ready="True")
     assert unreachable_node_deletion.WAIT < 1
-    assert not harness.engine.pods.controller.queue._later
+    assert not harness.engine.pods.controller.queue.delayed
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await harness.settle()
     assert not is_deleting(harness.home_pod())

@@ -167,7 +167,7 @@ async def test_without_a_timeout_it_waits_for_ever(harness: EngineHarness) -> No
     await harness.start()
     await waiting(harness)
     assert harness.engine.unschedulable_pods is None
-    assert not harness.engine.pods.controller.queue._later
+    assert not harness.engine.pods.controller.queue.delayed
     harness.now = _MINUTE.format(59)
     finds_no_node(harness, "still nothing")
     await harness.settle()
