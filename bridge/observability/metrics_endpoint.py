@@ -8,8 +8,8 @@ prometheus_client.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
@@ -26,55 +26,40 @@ from bridge.kubelet.routing import Route, RoutedRequest
 from sync.base.histograms import Histogram
 from translators.pod_metrics.exposition import CONTENT_TYPE
 
-V = TypeVar("V")
-#: The value of the label, or the values of the labels in their order.
-K = TypeVar("K", bound=str | tuple[str, ...])
+
+def gauge(series: str, description: str, values: float | Mapping[Any, float]) -> Metric:
+    """A gauge. ``series`` is its name, with the names of its labels: ``bridge_up{side}``;
+    ``values`` is the value, or the values by the value (or the tuple of values) of the labels."""
+    return _family(GaugeMetricFamily, series, description, values)
 
 
-def gauge(series: str, description: str, values: float | Mapping[K, float]) -> Metric:
-    """A gauge; ``series`` is its name, with the names of its labels: ``bridge_up{side}``."""
-    return _with_numbers(GaugeMetricFamily, series, description, values)
+def counter(series: str, description: str, values: float | Mapping[Any, float]) -> Metric:
+    """A counter, as `gauge`; its samples are named ``NAME_total``."""
+    return _family(CounterMetricFamily, series, description, values)
 
 
-def counter(series: str, description: str, values: float | Mapping[K, float]) -> Metric:
-    """A counter; its samples are named ``NAME_total``."""
-    return _with_numbers(CounterMetricFamily, series, description, values)
+def histogram(series: str, description: str, values: Histogram | Mapping[Any, Histogram]) -> Metric:
+    """A histogram, as `gauge`."""
+    return _family(HistogramMetricFamily, series, description, values)
 
 
-def histogram(series: str, description: str, values: Histogram | Mapping[K, Histogram]) -> Metric:
-    name, labels = _split(series)
-    family = HistogramMetricFamily(name, description, labels=labels)
-    for key, it in _by_labels(values):
-        bounds = [*map(str, it.bounds), "+Inf"]
-        cumulative = itertools.accumulate(it.counts)
-        family.add_metric(key, list(zip(bounds, cumulative, strict=True)), it.total)
-    return family
-
-
-def _with_numbers(
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
+def _family(
+    kind: Callable[..., GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily],
     series: str,
     description: str,
-    values: float | Mapping[K, float],
+    values: Any,
 ) -> Metric:
-    name, labels = _split(series)
-    family = kind(name, description, labels=labels)
-    for key, value in _by_labels(values):
-        family.add_metric(key, value)
-    return family
-
-
-def _split(series: str) -> tuple[str, list[str]]:
     name, _, labels = series.removesuffix("}").partition("{")
-    return name, labels.split(",") if labels else []
-
-
-def _by_labels(values: V | Mapping[Any, V]) -> Iterator[tuple[tuple[str, ...], V]]:
-    if not isinstance(values, Mapping):
-        yield (), values
-        return
-    for key, value in values.items():
-        yield (key,) if isinstance(key, str) else key, value
+    family = kind(name, description, labels=labels.split(",") if labels else [])
+    for key, value in values.items() if isinstance(values, Mapping) else [((), values)]:
+        label_values = (key,) if isinstance(key, str) else key
+        if isinstance(family, HistogramMetricFamily):
+            bounds = [*map(str, value.bounds), "+Inf"]
+            buckets = list(zip(bounds, itertools.accumulate(value.counts), strict=True))
+            family.add_metric(label_values, buckets, value.total)
+        else:
+            family.add_metric(label_values, value)
+    return family
 
 
 class MetricsEndpoint:

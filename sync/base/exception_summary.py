@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 
 log = logging.getLogger(__name__)
@@ -38,14 +38,17 @@ def _frames(error: BaseException) -> list[str]:
 
 
 @contextlib.contextmanager
-def log_defects(subject: object) -> Iterator[None]:
+def log_defects(subject: object, *, extra: Mapping[str, object] | None = None) -> Iterator[None]:
     """Logs an exception of the block as a defect met while handling ``subject``, and suppresses
-    it."""
+    it. ``extra``: see `sync.runtime.log_fields`."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  # one subject must not stop the others
         log.error(  # noqa: TRY400  # a traceback can quote the object
-            "%s: a defect in the bridge; please report it: %s", subject, traced_summary(error)
+            "%s: a defect in the bridge; please report it: %s",
+            subject,
+            traced_summary(error),
+            extra=extra,
         )
 
 

@@ -163,22 +163,17 @@ class RemotePodConnections:
     ) -> None:
         """Splices the client with a port-forward, or resets the client. Raises nothing."""
         spliced = False
+        fields = name_fields("Service", usage.key.name, namespace=usage.key.namespace)
         try:
-            if wait:
-                await asyncio.sleep(wait)
-            opened = await self._open(usage, balancer, accepted)
-            if isinstance(opened, tuple):
-                spliced = self._splice(usage, accepted, *opened)
-                opened = "done"
-            if not spliced:
-                self._metrics.results[opened] += 1
-        except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
-            log.error(  # noqa: TRY400  # without the locals of the frames
-                "relay: Service %s: a defect in the bridge; please report it: %s",
-                usage.key,
-                exception_summary.traced_summary(error),
-                extra=name_fields("Service", usage.key.name, namespace=usage.key.namespace),
-            )
+            with exception_summary.log_defects(f"relay: Service {usage.key}", extra=fields):
+                if wait:
+                    await asyncio.sleep(wait)
+                opened = await self._open(usage, balancer, accepted)
+                if isinstance(opened, tuple):
+                    spliced = self._splice(usage, accepted, *opened)
+                    opened = "done"
+                if not spliced:
+                    self._metrics.results[opened] += 1
         finally:
             if not spliced:
                 reset_connection(accepted.client)

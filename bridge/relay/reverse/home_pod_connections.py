@@ -199,16 +199,12 @@ class HomePodConnections:
     ) -> None:
         """Forwards one connection to its end. Raises nothing."""
         key = control.home, route.service
+        subject = f"relay: Service {control.home}/{route.service}"
+        fields = name_fields("Service", route.service, namespace=control.home)
         try:
-            result = await self._splice(control, route, token, client)
-            self._metrics.results[result] += 1
-        except Exception as error:  # noqa: BLE001  # one connection's defect must not end others
-            log.error(  # noqa: TRY400  # without the locals of the frames
-                "relay: Service %s/%s: a defect in the bridge; please report it: %s",
-                *key,
-                exception_summary.traced_summary(error),
-                extra=name_fields("Service", route.service, namespace=control.home),
-            )
+            with exception_summary.log_defects(subject, extra=fields):
+                result = await self._splice(control, route, token, client)
+                self._metrics.results[result] += 1
         finally:
             self._limit.release(control.home)
             self._connection_ended.set()
