@@ -3,10 +3,8 @@
 1. Checks (`bridge.checks.required_at_join`); nothing has been created when one fails. With a health
    port, probes are answered from here on, and clusters that do not answer are waited for.
 2. The kubelet API listens, so that the Node never names a port that is closed.
-3. The engine's caches fill, and the replica stands by until it holds the node's lease; then it
-   registers the Node and starts the controllers (`bridge.app.replica_lifecycle`).
-4. It serves until ``stop`` is set (SIGINT, SIGTERM), or until a part fails, which ends all.
-5. All parts are cancelled, the Leases released, streams ended. Workloads in the remote continue.
+3. The replica stands by, and serves (`bridge.app.replica_lifecycle`) until ``stop`` is set (SIGINT,
+   SIGTERM), or until a part fails, which ends all. Workloads in the remote continue.
 
 ``stop`` ends the join at every step, within the bounds of `bridge.app.replica_lifecycle` and
 `bridge.app.kubelet_api`. `bridge.cli.command_runner` bounds what cannot be cancelled.
@@ -57,7 +55,7 @@ async def join(
     """Serves the virtual node, or stands by for it, until ``stop``.
 
     ``notify`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
-    NodeLeft, ClaimRefused, ListenError, CertificateError) and KubeError.
+    NodeLeft, ClaimRejected, ListenError, CertificateError) and KubeError.
     """
     async with cancel_when_set(stop), releasing_memory():
         await serve_node(settings, notify)

@@ -68,7 +68,7 @@ async def run_replica(
     election: LeaderElector,
     notify: Callable[[str], None],
 ) -> NoReturn:
-    """Runs terms until cancelled. Raises NodeLeft, ClaimRefused, and the errors of the parts."""
+    """Runs terms until cancelled. Raises NodeLeft, ClaimRejected, and the errors of the parts."""
     term = first
     while True:
         try:

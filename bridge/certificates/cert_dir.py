@@ -1,10 +1,10 @@
 """The directory (`--cert-dir`) that keeps a certificate signed by home across restarts.
 
 A user or a controller has to approve each CertificateSigningRequest, so a restart must not need
-another one. The
-directory belongs to one node and holds the certificate with its key (``serving.pem``) and the key
-of a pending request (``pending.key``). Files have mode 0600, the directory 0700; a file is replaced
-atomically. `CertificateError` names the file that cannot be read or written.
+another one. The directory belongs to one node and holds the certificate with its key
+(``serving.pem``) and the key of a pending request (``pending.key``). Files have mode 0600, the
+directory 0700; a file is replaced atomically. `CertificateError` names the file that cannot be read
+or written.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
@@ -45,12 +46,10 @@ class CertDir:
 
     def prepare(self) -> None:
         """Creates the directory and checks that it is writable. Raises CertificateError."""
-        try:
-            self._current.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._current.parent):
+        with _storage_errors(self._directory):
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._directory):
                 pass
-        except OSError as error:
-            raise _storage_error(self._current.parent, error) from error
 
     def current(self) -> TlsKeyPair | None:
         """The issued certificate with its key, or None. Raises CertificateError."""
@@ -72,10 +71,8 @@ class CertDir:
 
     def forget_pending(self) -> None:
         """Removes the key of the pending request; the next request gets a new key."""
-        try:
+        with _storage_errors(self._pending):
             self._pending.unlink(missing_ok=True)
-        except OSError as error:
-            raise _storage_error(self._pending, error) from error
 
     def files(self) -> list[Path]:
         """The existing files of the node; empty where the directory cannot be read."""
@@ -110,16 +107,13 @@ class CertDir:
 
 
 def _read(path: Path) -> bytes | None:
-    try:
+    with _storage_errors(path), contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise _storage_error(path, error) from error
+    return None
 
 
 def _write(path: Path, content: bytes) -> None:
-    try:
+    with _storage_errors(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
         try:
             with os.fdopen(handle, "wb") as file:
@@ -131,12 +125,15 @@ def _write(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
             raise
+
+
+@contextlib.contextmanager
+def _storage_errors(path: Path) -> Iterator[None]:
+    """Raises CertificateError for an OSError of the block."""
+    try:
+        yield
     except OSError as error:
-        raise _storage_error(path, error) from error
-
-
-def _storage_error(path: Path, error: OSError) -> CertificateError:
-    return CertificateError(
-        f"cannot store the serving certificate in {path}: {error.strerror}; "
-        "choose another directory with --cert-dir"
-    )
+        raise CertificateError(
+            f"cannot store the serving certificate in {path}: {error.strerror}; "
+            "choose another directory with --cert-dir"
+        ) from error

@@ -25,7 +25,7 @@ from bridge.install.installation import (
     format_selector,
     label_selector,
 )
-from sync.kube.api_errors import KubeError, NotFound
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.resources import DEPLOYMENTS, NODES, PODS
 from translators.objects import (
@@ -158,9 +158,8 @@ class _Rollout:
     async def _check_node(self) -> str:
         """Why the Node is not Ready; "" if it is."""
         name = self._installation.node
-        try:
-            node = await self._home.get(NODES, name)
-        except NotFound:
+        node = await self._home.find(NODES, name)
+        if node is None:
             return f"node {name} is not registered yet"
         ready = condition_of(node, "Ready")
         if ready.get("status") == "True":

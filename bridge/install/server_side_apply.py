@@ -119,10 +119,7 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry_run: bool) -> tuple[C
     """The change, and the paths of the fields that changed."""
     resource, name = _BY_KIND[str(obj["kind"])], name_of(obj)
     namespace = namespace_of(obj) or None
-    try:
-        before: Object | None = await home.get(resource, name, namespace=namespace)
-    except NotFound:
-        before = None
+    before = await home.find(resource, name, namespace=namespace)
     if before is not None and resource is NAMESPACES:
         return "unchanged", []
     query = {"fieldManager": FIELD_MANAGER, "force": "true"}

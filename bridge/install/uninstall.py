@@ -61,11 +61,8 @@ async def remove(home: KubeClient, installation: ExistingInstallation, *, notify
         )
     if not installation.namespace:
         return
-    try:
-        namespace = await home.get(NAMESPACES, installation.namespace)
-    except NotFound:
-        return
-    if (metadata(namespace).get("labels") or {}).get(NAME_LABEL) != APP:
+    namespace = await home.find(NAMESPACES, installation.namespace)
+    if namespace is None or (metadata(namespace).get("labels") or {}).get(NAME_LABEL) != APP:
         return
     for name, reason in await remote_inventory.delete_namespaces(home, [namespace]):
         notify(f"home: namespace {name} stays: {reason}")

@@ -19,7 +19,7 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings
 from bridge.node import join_record_annotation, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_endpoint_slices
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
 from sync.kube.resources import (
     LEASES,
@@ -74,11 +74,8 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
 
 
 async def _get_node(home: KubeClient, name: str) -> Object | None:
-    try:
-        node = await home.get(NODES, name)
-    except NotFound:
-        return None
-    if not node_object.is_virtual_node(node):
+    node = await home.find(NODES, name)
+    if node is not None and not node_object.is_virtual_node(node):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; nothing was changed"
         )
@@ -87,10 +84,7 @@ async def _get_node(home: KubeClient, name: str) -> Object | None:
 
 async def get_lease(home: KubeClient, name: str) -> Object | None:
     """The node's Lease."""
-    try:
-        return await home.get(LEASES, name, namespace=LEASE_NAMESPACE)
-    except NotFound:
-        return None
+    return await home.find(LEASES, name, namespace=LEASE_NAMESPACE)
 
 
 async def _check_not_served(home: KubeClient, settings: LeaveSettings, lease: Object) -> None:

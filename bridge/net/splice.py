@@ -15,7 +15,7 @@ Guarantees:
 - A peer that disappears is detected within 20 to 30 seconds: by TCP keepalive while nothing was
   sent to it, otherwise because it acknowledges nothing. A caller that does not read gets the bytes
   received so far before it sees the end.
-- Closing is bounded: an end that does not take its last bytes within ``close_grace`` is aborted.
+- Closing is bounded: an end that does not take its last bytes within `CLOSE_GRACE` is aborted.
 
 A tunnel has no task; callbacks of the event loop drive it. `run` only waits; owners of thousands of
 tunnels pass ``on_close`` instead.
@@ -55,7 +55,6 @@ class Tunnel:
         "_abort_timer",
         "_answered_timeout",
         "_check_timer",
-        "_close_grace",
         "_closed",
         "_count_bytes",
         "_half_open_timeout",
@@ -76,7 +75,6 @@ class Tunnel:
         idle_timeout: float | None = IDLE_TIMEOUT,
         half_open_timeout: float = HALF_OPEN_TIMEOUT,
         answered_timeout: Callable[[], float] | None = None,
-        close_grace: float = CLOSE_GRACE,
         on_close: Callable[[], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -84,7 +82,6 @@ class Tunnel:
         self._half_open_timeout = half_open_timeout
         self._answered_timeout = answered_timeout
         self._last_sender: TunnelEnd | None = None
-        self._close_grace = close_grace
         self._count_bytes = count_bytes
         self.client = TunnelEnd(self)
         self.remote = TunnelEnd(self)
@@ -123,7 +120,7 @@ class Tunnel:
         for end in (self.client, self.remote):
             end.close()
         if self._abort_timer is None:
-            self._abort_timer = self._loop.call_later(self._close_grace, self.abort)
+            self._abort_timer = self._loop.call_later(CLOSE_GRACE, self.abort)
         self._report_closed()
 
     def close_if_idle(self, seconds: float) -> None:

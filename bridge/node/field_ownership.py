@@ -80,11 +80,8 @@ def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
     annotations |= {
         key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
     }
-    found: Object = {}
-    if labels:
-        found["labels"] = labels
-    if annotations:
-        found["annotations"] = annotations
+    changes = {"labels": labels, "annotations": annotations}
+    found: Object = {kind: values for kind, values in changes.items() if values}
     result: Object = {"metadata": found} if found else {}
     taints = (node.get("spec") or {}).get("taints") or []
     if changed := _changes(_by_key(taints), last.get("taints", {}), _by_key(wanted.taints)):

@@ -126,13 +126,11 @@ class NodeController:
         """Retries failed writes now, because their cause may be gone."""
         self._queue.retry_now()
 
-    async def register(self) -> Object:
+    async def register(self) -> None:
         """Creates the Node, or takes it over from an earlier join. Raises NodeTaken and
         KubeError."""
         with urgent():
-            node = await self._create_or_get()
-            await self._take_over(node)
-        return node
+            await self._take_over(await self._create_or_get())
 
     async def run(self) -> None:
         """Reconciles the Node and renews the Lease until cancelled."""

@@ -13,14 +13,13 @@ from bridge.base.version import version
 from bridge.checks.check_input import ClusterConnectivity
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Severity
-from bridge.election import election_lease
+from bridge.election.serving_bridge_lookup import read_election
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
-from bridge.node.node_lease import LEASE_NAMESPACE
-from sync.kube.api_errors import KubeError, NotFound
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import LEASES, NODES
+from sync.kube.resources import NODES
 from translators.objects import Object, name_of
 
 #: Timeout of reading from home after connecting, in seconds.
@@ -76,13 +75,8 @@ async def _node_versions(
 
 async def _served_by(home: KubeClient, name: str) -> str:
     """The last holder of the election lease, even if it has expired; `bridge check` shows that."""
-    try:
-        lease = await home.get(
-            LEASES, election_lease.election_lease_name(name), namespace=LEASE_NAMESPACE
-        )
-    except NotFound:
-        return ""
-    return election_lease.parse_lease(lease).holder_name
+    election = await read_election(home, name)
+    return election.holder_name if election is not None else ""
 
 
 def _cluster_version(its: ClusterConnectivity) -> Object:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from bridge.node import join_record_annotation
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
 from sync.kube.resources import ENDPOINT_SLICES, NODES
 from sync.runtime.log_fields import name_fields
@@ -30,11 +30,8 @@ async def list_slices(home: KubeClient, identity: Identity) -> list[Object]:
 async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
     """Deletes the slices of the node's previous relay, if its last join had one. Logs a warning if
     the credential may not delete them. Raises KubeError for all other failures."""
-    try:
-        node = await home.get(NODES, identity.node)
-    except NotFound:
-        return
-    if join_record_annotation.network_mode(node) != "relay":
+    node = await home.find(NODES, identity.node)
+    if node is None or join_record_annotation.network_mode(node) != "relay":
         return
     try:
         for slice_ in await list_slices(home, identity):

@@ -94,8 +94,11 @@ async def test_tunnel_ends_after_eof_from_both_ends() -> None:
         await asyncio.wait_for(running, 2)
 
 
-async def test_end_that_does_not_read_is_aborted_after_the_grace() -> None:
-    tunnel = Tunnel(close_grace=0.2)
+async def test_end_that_does_not_read_is_aborted_after_the_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CLOSE_GRACE", 0.2)
+    tunnel = Tunnel()
     async with joined(tunnel) as (_, remote):
         running = asyncio.create_task(tunnel.run())
         remote.writer.write(bytes(3_000_000))
