@@ -362,7 +362,7 @@ def test_what_a_pod_refers_to_is_found_at_any_depth() -> None:
     }
 
 
-# -- objects of others ---------------------------------------------------------------------
+# -- objects of others -------------------------------------------------------------------
 
 
 def _written(part: str = "") -> list[Json]:
@@ -403,7 +403,7 @@ def test_at_home_the_bridge_writes_the_status_of_pods_and_nothing_else(home: lis
     assert len(list(check_home(home))) == 2
 
 
-# -- what pods went through ----------------------------------------------------------------
+# -- what pods went through --------------------------------------------------------------
 
 
 def _run(number: int, *, policy: str = "Never", phase: str = "Running") -> Json:
@@ -485,7 +485,7 @@ def test_the_end_of_a_pod_that_was_deleted_there_may_be_unknown() -> None:
     assert found.kind is Kind.DISAGREES
 
 
-# -- reading -------------------------------------------------------------------------------
+# -- reading -----------------------------------------------------------------------------
 
 
 def test_events_are_read_one_a_line() -> None:

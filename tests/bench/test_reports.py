@@ -165,7 +165,7 @@ def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in said  # no terminal, no colours
 
 
-# -- how a command ends ------------------------------------------------------------------------
+# -- how a command ends ------------------------------------------------------------------
 
 
 def test_one_report_is_printed_as_it_is_and_several_as_one(
@@ -218,7 +218,7 @@ def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
         report_output._outcome("burst", broken)
 
 
-# -- pictures ----------------------------------------------------------------------------------
+# -- pictures ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a", "nowhere/a.svg"])

@@ -15,9 +15,9 @@ from pathlib import Path
 from tests.bridge.two_clusters import Clusters
 from tests.sync.engine_harness import NODE
 
-#: The bounds of a stop in the process, in seconds: short ones.
+#: Shortened bounds of a stop in the process, in seconds.
 BOUND, STOP = 0.3, 6.0
-#: Seconds for a start, and for a stop that is not to be waited for any longer.
+#: Seconds for a start, and for a stop.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
 from bridge.app import kubelet_api, replica_lifecycle
@@ -52,7 +52,7 @@ class JoinProcess:
         return int(line.rpartition(":")[2])
 
     def resident_bytes(self, *, peak: bool = False) -> int:
-        """Resident bytes now, or their peak since `forget_peak`."""
+        """Resident bytes now, or their peak since `reset_peak`."""
         status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
         found = re.search(rf"^Vm{'HWM' if peak else 'RSS'}:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None
@@ -84,7 +84,7 @@ async def join_process(
     two: Clusters, *, extra: str = "", address: str = "127.0.0.1", home_name: str = "h"
 ) -> AsyncIterator[JoinProcess]:
     """Runs the process while the block runs. ``extra`` is Python code that the process runs first;
-    without ``address`` the process has to find one."""
+    without ``address`` the process determines one."""
     command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
     command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", home_name]
     command += ["--port", "0", *(["--address", address] if address else [])]

@@ -1,4 +1,4 @@
-"""A secret that is planted everywhere is seen nowhere: not in logs, errors, Events or metrics."""
+"""A secret in all inputs does not appear in logs, errors, Events or metrics."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def pod(harness: EngineHarness) -> Object:
 
 
 async def look(run: RunningJoin) -> str:
-    """What the bridge tells of itself and of what it runs; and the caller's own secrets."""
+    """The bridge's responses about itself and its pods, to requests that contain a secret."""
     query = f"command=login&command={CANARY}&output=1"
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
-    said = ""
+    responses = ""
     async with kubelet_api_client(run, token=CANARY) as session:
         async with session.post(f"/exec/default/a/main?{query}", headers=upgrade) as answer:
-            said += await answer.text()
+            responses += await answer.text()
         async with session.post(f"/exec/default/{CANARY}/main?{query}", headers=upgrade) as answer:
             await answer.read()
         for path in ("/metrics", "/metrics/resource", "/stats/summary", "/healthz", "/configz"):
             async with session.get(f"{path}?token={CANARY}") as answer:
-                said += await answer.text()
-    return said
+                responses += await answer.text()
+    return responses
 
 
 async def test_planted_secrets_appear_in_no_output(
@@ -91,7 +91,7 @@ async def test_planted_secrets_appear_in_no_output(
         await two.remote.until(
             lambda: (harness.secret("key", REMOTE_NAMESPACE) or {})["data"]["password"] == changed
         )
-        said = await look(run)
+        responses = await look(run)
         two.home.delete(PODS, "a", "default")
         await two.remote.until(
             lambda: "deletionTimestamp" in (harness.remote_pod("a") or {})["metadata"]
@@ -102,7 +102,7 @@ async def test_planted_secrets_appear_in_no_output(
     shown = {
         "logs": "\n".join(_texts(caplog)),
         "the join's lines": str(run.reports),
-        "what it tells callers": said,
+        "responses": responses,
         "Events": str(two.home.objects(EVENTS)),
         "the Node": str(two.home.get(NODES, NODE)),
     }

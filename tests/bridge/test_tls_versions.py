@@ -1,4 +1,4 @@
-"""Nothing older than TLS 1.2, whoever asks for it: towards API servers, and for who calls here."""
+"""The bridge uses no TLS version older than 1.2, as a client of API servers and as a server."""
 
 from __future__ import annotations
 

@@ -18,11 +18,11 @@ from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.request_log import LoggedRequest
 from tests.sync.engine_harness import NODE
 
-#: What proves who we are; to be seen nowhere.
+#: The credential of the bridge, which must not appear in any output.
 CANARY = "canary-4711"
 
 
-#: Where home's API server says it is.
+#: The EndpointSlice with the address of home's API server.
 API_SLICE: Object = {
     "apiVersion": "discovery.k8s.io/v1",
     "kind": "EndpointSlice",

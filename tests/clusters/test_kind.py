@@ -120,7 +120,7 @@ def test_sets_side_by_side_know_each_others_addresses() -> None:
         assert slots(replace(first, prefix="b")) == [IPv4Network("10.210.0.0/16")]
 
 
-# -- the node image ------------------------------------------------------------------------
+# -- the node image ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def test_an_image_that_is_named_is_taken(tmp_path: Path, made: list[str]) -> Non
     assert made == [LOCAL]
 
 
-# -- how long one is kept ------------------------------------------------------------------
+# -- how long one is kept ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
     assert go_recipes.kubeadm_coredns().folder != go_recipes.coredns().folder
 
 
-# -- a runtime that asks for less ----------------------------------------------------------
+# -- a runtime that asks for less --------------------------------------------------------
 
 
 def test_a_process_is_asked_for_what_can_be_had() -> None:
@@ -326,7 +326,7 @@ def test_the_file_is_found_that_runc_will_read(line: str, found: tuple[Path, boo
     assert oci_runtime.described(line.split()) == found
 
 
-# -- this machine's ways to pods -----------------------------------------------------------
+# -- this machine's ways to pods ---------------------------------------------------------
 
 WAYS = {"10.209.32.0/24": "10.210.1.3", "10.209.33.0/24": "10.210.1.4"}
 HOP = Hop("engine", IPv4Address("10.210.0.2"))
@@ -437,7 +437,7 @@ def test_nodes_lead_a_range_of_this_machines_through_a_private_engine(
     ]
 
 
-# -- a cluster that is cut off --------------------------------------------------------------
+# -- a cluster that is cut off -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -496,7 +496,7 @@ def test_a_cluster_of_one_node_that_is_cut_off_loses_all() -> None:
     }
 
 
-# -- removal -------------------------------------------------------------------------------
+# -- removal -----------------------------------------------------------------------------
 
 
 def test_what_a_killed_node_left_frozen_is_let_go_and_nothing_else(

@@ -61,7 +61,7 @@ class Api:
             raise _not_allowed()
         return _METHODS[entry.method](self, target, entry)
 
-    # -- methods ---------------------------------------------------------------------------
+    # -- methods --------------------------------------------------------------------------
 
     def _get(self, target: Target, entry: LoggedRequest) -> Answer:
         if target.name is None:
@@ -138,7 +138,7 @@ class Api:
         status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
         return 200, {**status, "details": details}
 
-    # -- parts -----------------------------------------------------------------------------
+    # -- parts ----------------------------------------------------------------------------
 
     def _old(self, target: Target) -> Object:
         if target.name is None:

@@ -62,7 +62,7 @@ class FakeApi:
         for name in FIRST_NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
-    # -- lifecycle ------------------------------------------------------------------------------
+    # -- lifecycle ------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
@@ -112,7 +112,7 @@ class FakeApi:
         self._running.set()
         self.unmute_watches()
 
-    # -- faults -------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------
 
     def fail(self, fault: Fault) -> Fault:
         """Adds a fault, which applies to matching requests from now on."""
@@ -167,7 +167,7 @@ class FakeApi:
         """Serves matching requests (path as in `Fault`) with a handler of the test."""
         self._routes.append((method, path, handler))
 
-    # -- request log --------------------------------------------------------------------
+    # -- request log ----------------------------------------------------------------------
 
     def requests(self, method: str = "*", path: str = "*") -> list[LoggedRequest]:
         """The logged requests that match."""
@@ -203,7 +203,7 @@ class FakeApi:
         except TimeoutError:
             raise AssertionError(f"not true within {timeout} s") from None
 
-    # -- acting as other users -------------------------------------------------------------
+    # -- acting as other users ------------------------------------------------------------
 
     def register(self, resource: Resource, *, status: bool = True) -> None:
         """Serves another resource, as a CustomResourceDefinition does."""
@@ -296,7 +296,7 @@ class FakeApi:
         self._changed.set()
         return copy(obj)
 
-    # -- requests --------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         entry = await http_messages.entry(request)

@@ -72,7 +72,7 @@ class Store:
         found = self._objects.get(kind, {})
         return [found[key] for key in sorted(found) if namespace is None or key[0] == namespace]
 
-    # -- writing ---------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------
 
     def create(self, kind: Kind, namespace: str, body: Object, *, dry: bool = False) -> Object:
         """Stores a new object. Raises ApiErrorResponse (404, 403, 409, 422, 400)."""
@@ -201,7 +201,7 @@ class Store:
         if not there["metadata"].get("finalizers") and not self.contents(name):
             self.remove(kind, there)
 
-    # -- parts -----------------------------------------------------------------------------
+    # -- parts ----------------------------------------------------------------------------
 
     def _place(self, kind: Kind, namespace: str, obj: Object) -> None:
         """Fills apiVersion, kind and namespace in; raises if they contradict the path."""

@@ -34,7 +34,7 @@ def names(objects: list[Object]) -> list[str]:
     return [obj["metadata"]["name"] for obj in objects]
 
 
-# -- create --------------------------------------------------------------------------------
+# -- create ------------------------------------------------------------------------------
 
 
 async def test_metadata_is_filled_in(client: KubeClient) -> None:
@@ -125,7 +125,7 @@ async def test_custom_resources(api: FakeApi, client: KubeClient) -> None:
     assert caught.value.code == 415
 
 
-# -- update --------------------------------------------------------------------------------
+# -- update ------------------------------------------------------------------------------
 
 
 async def test_put_checks_the_version(api: FakeApi, client: KubeClient) -> None:
@@ -236,7 +236,7 @@ async def test_binding(api: FakeApi, client: KubeClient) -> None:
         await client.request("POST", path, body=body)
 
 
-# -- delete --------------------------------------------------------------------------------
+# -- delete ------------------------------------------------------------------------------
 
 
 async def test_unbound_and_finished_pods_are_deleted_at_once(api: FakeApi) -> None:
@@ -298,7 +298,7 @@ async def test_delete_collection(api: FakeApi, client: KubeClient) -> None:
     assert names(api.objects(CONFIG_MAPS)) == ["b"]
 
 
-# -- the rest ------------------------------------------------------------------------------
+# -- the rest ----------------------------------------------------------------------------
 
 
 async def test_reviews(api: FakeApi, client: KubeClient) -> None:

@@ -28,7 +28,7 @@ from e2e.kubectl import Json
 
 ASKED = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}
 
-# -- which faults ------------------------------------------------------------------------------
+# -- which faults -------------------------------------------------------------------------
 
 
 def test_every_fault_has_a_name_of_its_own_and_says_how_it_heals() -> None:
@@ -79,7 +79,7 @@ def test_the_short_form_has_each_kind_of_fault() -> None:
     assert not any(fault.harms for fault in short)
 
 
-# -- what is counted ---------------------------------------------------------------------------
+# -- what is counted ---------------------------------------------------------------------
 
 
 def trials() -> list[Trial]:
@@ -139,7 +139,7 @@ def test_runs_are_added_to_those_of_an_earlier_document() -> None:
     )
 
 
-# -- witnesses ---------------------------------------------------------------------------------
+# -- witnesses ---------------------------------------------------------------------------
 
 
 def witness(name: str, *, uid: str = "u", restarts: int = 0) -> Json:
@@ -161,7 +161,7 @@ def test_a_witness_that_was_touched_is_a_finding() -> None:
     assert found.subject == f"Pod {always}"
 
 
-# -- what faults are made with -----------------------------------------------------------------
+# -- what faults are made with -----------------------------------------------------------
 
 _SAYS = """
 import sys, time

@@ -29,7 +29,6 @@ CHECKED = (
     "sync",
     "translators",
     "docs",
-    "tests",
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",

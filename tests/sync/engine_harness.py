@@ -67,7 +67,7 @@ class EngineHarness:
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
-    # -- the engine ------------------------------------------------------------------------
+    # -- the engine -----------------------------------------------------------------------
 
     @property
     def engine(self) -> Engine:
@@ -192,7 +192,7 @@ class EngineHarness:
         revisions = [api.store.history.revision for api in (self.home, self.remote)]
         return (*revisions, *self.engine.watches)
 
-    # -- what was written ------------------------------------------------------------------
+    # -- what was written -----------------------------------------------------------------
 
     def clear_logs(self) -> None:
         """Clears the request logs."""
@@ -208,7 +208,7 @@ class EngineHarness:
             if not entry.path.endswith("/events")
         ]
 
-    # -- home ------------------------------------------------------------------------------
+    # -- home -----------------------------------------------------------------------------
 
     def pod(
         self,
@@ -247,7 +247,7 @@ class EngineHarness:
         await self.home.until(found)
         return found()
 
-    # -- the remote ------------------------------------------------------------------------
+    # -- the remote -----------------------------------------------------------------------
 
     def remote_pod(self, name: str = "a", namespace: str = REMOTE_NAMESPACE) -> Object | None:
         """The remote pod."""

@@ -39,7 +39,7 @@ class Mix:
         self.containers = 0
         self.before = snapshot(())
 
-    # -- users of home -----------------------------------------------------------------------
+    # -- users of home --------------------------------------------------------------------
 
     def make(self) -> None:
         """A pod, unless one of that name is there."""
@@ -86,7 +86,7 @@ class Mix:
         elif self.harness.home.find(kind, name, "default"):
             self.harness.home.delete(kind, name, "default")
 
-    # -- the remote ----------------------------------------------------------------------------
+    # -- the remote -----------------------------------------------------------------------
 
     def kubelet(self, *, chance: float = 0.5) -> bool:
         """The remote's scheduler and kubelet go on with some of the pods; whether with any."""
@@ -127,7 +127,7 @@ class Mix:
             name = self.random.choice(running)["metadata"]["name"]
             self.harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
 
-    # -- what goes wrong -----------------------------------------------------------------------
+    # -- what goes wrong ------------------------------------------------------------------
 
     def fail(self) -> None:
         """A few requests go wrong."""
@@ -166,7 +166,7 @@ class Mix:
     def _either(self) -> FakeApi:
         return self.random.choice((self.harness.home, self.harness.remote))
 
-    # -- the mix -------------------------------------------------------------------------------
+    # -- the mix --------------------------------------------------------------------------
 
     def step(self) -> None:
         """One step that is not the bridge's."""

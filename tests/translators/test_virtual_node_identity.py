@@ -34,7 +34,7 @@ def _named(template: str, home: str = "berlin") -> Identity:
     return Identity(home_id="0", home_name=home, node="burst", namespace_template=template)
 
 
-# -- namespaces ----------------------------------------------------------------------------
+# -- namespaces --------------------------------------------------------------------------
 
 
 @given(dns_labels, dns_labels, st.sampled_from(_TEMPLATES))
@@ -122,7 +122,7 @@ def test_invalid_template_is_rejected(template: str) -> None:
         validate_namespace_template(template, home_name="berlin")
 
 
-# -- labels --------------------------------------------------------------------------------
+# -- labels ------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=300))

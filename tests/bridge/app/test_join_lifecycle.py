@@ -1,4 +1,4 @@
-"""A whole join between two fake clusters."""
+"""A whole join between two fake clusters, until it stops or fails."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sockets() -> set[str]:
     for link in Path("/proc/self/fd").iterdir():
         try:
             target = str(link.readlink())
-        except OSError:  # the folder's own, for one
+        except OSError:  # for example the descriptor of the folder itself
             continue
         if target.startswith("socket:"):
             found.add(target)
@@ -74,7 +74,7 @@ async def ended(two: Clusters, **changes: Any) -> BaseException:
     return first_leaf(caught.value)
 
 
-# -- while it runs -------------------------------------------------------------------------
+# -- while it runs -----------------------------------------------------------------------
 
 
 async def test_join_registers_the_node_and_runs_and_serves_its_pods(two: Clusters) -> None:
@@ -221,7 +221,7 @@ async def test_annotation_has_all_files_of_the_kubeconfig_variable(
     assert remembered[node_object.ANNOTATION_KUBECONFIG] == os.pathsep.join(files)
 
 
-# -- the end -------------------------------------------------------------------------------
+# -- the end -----------------------------------------------------------------------------
 
 
 async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
@@ -231,7 +231,7 @@ async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
         harness.pod("web")
         await two.remote.until(lambda: harness.remote_pod("web"))
         port = run.port
-    # What is left are the fake servers' own, of connections that were closed just now.
+    # The fake servers' tasks remain, for connections that were closed just now.
     await two.home.until(lambda: asyncio.all_tasks() <= tasks | {asyncio.current_task()})
     await two.home.until(lambda: sockets() <= open_before)
     assert holder(two.home) is None
@@ -332,11 +332,11 @@ async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: 
             config_map(home_client_ca.NAME, "kube-system", data={"client-ca-file": pki.ca_text})
         )
         async with asyncio.timeout(SOON):
-            while await status(run) != 200:  # noqa: ASYNC110  # nothing tells when it is taken up
+            while await status(run) != 200:  # noqa: ASYNC110  # the server does not report when it uses the CA
                 await asyncio.sleep(0.01)
 
 
-# -- what goes wrong -----------------------------------------------------------------------
+# -- failures ----------------------------------------------------------------------------
 
 
 async def test_failed_check_creates_nothing(two: Clusters) -> None:

@@ -12,7 +12,7 @@ from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi
 from tests.sync.engine_harness import EngineHarness
 
-#: Processes are started: on a busy machine that takes its time.
+#: Starting processes takes long on a busy machine.
 pytestmark = pytest.mark.timeout(120)
 
 

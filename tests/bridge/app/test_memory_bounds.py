@@ -1,6 +1,7 @@
-"""The memory of a bridge process is bounded by its caches, not by the data that passes through.
+"""The caches bound the memory of a bridge process, not the data that passes through.
 
-Absolute numbers are in docs/development/performance.md; here are ratios, which hold on any machine.
+The tests check ratios, which hold on any machine; absolute numbers are in
+docs/development/performance.md.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from tests.fakeapi import Fault
 from tests.objects import config_map, pod, service_account
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
-#: Bytes of a huge object: what an API server takes at the most, with some room for the rest of it.
+#: Bytes of a huge object: nearly the most that an API server accepts.
 HUGE = 1_400_000
-#: How many of them a namespace has.
+#: Number of huge objects in a namespace.
 MANY = 30
-#: Seconds until all has been worked.
+#: Seconds until the bridge has processed all changes.
 PATIENCE = 40.0
 
-#: A process is started, and many megabytes are sent.
+#: Each test starts a process and sends many megabytes.
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -50,7 +51,7 @@ async def test_huge_objects_need_little_more_memory_than_the_cache(two: Clusters
     harness = EngineHarness(two.home, two.remote)
     for number in range(MANY):
         two.home.put(config_map(f"huge-{number}", "shop", data={"k": f"{number:03}" * (HUGE // 3)}))
-    # What home's controller-manager makes in every namespace.
+    # home's controller-manager creates it in every namespace
     two.home.put(service_account("default", "shop"))
     two.home.put(config_map("kube-root-ca.crt", "shop", data={"ca.crt": "home's CA"}))
     made = using("web", "huge-7")
@@ -106,8 +107,8 @@ async def test_many_watch_events_with_a_slow_home_do_not_accumulate(two: Cluster
         process.reset_peak()
         for turn in range(rounds):
             for number in range(pods):
-                told = {"phase": "Running", "message": f"{turn:03}" * (note // 3)}
-                two.remote.update(PODS, f"p{number}", {"status": told}, REMOTE_NAMESPACE)
+                status = {"phase": "Running", "message": f"{turn:03}" * (note // 3)}
+                two.remote.update(PODS, f"p{number}", {"status": status}, REMOTE_NAMESPACE)
             await asyncio.sleep(0.01)
         last = f"{rounds - 1:03}"
         await two.home.until(

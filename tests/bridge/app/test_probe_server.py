@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 def free_port() -> int:
-    """A port that is not used."""
+    """Returns an unused port."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -102,9 +102,9 @@ async def test_unreachable_cluster_at_the_start_is_waited_for(
     assert (await ask(port, "/readyz"))[0] == 200
     await run.end()
     assert len(run.reports) == len(set(run.reports)), "each once"
-    said = [it for it in caplog.messages if it.endswith(wait_for_clusters.WAITING_SUFFIX)]
-    assert len(said) == 3
-    assert all(it.startswith(f"{side}: ") for it in said)
+    messages = [it for it in caplog.messages if it.endswith(wait_for_clusters.WAITING_SUFFIX)]
+    assert len(messages) == 3
+    assert all(it.startswith(f"{side}: ") for it in messages)
 
 
 async def test_permanent_failure_at_the_start_is_not_waited_for(two: Clusters) -> None:

@@ -1,7 +1,7 @@
 """A bridge process stops within its bounds after a signal, whatever hangs.
 
-Its bounds are made short here; `e2e/test_failure_modes.py` has them as they are. What they add up
-to is `test_the_bounds_are_within_ten_seconds`.
+The tests shorten the bounds; `e2e/test_failure_modes.py` uses the real ones, and
+`test_sum_of_bounds_is_within_ten_seconds` adds them up.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.sync.engine_harness import EngineHarness
 
-#: A process is started: on a busy machine that takes its time.
+#: Starting a process takes long on a busy machine.
 pytestmark = pytest.mark.timeout(90)
 
-#: What the bounds of the process and a busy machine may take in all, in seconds.
+#: Seconds for all bounds of the process together, on a busy machine.
 IN_ALL = 10.0
-#: A name server that does not answer, as the thread that asks it sees that.
+#: Simulates, for the resolving thread, a name server that does not answer.
 DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60)"
 
 
-def test_the_bounds_are_within_ten_seconds() -> None:
+def test_sum_of_bounds_is_within_ten_seconds() -> None:
     """A stop waits for the Lease, the streams with their cleanup, and a plugin, one after the
     other; then the process is killed."""
     streams = kubelet_api.STREAMS_SECONDS + 2 * server.CLEANUP
@@ -83,7 +83,7 @@ async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
         await two.remote.until(lambda: harness.remote_pod("web"))
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False)) as session:
             url = f"https://127.0.0.1:{process.port}/containerLogs/default/web/main?follow=true"
-            asked = asyncio.ensure_future(
+            request = asyncio.ensure_future(
                 session.get(url, headers={"Authorization": "Bearer someone's"})
             )
             async with asyncio.timeout(5):
@@ -91,7 +91,7 @@ async def test_stop_does_not_wait_for_open_streams(two: Clusters) -> None:
             two.home.pause()
             code, seconds = await process.stop()
             two.home.resume()
-            await asyncio.gather(asked, return_exceptions=True)
+            await asyncio.gather(request, return_exceptions=True)
     assert code == 0
     assert seconds < IN_ALL
 
@@ -109,7 +109,7 @@ def hanging(folder: Path) -> str:
     return f"echo $$ >{folder}/pids; sleep 60 & echo $! >>{folder}/pids; wait\n"
 
 
-async def noted(two: Clusters, folder: Path) -> list[int]:
+async def pids_in(two: Clusters, folder: Path) -> list[int]:
     """The process ids of the hanging plugin and its child."""
 
     def ids() -> list[int]:
@@ -120,16 +120,16 @@ async def noted(two: Clusters, folder: Path) -> list[int]:
     return ids()
 
 
-def are_gone(pids: list[int]) -> Callable[[], bool]:
+def have_exited(pids: list[int]) -> Callable[[], bool]:
     """Whether the processes have exited; another process may have to reap them."""
 
-    def gone(pid: int) -> bool:
+    def exited(pid: int) -> bool:
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
             return True
 
-    return lambda: all(map(gone, pids))
+    return lambda: all(map(exited, pids))
 
 
 async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
@@ -137,10 +137,10 @@ async def test_plugin_that_hangs_at_the_start_is_killed_with_the_bridge(
 ) -> None:
     with_plugin(two, hanging(tmp_path))
     async with join_process(two) as process:
-        pids = await noted(two, tmp_path)
+        pids = await pids_in(two, tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await two.remote.until(are_gone(pids))
+    await two.remote.until(have_exited(pids))
 
 
 async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
@@ -155,10 +155,10 @@ async def test_plugin_that_hangs_later_is_killed_with_the_bridge(
         (tmp_path / "hangs").touch()
         two.remote.token = "another"
         two.remote.break_watches()
-        pids = await noted(two, tmp_path)
+        pids = await pids_in(two, tmp_path)
         code, seconds = await process.stop()
     assert (code, seconds < IN_ALL) == (0, True)
-    await two.remote.until(are_gone(pids))
+    await two.remote.until(have_exited(pids))
 
 
 async def test_hanging_thread_does_not_delay_the_exit(two: Clusters) -> None:

@@ -1,4 +1,4 @@
-"""Replicas of one node: one serves it, the others stand by and take over."""
+"""Replicas of one node: one serves the node, the others stand by and take over."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("soon", "elects")
 
 @pytest.fixture
 def elects(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases are short."""
+    """Shortens the Lease durations."""
     monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.7)
     monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.05)
@@ -70,18 +70,18 @@ def written(two: Clusters) -> list[str]:
 
 
 async def answer(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
-    async with session.get(path) as said:
-        return said.status, await said.text()
+    async with session.get(path) as response:
+        return response.status, await response.text()
 
 
 async def standby(two: Clusters) -> RunningJoin:
-    """A second join, which stands by."""
+    """Starts a second join, which stands by."""
     run = start_join(two.settings)
     await run.wait_for_report("standing by")
     return run
 
 
-# -- standing by ---------------------------------------------------------------------------
+# -- standing by -------------------------------------------------------------------------
 
 
 async def test_standby_reports_the_holder_and_writes_nothing(
@@ -103,7 +103,7 @@ async def test_standby_reports_the_holder_and_writes_nothing(
         assert written(two) == [f"PATCH {path}"]
         assert port(two) == first.port
         await second.end()
-        # It had nothing to give back.
+        # The standby held no Lease that it could release.
         assert holder(two)
 
 
@@ -114,9 +114,9 @@ async def test_standby_is_healthy_and_answers_503_about_pods(two: Clusters) -> N
             assert (await answer(session, "/healthz"))[0] == 200
             assert f'bridge_leader{{node="{NODE}"}} 0.0' in (await answer(session, "/metrics"))[1]
             for path in ("/pods", "/containerLogs/default/web/main", "/stats/summary"):
-                code, said = await answer(session, path)
+                code, text = await answer(session, path)
                 assert code == 503, path
-                assert f"stands by for node {NODE}; it is served by" in said
+                assert f"stands by for node {NODE}; it is served by" in text
         await second.end()
 
 
@@ -130,7 +130,7 @@ async def test_failed_standby_does_not_disturb_the_others(two: Clusters) -> None
         assert holder(two) == before
 
 
-# -- taking over ---------------------------------------------------------------------------
+# -- taking over -------------------------------------------------------------------------
 
 
 async def test_standby_takes_over_at_once_and_writes_only_changes(
@@ -150,8 +150,8 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
         await second.wait_for_report("is registered")
     await two.home.until(lambda: port(two) == second.port)
     async with kubelet_api_client(second) as session:
-        code, said = await answer(session, "/pods")
-        assert (code, '"web"' in said) == (200, True)
+        code, text = await answer(session, "/pods")
+        assert (code, '"web"' in text) == (200, True)
         text = (await answer(session, "/metrics"))[1]
         assert f'bridge_leader{{node="{NODE}"}} 1.0' in text
         assert f'bridge_leader_transitions_total{{node="{NODE}"}} 1.0' in text
@@ -205,7 +205,7 @@ async def test_successor_survives_a_short_failure_of_home(
         await second.end()
 
 
-# -- losing it -----------------------------------------------------------------------------
+# -- losing the lease --------------------------------------------------------------------
 
 
 async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
@@ -247,7 +247,7 @@ async def test_cut_to_home_stops_writes_to_the_remote_and_restarts_no_pod(
         assert sum("is registered" in line for line in run.reports) == 1
 
 
-# -- leaving -------------------------------------------------------------------------------
+# -- leaving -----------------------------------------------------------------------------
 
 
 def leaving(two: Clusters, *, force: bool) -> LeaveSettings:
@@ -264,19 +264,19 @@ async def test_leave_of_a_served_node_fails_and_names_the_bridge(two: Clusters) 
 async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
     two: Clusters, harness: EngineHarness
 ) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     first = start_join(two.settings)
     await first.wait_for_report("is registered")
     second = await standby(two)
     harness.pod("web")
     await two.remote.until(lambda: harness.remote_pod("web"))
     async with asyncio.timeout(2 * SOON):
-        assert await leave(leaving(two, force=True), notify=told.append, confirm=lambda _: True)
+        assert await leave(leaving(two, force=True), notify=messages.append, confirm=lambda _: True)
     for run in (first, second):
         with pytest.raises((ExceptionGroup, NodeLeft)) as caught:
             await asyncio.wait_for(run.task, SOON)
         assert "bridge leave" in str(first_leaf(caught.value))
-    assert any("has lost the lease" in line for line in told)
+    assert any("has lost the lease" in line for line in messages)
     for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
         assert two.home.find(kind, name, namespace) is None
     assert harness.remote_pod("web") is None

@@ -19,14 +19,14 @@ from sync.runtime.log_fields import NODE
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import Clusters
 
-#: For three joins at once.
+#: Seconds for three parallel joins.
 LONG = 15.0
 
 pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture(autouse=True)
-def again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed joins are restarted soon."""
     monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.01)
     monkeypatch.setattr(supervisor, "RETRY_CAP", 0.1)
@@ -49,11 +49,11 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
         Part("west", two.but(name="west")),
         Part("late", two.but(name="late", remote=KubeconfigRef(late))),
     ]
-    told: list[str] = []
+    messages: list[str] = []
     stop = asyncio.Event()
     running = asyncio.create_task(
         supervisor.run_joins(
-            parts, notify=lambda text: told.append(f"{NODE.get()}: {text}"), stop=stop
+            parts, notify=lambda text: messages.append(f"{NODE.get()}: {text}"), stop=stop
         )
     )
     try:
@@ -68,8 +68,8 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
         lines = {
             f"{it}: home: node {it} is registered; Ctrl-C stops, workloads go on" for it in names
         }
-        await two.home.until(lambda: lines <= set(told))
-        ports = {line.rpartition(":")[2] for line in told if "kubelet API listens on" in line}
+        await two.home.until(lambda: lines <= set(messages))
+        ports = {line.rpartition(":")[2] for line in messages if "kubelet API listens on" in line}
         assert len(ports) == 3
     finally:
         stop.set()

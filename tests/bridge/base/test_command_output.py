@@ -1,4 +1,4 @@
-"""Answers for people and for programs."""
+"""Command output as text, JSON, YAML and templates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bridge.base.printable_text import escape_json
 DATA = {"nodes": [{"name": "größe", "ready": True, "pods": 3, "since": None}]}
 
 
-def test_programs_get_all_data_back(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_yaml_round_trip(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(DATA, Output.JSON, lambda: "not this")
     assert json.loads(capsys.readouterr().out) == DATA
     print_result(DATA, Output.YAML, lambda: "not this")
     assert yaml.safe_load(capsys.readouterr().out) == DATA
 
 
-def test_people_get_one_end_of_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_ends_with_one_newline(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(DATA, Output.TABLE, lambda: "a line\n\n")
     assert capsys.readouterr().out == "a line\n"
 
@@ -56,19 +56,19 @@ def test_json_is_the_same_value_after_control_characters_are_escaped(text: str) 
     assert json.loads(encoded) == text
 
 
-def test_names_are_a_line_each_and_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_name_output_has_each_name_once(capsys: pytest.CaptureFixture[str]) -> None:
     for names in (["node/a", "node/b", "node/a"], []):
         print_result(DATA, Output.NAME, lambda: "not this", names=lambda: names)  # noqa: B023
     assert capsys.readouterr().out == "node/a\nnode/b\n"
 
 
-def test_wide_is_a_table_of_its_own_or_the_usual_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_output_falls_back_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(DATA, Output.WIDE, lambda: "usual", as_wide=lambda: "wide")
     print_result(DATA, Output.WIDE, lambda: "usual")
     assert capsys.readouterr().out == "wide\nusual\n"
 
 
-def test_a_template_picks_from_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_jsonpath_output_selects_from_the_data(capsys: pytest.CaptureFixture[str]) -> None:
     template = parse_template("{.nodes[*].pods}")
     print_result(DATA, Output("jsonpath", template), lambda: "not this")
     assert capsys.readouterr().out == "3\n"

@@ -16,9 +16,9 @@ from tests.fakeapi import Authority
 
 uvloop = pytest.importorskip("uvloop")
 
-#: Connections that are cancelled at once, turns of the loop until then, and how often.
+#: Number of concurrent connections, loop iterations before they are cancelled, and repetitions.
 AT_ONCE, TURNS, ROUNDS = 6, 14, 6
-#: Seconds that a turn takes: the loop of a bridge is busy with lists when its join is refused.
+#: Seconds of one iteration: the loop of a bridge is busy with lists when its join is rejected.
 BUSY = 0.002
 
 
@@ -46,7 +46,8 @@ def server(authority: Authority) -> Iterator[tuple[str, int]]:
 
 
 def _errors(authority: Authority, address: tuple[str, int], turns: int) -> list[Any]:
-    """What the loop reports when connections are cancelled after so many turns."""
+    """The errors that the loop reports when connections are cancelled after each number of
+    turns."""
     from bridge.base.event_loop import CancelSafeLoop
 
     context = ssl.create_default_context(cafile=authority.cert)
@@ -66,7 +67,7 @@ def _errors(authority: Authority, address: tuple[str, int], turns: int) -> list[
         transport.abort()
 
     async def cancel() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, said: found.append(said))
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
         for _ in range(ROUNDS):
             tasks = [asyncio.create_task(connect()) for _ in range(AT_ONCE)]
             for _ in range(turns):
@@ -75,7 +76,7 @@ def _errors(authority: Authority, address: tuple[str, int], turns: int) -> list[
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110  # they end by themselves
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110  # the connections end without an event
             await asyncio.sleep(0.01)
 
     with asyncio.Runner(loop_factory=CancelSafeLoop) as runner:

@@ -1,4 +1,4 @@
-"""Options are checked where they come in, and a refusal names the option."""
+"""Validation of join options: each error names its option."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from sync.kube.credentials import KubeconfigRef
 
 
 @pytest.mark.parametrize("name", ["burst", "b", "burst-1.example.com", "0", "a" * 253, "a--b"])
-def test_a_nodes_name(name: str) -> None:
+def test_valid_node_name_is_accepted(name: str) -> None:
     assert check_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name", ["", "Burst", "-a", "a-", "a..b", "a.-b", "a-.b", ".a", "a_b", "a" * 254, "a\n"]
 )
-def test_a_nodes_name_is_refused(name: str) -> None:
+def test_invalid_node_name_is_rejected(name: str) -> None:
     with pytest.raises(SettingsError, match="--name"):
         check_name(name)
 
 
 @pytest.mark.parametrize("name", ["berlin", "berlin-1", "a--b", "1"])
-def test_a_homes_name(name: str) -> None:
+def test_valid_home_name_is_accepted(name: str) -> None:
     assert check_home_name(name) == name
 
 
@@ -43,12 +43,12 @@ def test_a_homes_name(name: str) -> None:
     ("name", "suggested"),
     [("Berlin", "berlin"), ("a_b", "a-b"), ("", "cluster"), ("-a-", "a"), ("a.b", "a-b")],
 )
-def test_a_homes_name_is_refused_and_another_suggested(name: str, suggested: str) -> None:
+def test_invalid_home_name_is_rejected_with_a_suggestion(name: str, suggested: str) -> None:
     with pytest.raises(SettingsError, match=f"--home-name: .*such as '{suggested}'"):
         check_home_name(name)
 
 
-def test_a_homes_name_that_is_too_long_is_refused() -> None:
+def test_long_home_name_is_rejected() -> None:
     with pytest.raises(SettingsError, match="--home-name"):
         check_home_name("a" * 64)
 
@@ -57,7 +57,7 @@ def test_a_homes_name_that_is_too_long_is_refused() -> None:
     ("given", "address"),
     [("10.20.0.5", "10.20.0.5"), ("fd00:0::5", "fd00::5"), ("127.0.0.1", "127.0.0.1")],
 )
-def test_an_address(given: str, address: str) -> None:
+def test_address_is_normalized(given: str, address: str) -> None:
     assert check_address(given) == address
 
 
@@ -65,7 +65,7 @@ def test_an_address(given: str, address: str) -> None:
     "address",
     ["", "burst.example.com", "10.20.0", "10.20.0.5/24", "0.0.0.0", "::", "224.0.0.1", "fe80::1%2"],
 )
-def test_an_address_that_nobody_can_dial_is_refused(address: str) -> None:
+def test_undialable_address_is_rejected(address: str) -> None:
     with pytest.raises(SettingsError, match="--address"):
         check_address(address)
 
@@ -87,7 +87,7 @@ def test_settings_are_frozen() -> None:
         ("[fd00::1]", "fd00::1", 443, "[fd00::1]:443"),
     ],
 )
-def test_where_homes_api_server_is(text: str, host: str, port: int, shown: str) -> None:
+def test_home_api_address_is_parsed(text: str, host: str, port: int, shown: str) -> None:
     found = parse_home_api(text)
     assert found == (host, port)
     assert str(found) == shown
@@ -96,13 +96,13 @@ def test_where_homes_api_server_is(text: str, host: str, port: int, shown: str) 
 @pytest.mark.parametrize(
     "text", ["", "https://a", "a:b", "a:0", "a:70000", "a/b", "u@a", "a b", "[fd00::1", ":6443"]
 )
-def test_where_no_api_server_can_be(text: str) -> None:
+def test_invalid_home_api_address_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--home-api-address"):
         parse_home_api(text)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "169.254.0.1", "x", ""])
-def test_where_a_relay_cannot_listen(address: str) -> None:
+def test_invalid_relay_address_is_rejected(address: str) -> None:
     with pytest.raises(SettingsError, match="--relay-address"):
         check_relay_address(address)
     assert check_relay_address("192.0.2.1") == "192.0.2.1"
@@ -115,17 +115,17 @@ def test_where_a_relay_cannot_listen(address: str) -> None:
         *("127.77.0.0/24", "169.254.7.0/24", "224.0.7.0/24", "fe80::/112"),
     ],
 )
-def test_where_no_pods_can_be(text: str) -> None:
+def test_invalid_relay_cidr_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--relay-cidr"):
         check_relay_cidr(text)
 
 
 @pytest.mark.parametrize("text", ["10.77.0.0/24", "10.0.0.0/12", "10.77.0.0/30", "fd00:77::/112"])
-def test_where_pods_can_be(text: str) -> None:
+def test_relay_cidr_is_parsed(text: str) -> None:
     assert check_relay_cidr(text) == text
 
 
-def test_a_range_of_ports() -> None:
+def test_port_range_is_parsed() -> None:
     found = parse_ports("30000-30002")
     assert [*found] == [30000, 30001, 30002]
     assert 30002 in found
@@ -134,6 +134,6 @@ def test_a_range_of_ports() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "0-5", "5-4", "1-65536", "a-b", "1-2-3", "-1-5"])
-def test_what_is_no_range_of_ports(text: str) -> None:
+def test_invalid_port_range_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="--relay-ports"):
         parse_ports(text)

@@ -1,4 +1,4 @@
-"""JSONPath templates mean what they mean to kubectl."""
+"""JSONPath templates, with the semantics of kubectl."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DATA = {
         ("{.nodes[0]['name']} and {.nodes[1].name}", "a and b"),
     ],
 )
-def test_a_template_is_filled(template: str, text: str) -> None:
+def test_template_is_evaluated(template: str, text: str) -> None:
     assert fill_template(parse_template(template), DATA) == text
 
 
@@ -39,6 +39,6 @@ def test_a_template_is_filled(template: str, text: str) -> None:
     "template",
     ["", "name", "{.a", "a}", "{.nodes[?(@.ready)]}", "{range .a}", "{..name}", "{.a[b]}", "{end}"],
 )
-def test_what_is_no_template_is_refused(template: str) -> None:
+def test_invalid_template_is_rejected(template: str) -> None:
     with pytest.raises(SettingsError, match="is not a JSONPath template; use a path in braces"):
         parse_template(template)

@@ -30,7 +30,7 @@ from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.bridge.kubelet.pki import Pki
 from tests.sync.virtual_time_loop import run_virtual
 
-# -- self-signed -----------------------------------------------------------------------------------
+# -- self-signed --------------------------------------------------------------------------
 
 
 def test_renewal_time_is_at_70_to_90_percent_of_the_validity() -> None:
@@ -128,7 +128,7 @@ async def test_certificate_is_created_in_this_process_where_the_child_fails(
     assert not missing_names(pair, NODE, [ADDRESS])
 
 
-# -- files -----------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------
 
 
 def copy_pair(pki: Pki, party: str, folder: Path) -> tuple[Path, Path]:

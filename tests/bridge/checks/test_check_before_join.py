@@ -19,7 +19,7 @@ from bridge.relay.forward import rtnetlink
 from sync.kube.credentials import KubeconfigRef
 from sync.kube.resources import NAMESPACES, NODES, Object
 from tests import objects
-from tests.bridge.checks.report_queries import of, one, worse
+from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
@@ -38,7 +38,7 @@ Break = Callable[[Clusters], JoinSettings]
 
 
 async def checked(settings: JoinSettings) -> Report:
-    """All checks before a join; nothing that they say has the credential."""
+    """Runs all checks before a join; asserts that no finding contains the credential."""
     found = await check_runner.check_before_join(settings)
     assert CANARY not in str(found.as_data())
     return found
@@ -47,13 +47,13 @@ async def checked(settings: JoinSettings) -> Report:
 async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
     found = await checked(two.settings)
     # A fake server speaks no TLS.
-    assert worse(found) == {"BRG105"}
+    assert worse_than(found) == {"BRG105"}
     assert not found.failed
     assert len({it.id for it in found.findings}) > 20
     assert two.writes() == []
 
 
-# -- what is wrong -------------------------------------------------------------------------
+# -- problems ----------------------------------------------------------------------------
 
 
 def _replaced(two: Clusters, user: Object, server: str = "") -> JoinSettings:
@@ -76,7 +76,7 @@ def _no_file(two: Clusters) -> JoinSettings:
     return two.but(remote=KubeconfigRef(Path("nowhere.yaml")))
 
 
-def _elsewhere(two: Clusters) -> JoinSettings:
+def _unreachable(two: Clusters) -> JoinSettings:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port = sock.getsockname()[1]
@@ -96,36 +96,36 @@ def _expires_soon(two: Clusters) -> JoinSettings:
     return _replaced(two, {"token": _token(exp=_ends(timedelta(hours=1)))})
 
 
-def _old(two: Clusters) -> JoinSettings:
+def _old_remote_version(two: Clusters) -> JoinSettings:
     two.remote.api.version = "v1.26.9"
     return two.settings
 
 
-def _newer(two: Clusters) -> JoinSettings:
+def _newer_remote_version(two: Clusters) -> JoinSettings:
     two.remote.api.version = "v1.35.0"
     return two.settings
 
 
-def _itself(two: Clusters) -> JoinSettings:
+def _remote_is_home(two: Clusters) -> JoinSettings:
     return two.but(remote=two.settings.home)
 
 
-def _not_at_home(two: Clusters) -> JoinSettings:
+def _missing_home_permissions(two: Clusters) -> JoinSettings:
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "nodes"
     return two.settings
 
 
-def _not_in_remote(two: Clusters) -> JoinSettings:
+def _missing_remote_permissions(two: Clusters) -> JoinSettings:
     two.remote.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
     return two.settings
 
 
-def _taken(two: Clusters) -> JoinSettings:
+def _home_name_taken(two: Clusters) -> JoinSettings:
     two.home.put(node(NODE))
     return two.settings
 
 
-def _anothers(two: Clusters) -> JoinSettings:
+def _node_of_another_home(two: Clusters) -> JoinSettings:
     taken = node(NODE)
     taken["metadata"]["labels"] = {"cluster-bridge.io/remote": "another"}
     two.home.put(taken)
@@ -137,7 +137,7 @@ def _no_nodes(two: Clusters) -> JoinSettings:
     return two.settings
 
 
-def _clash(two: Clusters) -> JoinSettings:
+def _namespace_clash(two: Clusters) -> JoinSettings:
     return two.but(template="{namespace}")
 
 
@@ -145,15 +145,15 @@ def _template(two: Clusters) -> JoinSettings:
     return two.but(template="fixed")
 
 
-def _left(two: Clusters) -> JoinSettings:
-    home = home_id_from_uid(_uid(two))
+def _leftover_node(two: Clusters) -> JoinSettings:
+    home = home_id_from_uid(_uid_of(two))
     left = pod("web")
-    left["metadata"] |= _ours(home, "former")
+    left["metadata"] |= _ours(home, "previous")
     two.remote.put(left)
     return two.settings
 
 
-def _uid(two: Clusters) -> str:
+def _uid_of(two: Clusters) -> str:
     return str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
 
 
@@ -174,7 +174,7 @@ def _no_metrics(two: Clusters) -> JoinSettings:
 
 
 def _quota(two: Clusters) -> JoinSettings:
-    labels = {LABEL_HOME: home_id_from_uid(_uid(two)), LABEL_NODE: NODE}
+    labels = {LABEL_HOME: home_id_from_uid(_uid_of(two)), LABEL_NODE: NODE}
     meta: Object = {"name": "shop-h", "labels": labels, "annotations": {}}
     two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     two.remote.put(
@@ -191,55 +191,60 @@ def _quota(two: Clusters) -> JoinSettings:
 
 CASES: dict[str, tuple[Break, str, Severity, str]] = {
     "no file": (_no_file, "BRG102", Severity.ERROR, "no such file"),
-    "not there": (_elsewhere, "BRG101", Severity.ERROR, "onnect"),
+    "not there": (_unreachable, "BRG101", Severity.ERROR, "onnect"),
     "revoked": (_revoked, "BRG103", Severity.ERROR, "does not accept"),
     "expired": (_expired, "BRG104", Severity.WARNING, "has expired, at 1970-01-01"),
     "expires soon": (_expires_soon, "BRG104", Severity.WARNING, "the token is valid until"),
-    "old": (_old, "BRG106", Severity.ERROR, "older than 1.27"),
-    "newer": (_newer, "BRG107", Severity.WARNING, "the remote is newer"),
-    "itself": (_itself, "BRG109", Severity.ERROR, "is the home cluster itself"),
-    "home's rights": (_not_at_home, "BRG201", Severity.ERROR, "create nodes"),
-    "the remote's rights": (_not_in_remote, "BRG202", Severity.ERROR, "create secrets"),
-    "taken": (_taken, "BRG301", Severity.ERROR, "is not a bridge's"),
-    "another's": (_anothers, "BRG301", Severity.ERROR, "another remote"),
+    "old": (_old_remote_version, "BRG106", Severity.ERROR, "older than 1.27"),
+    "newer": (_newer_remote_version, "BRG107", Severity.WARNING, "the remote is newer"),
+    "itself": (_remote_is_home, "BRG109", Severity.ERROR, "is the home cluster itself"),
+    "home's permissions": (_missing_home_permissions, "BRG201", Severity.ERROR, "create nodes"),
+    "the remote's permissions": (
+        _missing_remote_permissions,
+        "BRG202",
+        Severity.ERROR,
+        "create secrets",
+    ),
+    "taken": (_home_name_taken, "BRG301", Severity.ERROR, "is not a bridge's"),
+    "another's": (_node_of_another_home, "BRG301", Severity.ERROR, "another remote"),
     "no nodes": (_no_nodes, "BRG501", Severity.ERROR, "no nodes"),
     "quota": (_quota, "BRG502", Severity.WARNING, "shop-h, quota few: pods"),
-    "clash": (_clash, "BRG503", Severity.WARNING, "unmanaged namespaces: default"),
+    "clash": (_namespace_clash, "BRG503", Severity.WARNING, "unmanaged namespaces: default"),
     "template": (_template, "BRG503", Severity.ERROR, "--namespace-template"),
-    "left over": (_left, "BRG504", Severity.WARNING, "node former (1 pods"),
+    "left over": (_leftover_node, "BRG504", Severity.WARNING, "node previous (1 pods"),
     "metrics": (_no_metrics, "BRG505", Severity.WARNING, "no resource metrics"),
 }
 
 
 @pytest.mark.parametrize("case", sorted(CASES))
 async def test_each_problem_has_its_finding(two: Clusters, case: str) -> None:
-    change, check, severity, said = CASES[case]
+    change, check, severity, message = CASES[case]
     found = await checked(change(two))
-    bad = [it for it in of(found, check) if it.severity is severity]
+    bad = [it for it in findings_of(found, check) if it.severity is severity]
     assert bad, found.rows()
-    assert said in bad[0].found
+    assert message in bad[0].found
     assert bad[0].advice
     assert found.failed == any(it.severity is Severity.ERROR for it in found.findings)
 
 
 async def test_unreachable_side_is_not_checked_and_the_other_is(two: Clusters) -> None:
-    found = await checked(_elsewhere(two))
-    assert one(found, "BRG202").found == "not checked: remote was not reached"
-    assert one(found, "BRG201").severity is Severity.OK
-    assert {it.severity for it in of(found, "BRG202")} == {Severity.INFO}
+    found = await checked(_unreachable(two))
+    assert finding_of(found, "BRG202").found == "not checked: remote was not reached"
+    assert finding_of(found, "BRG201").severity is Severity.OK
+    assert {it.severity for it in findings_of(found, "BRG202")} == {Severity.INFO}
 
 
-async def test_a_check_that_fails_hides_no_other(two: Clusters) -> None:
+async def test_failing_check_hides_no_other(two: Clusters) -> None:
     two.remote.fail(Fault("GET", "*/nodes", code=500, times=None))
     two.remote.fail(Fault("GET", "*/namespaces", code=403, times=None))
     found = await checked(two.settings)
-    assert one(found, "BRG501").severity is Severity.WARNING
-    assert "not checked" in one(found, "BRG501").found
-    assert "the credential may not" in one(found, "BRG502").found
-    assert "have it granted" in one(found, "BRG502").advice
-    assert "quota" not in one(found, "BRG502").advice
-    assert "check again" in one(found, "BRG501").advice
-    assert one(found, "BRG202").severity is Severity.OK
+    assert finding_of(found, "BRG501").severity is Severity.WARNING
+    assert "not checked" in finding_of(found, "BRG501").found
+    assert "the credential may not" in finding_of(found, "BRG502").found
+    assert "have it granted" in finding_of(found, "BRG502").advice
+    assert "quota" not in finding_of(found, "BRG502").advice
+    assert "check again" in finding_of(found, "BRG501").advice
+    assert finding_of(found, "BRG202").severity is Severity.OK
 
 
 async def test_check_without_response_times_out(
@@ -248,15 +253,15 @@ async def test_check_without_response_times_out(
     monkeypatch.setattr(check_runner, "CHECK_SECONDS", 0.3)
     two.remote.fail(Fault("GET", "*/nodes", delay=5, times=None))
     found = await checked(two.settings)
-    assert one(found, "BRG501").found == "not checked: no answer in 0 s"
-    assert one(found, "BRG301").severity is Severity.OK
+    assert finding_of(found, "BRG501").found == "not checked: no answer in 0 s"
+    assert finding_of(found, "BRG301").severity is Severity.OK
 
 
 async def test_clock_skew_is_an_error(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_access, "seconds_ahead", lambda *_: -3700.0)
     found = await checked(two.settings)
-    assert {it.severity for it in of(found, "BRG108")} == {Severity.ERROR}
-    assert "is 3700 s behind this machine's" in of(found, "BRG108")[0].found
+    assert {it.severity for it in findings_of(found, "BRG108")} == {Severity.ERROR}
+    assert "is 3700 s behind this machine's" in findings_of(found, "BRG108")[0].found
 
 
 @pytest.mark.parametrize(
@@ -268,12 +273,12 @@ def test_clock_skew_from_date_header(date: str, ahead: float | None) -> None:
     assert cluster_access.seconds_ahead(date, 100.0) == ahead
 
 
-async def test_a_plugin_s_short_token_renews_itself(two: Clusters, tmp_path: Path) -> None:
+async def test_short_lived_plugin_token_is_no_finding(two: Clusters, tmp_path: Path) -> None:
     token = _token(exp=_ends(timedelta(minutes=10)))
     two.remote.token = token
     user = plugin(tmp_path / "plugin", credential({"token": token}))
     found = await checked(_replaced(two, user))
-    [its] = [it for it in of(found, "BRG104") if it.side == "remote"]
+    [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.OK
     assert its.found.endswith("and renews itself")
 
@@ -281,64 +286,66 @@ async def test_a_plugin_s_short_token_renews_itself(two: Clusters, tmp_path: Pat
 async def test_expiry_of_client_certificate(two: Clusters, authority: Authority) -> None:
     pair = authority.issue("client")
     user = {"client-certificate": str(pair.cert), "client-key": str(pair.key)}
-    # Over plain http nobody asks for it, so it is not read either.
+    # Over plain HTTP no server requests the certificate, so the bridge does not read it.
     server = two.remote.url.replace("http://", "https://")
     found = await checked(_replaced(two, user, server))
-    [its] = [it for it in of(found, "BRG104") if it.side == "remote"]
+    [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.WARNING
     assert its.found.startswith("the client certificate is valid until")
 
 
-# -- the network ---------------------------------------------------------------------------
+# -- the network -------------------------------------------------------------------------
 
 
 async def test_port_in_use_is_an_error(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         found = await checked(two.but(port=sock.getsockname()[1]))
-    assert one(found, "BRG406").severity is Severity.ERROR
+    assert finding_of(found, "BRG406").severity is Severity.ERROR
 
 
-async def test_a_range_for_pods(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_relay_cidr_is_checked(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     found = await checked(two.settings)
-    assert of(found, "BRG408") == [], "it is not asked for"
+    assert findings_of(found, "BRG408") == [], "no relay is requested"
     relay = RelaySettings(address="192.0.2.1", cidr="198.51.100.0/24")
-    asked = two.but(network="relay", relay=relay)
+    settings = two.but(network="relay", relay=relay)
     monkeypatch.setattr(rtnetlink, "routes", lambda _: [])
     monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: True)
-    assert "route that range to 192.0.2.1" in one(await checked(asked), "BRG408").found
+    assert "route that range to 192.0.2.1" in finding_of(await checked(settings), "BRG408").found
     monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: False)
-    refused = one(await checked(asked), "BRG408")
+    refused = finding_of(await checked(settings), "BRG408")
     assert refused.severity is Severity.ERROR
     assert "CAP_NET_ADMIN" in refused.found
     assert two.writes() == []
 
 
-async def test_files_of_a_certificate(two: Clusters, authority: Authority) -> None:
+async def test_certificate_files_are_checked(two: Clusters, authority: Authority) -> None:
     good = authority.issue("127.0.0.1", address="127.0.0.1")
     found = await checked(two.but(certificate=good.cert, key=good.key))
-    # It ends within a day, has the address and not the node's name, and is signed by somebody.
-    assert one(found, "BRG402").severity is Severity.WARNING
-    assert one(found, "BRG403").found == f"it is not valid for {NODE}"
-    assert one(found, "BRG404").found == "signed by CN=fake-ca"
+    # It expires within a day, has the address but not the node's name, and has an unknown issuer.
+    assert finding_of(found, "BRG402").severity is Severity.WARNING
+    assert finding_of(found, "BRG403").found == f"it is not valid for {NODE}"
+    assert finding_of(found, "BRG404").found == "signed by CN=fake-ca"
     found = await checked(two.but(certificate=good.key, key=good.cert))
-    assert one(found, "BRG402").severity is Severity.ERROR
+    assert finding_of(found, "BRG402").severity is Severity.ERROR
 
 
-async def test_pods_are_dialed(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pod_network_is_probed_by_dialing_pods(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pod_network_probe, "CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
         _runs(two, "near", "127.0.0.1", port)
-        assert one(await checked(two.settings), "BRG405").severity is Severity.OK
-    its = one(await checked(two.settings), "BRG405")
+        assert finding_of(await checked(two.settings), "BRG405").severity is Severity.OK
+    its = finding_of(await checked(two.settings), "BRG405")
     assert (its.severity, "refuse" in its.found) == (Severity.INFO, True)
     _runs(two, "far", "224.0.0.1", 80)  # no address of one machine
-    its = one(await checked(two.settings), "BRG405")
+    its = finding_of(await checked(two.settings), "BRG405")
     assert its.severity is Severity.WARNING
     assert "no response from 1 of 2 dialed pods: default/far at 224.0.0.1" in its.found
-    for asked in ("none", "relay", "auto"):
-        its = one(await checked(two.but(network=asked)), "BRG405")
-        assert its.severity is Severity.INFO, asked
+    for network in ("none", "relay", "auto"):
+        its = finding_of(await checked(two.but(network=network)), "BRG405")
+        assert its.severity is Severity.INFO, network
     assert "--network auto selects relay" in its.found
 
 

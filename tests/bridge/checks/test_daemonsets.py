@@ -8,7 +8,7 @@ from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Severity
 from bridge.node import join_record_annotation
-from tests.bridge.checks.report_queries import of, one
+from tests.bridge.checks.report_queries import finding_of, findings_of
 from tests.bridge.two_clusters import Clusters
 from tests.objects import node
 from tests.sync.engine_harness import NODE, EngineHarness
@@ -54,7 +54,7 @@ def _put_node(two: Clusters, **policy: Any) -> None:
 
 async def test_skipped_daemonsets_are_named_before_join(two: Clusters) -> None:
     _put_daemon_sets(two)
-    its = one(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = finding_of(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.INFO
     assert its.found.startswith("skipped")
     assert "kube-system/proxy" in its.found
@@ -67,7 +67,9 @@ async def test_skipped_daemonsets_are_named_before_join(two: Clusters) -> None:
 async def test_running_and_skipped_daemonsets_of_node_are_named(two: Clusters) -> None:
     _put_daemon_sets(two)
     _put_node(two, daemonsets="run")
-    found = of(await check_runner.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507")
+    found = findings_of(
+        await check_runner.check_nodes(NodeCheckSettings(two.settings.home)), "BRG507"
+    )
     assert {(it.severity, it.found) for it in found} == {
         (Severity.INFO, "run in the remote (--daemonsets run): kube-system/logs"),
         (
@@ -79,13 +81,13 @@ async def test_running_and_skipped_daemonsets_of_node_are_named(two: Clusters) -
 
 async def test_home_without_daemonsets_passes(two: Clusters) -> None:
     two.home.put(_daemon_set("intolerant"))
-    its = one(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
+    its = finding_of(await check_runner.check_before_join(two.but(taints=(_TAINT,))), "BRG507")
     assert its.severity is Severity.OK
 
 
 async def test_missing_permission_to_list_daemonsets_is_not_checked(two: Clusters) -> None:
     _put_daemon_sets(two)
     two.home.api.authorize = lambda spec: spec["resourceAttributes"].get("resource") != "daemonsets"
-    its = one(await check_runner.check_before_join(two.settings), "BRG507")
+    its = finding_of(await check_runner.check_before_join(two.settings), "BRG507")
     assert (its.severity, "may not list daemonsets" in its.found) == (Severity.INFO, True)
     assert not two.home.requests("GET", "*/daemonsets")

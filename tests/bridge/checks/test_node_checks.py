@@ -12,7 +12,7 @@ from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
 from sync.kube.resources import LEASES, NODES, PODS, Object
-from tests.bridge.checks.report_queries import of, one, worse
+from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
@@ -24,40 +24,44 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 async def health(two: Clusters, name: str = "") -> Report:
-    """Of all nodes, or one; nothing that it says has the credential."""
+    """Checks all nodes or one; asserts that no finding contains the credential."""
     found = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, name))
     assert CANARY not in str(found.as_data())
     return found
 
 
-def proxied(two: Clusters, code: int = 200, why: str = "dial") -> None:
-    """Home's API server reaches kubelets, or does not."""
+def set_proxy_response(two: Clusters, code: int = 200, why: str = "dial") -> None:
+    """Sets home's response to requests that it proxies to the node's kubelet."""
 
     async def answer(_: web.Request) -> web.Response:
         if code == 200:
             return web.Response(text="ok")
-        said = {"kind": "Status", "code": code, "message": f"error trying to reach service: {why}"}
-        said["reason"] = "Forbidden" if code == 403 else "ServiceUnavailable"
-        return web.json_response(said, status=code)
+        status = {
+            "kind": "Status",
+            "code": code,
+            "message": f"error trying to reach service: {why}",
+            "reason": "Forbidden" if code == 403 else "ServiceUnavailable",
+        }
+        return web.json_response(status, status=code)
 
     two.home.route("GET", f"*/nodes/{NODE}/proxy/healthz", answer)
 
 
 async def test_healthy_node_passes(two: Clusters) -> None:
-    proxied(two)
+    set_proxy_response(two)
     async with running_join(two) as run:
         await two.home.until(lambda: ready(two))
         found = await health(two)
-    assert worse(found) == {"BRG105"}, found.rows()
-    assert one(found, "BRG302").severity is Severity.OK
-    assert one(found, "BRG303").found.startswith("served by ")
-    assert one(found, "BRG304").severity is Severity.OK
-    assert one(found, "BRG305").severity is Severity.OK
-    assert one(found, "BRG401").found.endswith(f"127.0.0.1:{run.port}")
-    assert one(found, "BRG402").severity is Severity.OK
-    assert one(found, "BRG403").severity is Severity.OK
-    assert one(found, "BRG506").found == "0 of 0 pod(s) are accepted"
-    assert {it.node for it in of(found, "BRG302")} == {NODE}
+    assert worse_than(found) == {"BRG105"}, found.rows()
+    assert finding_of(found, "BRG302").severity is Severity.OK
+    assert finding_of(found, "BRG303").found.startswith("served by ")
+    assert finding_of(found, "BRG304").severity is Severity.OK
+    assert finding_of(found, "BRG305").severity is Severity.OK
+    assert finding_of(found, "BRG401").found.endswith(f"127.0.0.1:{run.port}")
+    assert finding_of(found, "BRG402").severity is Severity.OK
+    assert finding_of(found, "BRG403").severity is Severity.OK
+    assert finding_of(found, "BRG506").found == "0 of 0 pod(s) are accepted"
+    assert {it.node for it in findings_of(found, "BRG302")} == {NODE}
 
 
 def ready(two: Clusters) -> bool:
@@ -67,25 +71,25 @@ def ready(two: Clusters) -> bool:
 
 
 async def test_health_checks_with_the_settings_that_the_node_records(two: Clusters) -> None:
-    """A credential that may all, a remote without a node of the selector."""
-    proxied(two)
+    """The credential has all permissions; no remote node matches the selector."""
+    set_proxy_response(two)
     settings = two.but(node_selector={"pool": "burst"}, metrics="none", service_accounts="none")
     async with running_join(two, settings):
         found = await health(two)
-    nodes = one(found, "BRG501")
+    nodes = finding_of(found, "BRG501")
     assert (nodes.severity, "--node-selector selects" in nodes.found) == (Severity.ERROR, True)
-    assert one(found, "BRG505").found == "--metrics none: no resource metrics"
-    assert "--service-accounts none" in one(found, "BRG407").found
+    assert finding_of(found, "BRG505").found == "--metrics none: no resource metrics"
+    assert "--service-accounts none" in finding_of(found, "BRG407").found
 
 
-async def test_health_asks_for_the_permissions_of_the_recorded_certificate_source(
+async def test_health_requires_the_permissions_of_the_recorded_certificate_source(
     two: Clusters,
 ) -> None:
     put_node(two, record={"servingCertificate": "csr", "network": "relay"})
     two.home.api.authorize = lambda spec: (
         spec["resourceAttributes"]["resource"] != "certificatesigningrequests"
     )
-    its = one(await health(two), "BRG201")
+    its = finding_of(await health(two), "BRG201")
     assert "create certificatesigningrequests" in its.found
     assert "bridge rbac home --serving-certificate csr --network relay" in its.advice
 
@@ -99,8 +103,8 @@ async def test_malformed_join_record_counts_as_absent(
 ) -> None:
     put_node(two, record={key: value})
     found = await health(two)
-    assert one(found, "BRG407").found == "pods find home's API server at 192.0.2.1:6443"
-    assert one(found, "BRG501").severity is Severity.OK
+    assert finding_of(found, "BRG407").found == "pods find home's API server at 192.0.2.1:6443"
+    assert finding_of(found, "BRG501").severity is Severity.OK
 
 
 def put_node(
@@ -132,101 +136,99 @@ def put_node(
 
 async def test_node_without_serving_bridge(two: Clusters) -> None:
     put_node(two, image="cluster-bridge 0.0.1")
-    proxied(two, 503)
+    set_proxy_response(two, 503)
     found = await health(two)
-    assert one(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
-    assert one(found, "BRG303").found == "no bridge has an election Lease for the node"
-    assert "the bridge is 0.0.1" in one(found, "BRG304").found
-    assert "is not the cluster of this node" in one(found, "BRG305").found
-    assert "error trying to reach service" in one(found, "BRG401").found
-    assert "this machine does not reach" in one(found, "BRG402").found
+    assert finding_of(found, "BRG302").found == "NotReady, RemoteUnreachable: gone"
+    assert finding_of(found, "BRG303").found == "no bridge has an election Lease for the node"
+    assert "the bridge is 0.0.1" in finding_of(found, "BRG304").found
+    assert "is not the cluster of this node" in finding_of(found, "BRG305").found
+    assert "error trying to reach service" in finding_of(found, "BRG401").found
+    assert "this machine does not reach" in finding_of(found, "BRG402").found
     assert found.errors == ["BRG302", "BRG303", "BRG305", "BRG401"]
 
 
 UNTRUSTED = "tls: failed to verify certificate: x509: certificate signed by unknown authority"
 
 
-async def test_a_self_signed_certificate_that_home_rejects_is_named_with_the_remedy(
+async def test_rejected_self_signed_certificate_has_a_remedy(
     two: Clusters,
 ) -> None:
-    """BRG404 agrees with BRG401: home's API server does verify."""
-    proxied(two, 503, UNTRUSTED)
+    """BRG404 agrees with BRG401: home's API server verifies the certificate."""
+    set_proxy_response(two, 503, UNTRUSTED)
     async with running_join(two):
         found = await health(two)
-    its = one(found, "BRG401")
+    its = finding_of(found, "BRG401")
     assert its.severity is Severity.ERROR
     assert "verifies the certificate" in its.found
     assert "signed by unknown authority" in its.found
     assert "--serving-certificate csr" in its.advice
     assert "kubectl certificate approve" in its.advice
     assert "firewall" not in its.advice
-    its = one(found, "BRG404")
+    its = finding_of(found, "BRG404")
     assert (its.severity, its.found) == (
         Severity.ERROR,
         "it is self-signed, and home's API server verifies it",
     )
 
 
-async def test_a_self_signed_certificate_that_home_accepts_is_known_not_to_be_verified(
+async def test_accepted_self_signed_certificate_is_reported_as_unverified(
     two: Clusters,
 ) -> None:
-    proxied(two)
+    set_proxy_response(two)
     async with running_join(two):
         found = await health(two)
-    assert one(found, "BRG404").found.endswith("home's API server does not verify it")
+    assert finding_of(found, "BRG404").found.endswith("home's API server does not verify it")
 
 
 @pytest.mark.parametrize("may_list", [True, False])
-async def test_a_certificate_that_waits_for_approval_is_approved_by_the_named_command(
-    two: Clusters, may_list: bool
-) -> None:
+async def test_pending_certificate_names_the_approve_command(two: Clusters, may_list: bool) -> None:
     put_node(two, record={"servingCertificate": "csr"})
-    proxied(two, 503, UNTRUSTED)
+    set_proxy_response(two, 503, UNTRUSTED)
     two.home.put(csr.build_csr(csr.generate_key(), NODE, ["127.0.0.1"]))
     two.home.put(csr.build_csr(csr.generate_key(), "another", ["127.0.0.1"]))
     if not may_list:
         two.home.fail(Fault("GET", "*/certificatesigningrequests", code=403, times=None))
-    advice = one(await health(two), "BRG401").advice
+    advice = finding_of(await health(two), "BRG401").advice
     expected = f"kubectl certificate approve kubelet-serving-{NODE}-" if may_list else "get csr"
     assert expected in advice
     assert "another" not in advice
 
 
-async def test_certificate_files_that_home_rejects_are_to_be_replaced(two: Clusters) -> None:
+async def test_rejected_certificate_files_have_a_remedy(two: Clusters) -> None:
     put_node(two, record={"servingCertificate": "files"})
-    proxied(two, 503, UNTRUSTED)
-    assert "replace --tls-cert-file" in one(await health(two), "BRG401").advice
+    set_proxy_response(two, 503, UNTRUSTED)
+    assert "replace --tls-cert-file" in finding_of(await health(two), "BRG401").advice
 
 
 async def test_missing_permission_for_node_proxy_is_not_checked(two: Clusters) -> None:
     put_node(two)
-    proxied(two, 403)
-    its = one(await health(two), "BRG401")
+    set_proxy_response(two, 403)
+    its = finding_of(await health(two), "BRG401")
     assert (its.severity, "may not get nodes/proxy" in its.found) == (Severity.INFO, True)
 
 
-async def test_a_kubeconfig_that_is_elsewhere_leaves_home_to_be_checked(two: Clusters) -> None:
+async def test_home_is_checked_without_the_remote_kubeconfig(two: Clusters) -> None:
     put_node(two, path="/nowhere/remote.yaml")
     found = await health(two)
-    [its] = [it for it in of(found, "BRG102") if it.side == "remote"]
+    [its] = [it for it in findings_of(found, "BRG102") if it.side == "remote"]
     assert its.severity is Severity.INFO
     assert its.advice == "name it with --kubeconfig"
-    assert one(found, "BRG501").found == "not checked: remote was not reached"
+    assert finding_of(found, "BRG501").found == "not checked: remote was not reached"
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [("", "home has no virtual node"), ("other", "home has no node other")],
     ids=["none", "not this one"],
 )
-async def test_a_home_without_the_node(two: Clusters, name: str, said: str) -> None:
-    its = one(await health(two, name), "BRG301")
-    assert (its.severity, its.found) == (Severity.ERROR, said)
+async def test_home_without_the_node_is_an_error(two: Clusters, name: str, expected: str) -> None:
+    its = finding_of(await health(two, name), "BRG301")
+    assert (its.severity, its.found) == (Severity.ERROR, expected)
 
 
 async def test_unmanaged_node_is_an_error(two: Clusters) -> None:
     two.home.put(node("machine"))
-    assert "is not a bridge's" in one(await health(two, "machine"), "BRG301").found
+    assert "is not a bridge's" in finding_of(await health(two, "machine"), "BRG301").found
 
 
 async def test_unreachable_home_is_the_only_finding(two: Clusters) -> None:
@@ -248,14 +250,14 @@ async def test_waiting_pods_are_grouped_by_reason(two: Clusters) -> None:
     two.home.put(_event("FieldDropped", "c"))
     two.home.put(_event("Scheduled", "a"))
     found = await health(two)
-    told = {(it.severity, it.found) for it in of(found, "BRG506")}
-    assert told == {
+    pods = {(it.severity, it.found) for it in findings_of(found, "BRG506")}
+    assert pods == {
         (Severity.WARNING, "1 pod(s) wait, FieldRefused: default/a: do this"),
         (Severity.INFO, "FieldDropped: default/c; see kubectl describe pod"),
         (Severity.INFO, "1 pod(s) of DaemonSets are skipped, see BRG507: default/proxy"),
         (Severity.INFO, "1 of 4 pod(s) are accepted"),
     }
-    clash = one(found, "BRG503")
+    clash = finding_of(found, "BRG503")
     assert (clash.severity, "default/b" in clash.found) == (Severity.ERROR, True)
 
 
@@ -285,5 +287,5 @@ async def test_bridge_clock_ahead_is_a_warning(two: Clusters) -> None:
             "spec": {"renewTime": "2099-01-01T00:00:00.000000Z"},
         }
     )
-    bad = [it for it in of(await health(two), "BRG108") if it.severity is Severity.WARNING]
+    bad = [it for it in findings_of(await health(two), "BRG108") if it.severity is Severity.WARNING]
     assert "the clock of the bridge's machine is" in bad[0].found

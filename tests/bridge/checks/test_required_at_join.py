@@ -33,28 +33,29 @@ REVIEWS = "*/selfsubjectaccessreviews"
 Break = Callable[[Clusters], JoinSettings]
 
 
-async def checked(settings: JoinSettings, told: list[str] | None = None) -> JoinFacts:
-    """All checks, as a join makes them."""
-    said = told if told is not None else []
+async def check_join(settings: JoinSettings, messages: list[str] | None = None) -> JoinFacts:
+    """Runs all checks as a join does; appends progress to ``messages``."""
+    notified = messages if messages is not None else []
     async with (
-        connect(settings.remote, side="remote", notify=said.append) as remote,
-        connect(settings.home, side="home", notify=said.append) as home,
+        connect(settings.remote, side="remote", notify=notified.append) as remote,
+        connect(settings.home, side="home", notify=notified.append) as home,
     ):
         return await required_at_join.check_join(
-            settings, home=home, remote=remote, notify=said.append
+            settings, home=home, remote=remote, notify=notified.append
         )
 
 
-async def refused(settings: JoinSettings) -> str:
-    """The sentence of the PreflightError; nothing that it drags along has the credential."""
-    told: list[str] = []
+async def error_of(settings: JoinSettings) -> str:
+    """The message of the PreflightError; asserts that it and its causes do not contain the
+    credential."""
+    messages: list[str] = []
     with pytest.raises(PreflightError) as caught:
-        await checked(settings, told)
-    assert CANARY not in "".join(traceback.format_exception(caught.value)) + str(told)
+        await check_join(settings, messages)
+    assert CANARY not in "".join(traceback.format_exception(caught.value)) + str(messages)
     return str(caught.value)
 
 
-# -- what is found -------------------------------------------------------------------------
+# -- checks that pass --------------------------------------------------------------------
 
 
 async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
@@ -63,13 +64,13 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
             "extension-apiserver-authentication", "kube-system", data={"client-ca-file": "PEM"}
         )
     )
-    told: list[str] = []
-    found = await checked(two.settings, told)
+    messages: list[str] = []
+    found = await check_join(two.settings, messages)
     ids = [home_id_from_uid(uid_of_kube_system(api)) for api in (two.home, two.remote)]
     assert [found.identity.home_id, found.remote_id] == ids
     assert (found.identity.home_name, found.identity.node) == ("h", "virtual")
     assert (found.address, found.client_ca) == ("127.0.0.1", "PEM")
-    assert told == [
+    assert messages == [
         f"remote: {two.remote.url} (context remote-context), v1.34.4",
         f"home: {two.home.url} (context home-context), v1.34.4",
         "home: all required permissions are granted",
@@ -91,24 +92,24 @@ async def test_home_with_access_per_namespace_can_be_joined(
     two: Clusters,
 ) -> None:
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "secrets"
-    told: list[str] = []
-    await checked(two.settings, told)
-    [line] = [line for line in told if "bridge rbac namespace NAME" in line]
+    messages: list[str] = []
+    await check_join(two.settings, messages)
+    [line] = [line for line in messages if "bridge rbac namespace NAME" in line]
     assert line.startswith("home: access is granted per namespace")
 
 
 async def test_requests_follow_the_stages(two: Clusters) -> None:
-    await checked(two.settings)
-    asked = [entry.path.rpartition("/")[2] for entry in two.home.log]
+    await check_join(two.settings)
+    attributes = [entry.path.rpartition("/")[2] for entry in two.home.log]
     order = ["version", "selfsubjectaccessreviews", "kube-system"]
     others = ["extension-apiserver-authentication", "kubernetes"]
-    assert list(dict.fromkeys(asked)) == [*order, *others]
-    asked = [entry.path.rpartition("/")[2] for entry in two.remote.log]
-    assert list(dict.fromkeys(asked)) == order
+    assert list(dict.fromkeys(attributes)) == [*order, *others]
+    attributes = [entry.path.rpartition("/")[2] for entry in two.remote.log]
+    assert list(dict.fromkeys(attributes)) == order
 
 
 async def test_default_names_come_from_clusters(two: Clusters) -> None:
-    found = await checked(two.but(name=None, home_name=None))
+    found = await check_join(two.but(name=None, home_name=None))
     assert found.identity.node == "remote-context"
     assert found.identity.home_name == found.identity.home_id[:8]
 
@@ -119,7 +120,7 @@ async def test_home_without_readable_client_ca_can_be_joined(
 ) -> None:
     if fault:
         two.home.fail(Fault("GET", "*/extension-apiserver-authentication", code=fault))
-    assert (await checked(two.settings)).client_ca == ""
+    assert (await check_join(two.settings)).client_ca == ""
 
 
 async def test_a_client_ca_config_map_without_one(two: Clusters) -> None:
@@ -127,25 +128,25 @@ async def test_a_client_ca_config_map_without_one(two: Clusters) -> None:
     two.home.update(
         CONFIG_MAPS, "extension-apiserver-authentication", {"data": None}, "kube-system"
     )
-    assert (await checked(two.settings)).client_ca == ""
+    assert (await check_join(two.settings)).client_ca == ""
 
 
 async def test_the_address_of_homes_api_server_is_the_one_given(two: Clusters) -> None:
-    found = await checked(two.but(home_api=HostPort("api.example.com", 443)))
+    found = await check_join(two.but(home_api=HostPort("api.example.com", 443)))
     assert found.home_api == HostPort("api.example.com", 443)
 
 
 async def test_home_api_is_not_looked_up_without_tokens(two: Clusters) -> None:
-    assert (await checked(two.but(service_accounts="none"))).home_api is None
+    assert (await check_join(two.but(service_accounts="none"))).home_api is None
     assert two.home.requests(path="*/endpointslices/*") == []
 
 
 async def test_home_without_usable_api_address_is_rejected(two: Clusters) -> None:
     two.home.remove(ENDPOINT_SLICES, "kubernetes", "default")
-    assert "--home-api-address HOST:PORT" in await refused(two.settings)
+    assert "--home-api-address HOST:PORT" in await error_of(two.settings)
 
 
-# -- what is refused -----------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------
 
 
 def _missing_file(two: Clusters) -> JoinSettings:
@@ -156,7 +157,7 @@ def _other_context(two: Clusters) -> JoinSettings:
     return two.but(remote=KubeconfigRef(two.settings.remote.path, "nope"))
 
 
-def _elsewhere(two: Clusters) -> JoinSettings:
+def _unreachable(two: Clusters) -> JoinSettings:
     path = two.settings.remote.path
     assert path is not None
     with socket.socket() as sock:
@@ -176,22 +177,22 @@ def _broken(two: Clusters) -> JoinSettings:
     return two.settings
 
 
-def _no_api(two: Clusters) -> JoinSettings:
+def _not_an_api_server(two: Clusters) -> JoinSettings:
     two.remote.fail(Fault("GET", "/version", raw=f"<html>{CANARY}".encode(), times=None))
     return two.settings
 
 
-def _no_questions(two: Clusters) -> JoinSettings:
+def _reviews_forbidden(two: Clusters) -> JoinSettings:
     two.remote.fail(Fault("POST", REVIEWS, code=403, times=None))
     return two.settings
 
 
-def _no_rights(two: Clusters) -> JoinSettings:
+def _no_permissions(two: Clusters) -> JoinSettings:
     two.remote.api.authorize = lambda _: False
     return two.settings
 
 
-def _itself(two: Clusters) -> JoinSettings:
+def _remote_is_home(two: Clusters) -> JoinSettings:
     return two.but(remote=two.settings.home)
 
 
@@ -199,61 +200,68 @@ def _template(two: Clusters) -> JoinSettings:
     return two.but(template="fixed")
 
 
-def _cut(two: Clusters) -> JoinSettings:
+def _broken_connection(two: Clusters) -> JoinSettings:
     two.home.fail(Fault("GET", "*/kube-system", drop="before", times=None))
     return two.settings
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "notified"),
     [
         (_missing_file, ["remote: kubeconfig nowhere.yaml: no such file", "--kubeconfig"]),
         (_other_context, ["remote: ", "no context named 'nope'", "kubectl config view"]),
-        (_elsewhere, ["remote: ", "check that the server in the kubeconfig is up"]),
+        (_unreachable, ["remote: ", "check that the server in the kubeconfig is up"]),
         (_expired, ["remote: ", "does not accept the kubeconfig's credential", "get a new one"]),
         (_broken, ["remote: GET /version", "500", "kubectl get --raw /readyz"]),
-        (_no_api, ["remote: GET /version", "is not a JSON object"]),
-        (_no_questions, ["remote: ", "ask the cluster's administrator for that permission"]),
-        (_no_rights, ["remote: the credential may not list nodes", "or use another credential"]),
-        (_itself, ["is the home cluster itself", "--kubeconfig or --context"]),
+        (_not_an_api_server, ["remote: GET /version", "is not a JSON object"]),
+        (_reviews_forbidden, ["remote: ", "ask the cluster's administrator for that permission"]),
+        (
+            _no_permissions,
+            ["remote: the credential may not list nodes", "or use another credential"],
+        ),
+        (_remote_is_home, ["is the home cluster itself", "--kubeconfig or --context"]),
         (_template, ["--namespace-template 'fixed'", "{namespace}"]),
-        (_cut, ["home: GET /api/v1/namespaces/kube-system", "connection broke", "check that"]),
+        (
+            _broken_connection,
+            ["home: GET /api/v1/namespaces/kube-system", "connection broke", "check that"],
+        ),
     ],
     ids=[
         "no such file",
         "no such context",
-        "nobody listens",
+        "no server listens",
         "credential of another cluster",
         "a server that fails",
-        "a server that is none of the API",
-        "no questions allowed",
-        "no rights",
+        "not an API server",
+        "access reviews forbidden",
+        "no permissions",
         "the same cluster",
         "a template without namespaces",
         "a connection that breaks",
     ],
 )
 async def test_each_error_is_one_sentence_and_writes_nothing(
-    two: Clusters, change: Break, said: list[str]
+    two: Clusters, change: Break, notified: list[str]
 ) -> None:
-    sentence = await refused(change(two))
-    for words in said:
+    sentence = await error_of(change(two))
+    for words in notified:
         assert words in sentence
     assert "\n" not in sentence
     assert two.writes() == []
 
 
-# -- where the pods' use is learned ---------------------------------------------------------
+# -- metrics source ----------------------------------------------------------------------
 
 
 def grant(two: Clusters, there: set[str]) -> None:
-    """The remote's rights: ``kubelets`` and ``api``; ``served`` where it has a metrics API."""
+    """Sets the credential's permissions for ``kubelets`` and ``api``; ``served`` adds a metrics
+    API."""
 
     def authorize(spec: Object) -> bool:
-        asked: Object = spec["resourceAttributes"]
-        if asked.get("subresource") == "proxy":
+        attributes: Object = spec["resourceAttributes"]
+        if attributes.get("subresource") == "proxy":
             return "kubelets" in there
-        return "api" in there or asked["group"] != "metrics.k8s.io"
+        return "api" in there or attributes["group"] != "metrics.k8s.io"
 
     async def serve(_: web.Request) -> web.Response:
         return web.json_response({})
@@ -279,14 +287,14 @@ async def test_metrics_source_follows_permissions(
     two: Clusters, choice: MetricsChoice, there: set[str], source: MetricsSource
 ) -> None:
     grant(two, there)
-    told: list[str] = []
-    assert (await checked(two.but(metrics=choice), told)).metrics == source
-    said = {
+    messages: list[str] = []
+    assert (await check_join(two.but(metrics=choice), messages)).metrics == source
+    notified = {
         "kubelets": "its kubelets serve resource metrics",
         "api": "its metrics API serves resource metrics",
         "none": "no resource metrics",
     }
-    assert said[source] in told[-1]
+    assert notified[source] in messages[-1]
 
 
 @pytest.mark.parametrize(
@@ -300,13 +308,13 @@ async def test_unusable_configured_metrics_source_is_an_error(
     two: Clusters, choice: MetricsChoice, words: str
 ) -> None:
     grant(two, {"served"})
-    sentence = await refused(two.but(metrics=choice))
+    sentence = await error_of(two.but(metrics=choice))
     assert words in sentence
     assert "--metrics auto" in sentence
     assert two.writes() == []
 
 
-# -- silence -------------------------------------------------------------------------------
+# -- timeouts ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("side", ["home", "remote"])
@@ -318,7 +326,7 @@ async def test_unresponsive_server_is_named_within_limit(
     api = two.home if side == "home" else two.remote
     api.fail(Fault(path=path, delay=60, times=None))
     async with asyncio.timeout(connection.CONNECT_SECONDS):
-        sentence = await refused(two.settings)
+        sentence = await error_of(two.settings)
     assert sentence.startswith(f"{side}: ")
     assert f"no answer from {api.url} in time" in sentence
     assert two.writes() == []
@@ -347,17 +355,17 @@ async def test_unresponsive_credential_plugin_names_its_side(
     monkeypatch.setattr(connection, "load", load)
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.1)
     async with asyncio.timeout(5):
-        sentence = await refused(two.settings)
+        sentence = await error_of(two.settings)
     assert sentence.startswith("remote: no answer in 0 s")
     assert "credential plugin" in sentence
     assert two.home.log == []
 
 
-# -- where home reaches us -----------------------------------------------------------------
+# -- the bridge's address ----------------------------------------------------------------
 
 
 def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:
-    """The routes of this machine: which address of ours leads to which host."""
+    """Sets the local address of this host's route to each host."""
     monkeypatch.setattr(bridge_address, "_local_address", known.get)
 
 
@@ -377,7 +385,7 @@ async def test_bridge_address_is_local_end_of_route_to_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes(monkeypatch, {"127.0.0.1": "192.0.2.7"})
-    assert (await checked(two.but(address=None))).address == "192.0.2.7"
+    assert (await check_join(two.but(address=None))).address == "192.0.2.7"
     assert two.home.requests("GET", "/api/v1/nodes") == []
 
 
@@ -386,7 +394,7 @@ async def test_an_api_server_on_loopback_is_in_the_network_of_its_nodes(
 ) -> None:
     put_nodes(two.home, "198.51.100.1", "198.51.100.2")
     routes(monkeypatch, {"198.51.100.2": "198.51.100.9"})
-    assert (await checked(two.but(address=None))).address == "198.51.100.9"
+    assert (await check_join(two.but(address=None))).address == "198.51.100.9"
 
 
 async def test_without_list_nodes_the_address_is_required(
@@ -394,7 +402,7 @@ async def test_without_list_nodes_the_address_is_required(
 ) -> None:
     routes(monkeypatch, {})
     two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
-    assert "name it with --address IP" in await refused(two.but(address=None))
+    assert "name it with --address IP" in await error_of(two.but(address=None))
 
 
 @pytest.mark.parametrize("addresses", [(), ("198.51.100.1",)], ids=["no nodes", "no route"])
@@ -403,7 +411,7 @@ async def test_undeterminable_address_is_an_error(
 ) -> None:
     put_nodes(two.home, *addresses)
     routes(monkeypatch, {})
-    sentence = await refused(two.but(address=None))
+    sentence = await error_of(two.but(address=None))
     assert "the API server at 127.0.0.1 reaches this machine" in sentence
     assert "--address IP" in sentence
     assert two.writes() == []

@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests."""
+"""Fixtures for tests of the command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Invoke = Callable[..., Result]
 
 
 def execve_fails(*_: object) -> None:
-    """Stands for an execve that fails."""
+    """An execve that fails."""
     raise OSError
 
 

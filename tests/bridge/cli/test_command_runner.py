@@ -1,4 +1,4 @@
-"""The end of a command: messages, exit codes and signals; and the command line as a whole."""
+"""Errors, exit codes and signals of commands, and the help of the whole command line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FOR_PEOPLE: list[Exception] = [
 
 
 def raising(error: BaseException) -> None:
-    """Runs a command that ends so."""
+    """Runs a command that raises the error."""
 
     async def command(_: asyncio.Event) -> None:
         raise error
@@ -54,11 +54,11 @@ def raising(error: BaseException) -> None:
     command_runner.run(command)
 
 
-# -- errors --------------------------------------------------------------------------------
+# -- errors ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", FOR_PEOPLE, ids=lambda error: type(error).__name__)
-def test_an_error_for_people_is_one_line_and_exit_code_1(
+def test_command_error_is_one_line_and_exit_code_1(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -68,7 +68,7 @@ def test_an_error_for_people_is_one_line_and_exit_code_1(
 
 
 @pytest.mark.parametrize("error", FOR_PEOPLE, ids=lambda error: type(error).__name__)
-def test_an_error_for_people_in_a_group_is_one_line(
+def test_command_error_in_a_group_is_one_line(
     error: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -78,7 +78,7 @@ def test_an_error_for_people_in_a_group_is_one_line(
 
 
 def test_message_of_several_lines_becomes_one(capsys: pytest.CaptureFixture[str]) -> None:
-    """As a webhook's, which an API server passes on as they are."""
+    """For example the message of a webhook, which an API server passes on unchanged."""
     with pytest.raises(SystemExit):
         raising(KubeError("denied:\n  no pods here\r\n", side="remote"))
     assert capsys.readouterr().err == "error: remote: denied: no pods here\n"
@@ -93,15 +93,15 @@ def test_message_of_several_lines_becomes_one(capsys: pytest.CaptureFixture[str]
     ],
     ids=["alone", "in a group", "beside an error for people"],
 )
-def test_a_defect_keeps_its_traceback(error: Exception) -> None:
+def test_unexpected_exception_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         raising(error)
     assert caught.value is error
 
 
-# -- hangup --------------------------------------------------------------------------------
+# -- hangup ------------------------------------------------------------------------------
 
-#: A command that cleans up for a moment, in a process of its own.
+#: A command in its own process that cleans up for a moment.
 _CLEANS_UP = """
 import asyncio, sys
 from bridge.cli import command_runner
@@ -122,7 +122,7 @@ command_runner.run(command, exit_within=5.0)
 
 
 def hung_up(*, ignored: bool) -> tuple[int, str]:
-    """Exit code and output of the command after two hangups, as a shell and its terminal send."""
+    """The exit code and output of the command after two SIGHUPs, from a shell and its terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
     try:
         process = subprocess.Popen(
@@ -141,11 +141,11 @@ def hung_up(*, ignored: bool) -> tuple[int, str]:
         return process.wait(), output
 
 
-def test_a_hangup_lets_the_command_clean_up() -> None:
+def test_sighup_lets_the_command_clean_up() -> None:
     assert hung_up(ignored=False) == (0, "cleaned up\n")
 
 
-def test_a_hangup_is_ignored_under_nohup() -> None:
+def test_sighup_is_ignored_under_nohup() -> None:
     assert hung_up(ignored=True) == (0, "not stopped\n")
 
 
@@ -157,7 +157,7 @@ class Full(io.StringIO):
 
 
 def test_full_disk_on_stderr_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of progress is lost, and what it tells of goes on."""
+    """A line of progress is lost; the operation continues."""
     monkeypatch.setattr(sys, "stderr", Full())
 
     async def command(_: asyncio.Event) -> int:
@@ -178,7 +178,7 @@ def test_run_returns_the_result() -> None:
     assert command_runner.run(command) == "done"
 
 
-# -- signals -------------------------------------------------------------------------------
+# -- signals -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda it: it.name)
@@ -218,7 +218,7 @@ def test_first_signal_cancels_a_command_without_stop(
 
 
 def test_question_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the loop, which stands still meanwhile, has the signals."""
+    """The loop handles the signals, and is blocked by the question."""
 
     def confirm(*_: object, **__: object) -> bool:
         try:
@@ -242,10 +242,10 @@ def test_signal_handlers_are_restored_after_a_question(
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: answer)
 
     async def command(stop: asyncio.Event) -> bool:
-        said = command_runner.confirm("Really?")
+        confirmed = command_runner.confirm("Really?")
         os.kill(os.getpid(), signal.SIGINT)
         await stop.wait()
-        return said
+        return confirmed
 
     assert command_runner.run(command) is answer
 
@@ -261,19 +261,19 @@ def test_asyncio_loop_without_uvloop(
     assert command_runner.run(command).startswith("asyncio")
 
 
-# -- the command line ----------------------------------------------------------------------
+# -- the command line --------------------------------------------------------------------
 
 COMMANDS = {
     *("join", "install", "upgrade", "uninstall", "render", "run", "leave", "prune", "rbac"),
     *("check", "status", "dashboard", "events", "explain", "version", "bug-report", "config"),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
-#: Former names, and what nobody types.
+#: Names of earlier versions, and commands without documentation.
 HIDDEN = {"relay-pod", "garbage", "bugreport"}
 
 
 def commands() -> dict[str, Any]:
-    """The commands as typer's own kind of click has them."""
+    """The commands, as objects of typer's click."""
     group: Any = typer.main.get_command(app)
     return dict(group.commands)
 
@@ -288,36 +288,36 @@ def test_help_lists_each_command(invoke: Invoke) -> None:
         assert not any(name in done.stdout for name in HIDDEN)
 
 
-def described(group: Any) -> dict[str, str]:
-    """What each command says of itself, those of groups too."""
+def help_texts(group: Any) -> dict[str, str]:
+    """The help text of each command, including commands of groups."""
     found: dict[str, str] = {}
     for name, command in group.commands.items():
-        inner = described(command) if hasattr(command, "commands") else {}
+        inner = help_texts(command) if hasattr(command, "commands") else {}
         found |= {name: command.help or ""} | {f"{name} {it}": inner[it] for it in inner}
     return found
 
 
 def test_help_paragraphs_have_no_line_breaks() -> None:
-    found = described(typer.main.get_command(app))
+    found = help_texts(typer.main.get_command(app))
     assert "rbac home" in found
-    for name, said in found.items():
-        assert said, name
-        assert "\n" not in said.replace("\n\n", " "), name
+    for name, text in found.items():
+        assert text, name
+        assert "\n" not in text.replace("\n\n", " "), name
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_help_describes_each_option(invoke: Invoke, name: str) -> None:
     done = invoke(name, "--help")
     assert done.exit_code == 0
-    said = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", done.stdout).split())
     for parameter in commands()[name].params:
         if getattr(parameter, "hidden", False):
             continue
         assert parameter.help, parameter.name
         assert parameter.help.endswith("."), parameter.name
         for option in parameter.opts if parameter.param_type_name == "option" else ():
-            assert option in said
-        assert parameter.help.split(";")[0].split(".")[0] in said
+            assert option in text
+        assert parameter.help.split(";")[0].split(".")[0] in text
 
 
 @pytest.mark.parametrize(
@@ -391,11 +391,11 @@ def test_each_command_has_examples(invoke: Invoke) -> None:
         assert examples.count(f"bridge {name}") >= 2, name
 
 
-def test_the_version_option(invoke: Invoke) -> None:
+def test_version_option_prints_the_version(invoke: Invoke) -> None:
     assert invoke("--version").stdout.startswith("cluster-bridge ")
 
 
-def test_version(invoke: Invoke) -> None:
+def test_version_command_prints_the_version(invoke: Invoke) -> None:
     declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
     done = invoke("version", "--client")
     assert (done.exit_code, done.stdout) == (0, f"{declared}\n")

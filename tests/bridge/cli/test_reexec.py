@@ -38,18 +38,18 @@ def bridge(*args: str | Path, before: str = "") -> tuple[int, list[str], str, in
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        said, error = process.communicate(timeout=15)
-        return process.returncode, said.splitlines(), error, process.pid
+        output, error = process.communicate(timeout=15)
+        return process.returncode, output.splitlines(), error, process.pid
 
 
 def test_join_keeps_the_process_and_drops_the_option_parser(tmp_path: Path) -> None:
-    code, said, error, pid = bridge("join", "--kubeconfig", tmp_path / "missing", "--name", "n")
+    code, output, error, pid = bridge("join", "--kubeconfig", tmp_path / "missing", "--name", "n")
     assert code == 1
     assert error == (
         f"error: remote: kubeconfig {tmp_path / 'missing'}: no such file; "
         "name another with --kubeconfig\n"
     )
-    assert said == ["[]", "[]", str(pid)]
+    assert output == ["[]", "[]", str(pid)]
 
 
 def test_json_log_format_survives_the_restart(tmp_path: Path) -> None:

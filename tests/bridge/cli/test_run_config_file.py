@@ -21,19 +21,19 @@ from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "config-file.md"
-#: Options of `join` that are no part of a join: keys of the file itself, and of an installation.
+#: Options of `join` that are not keys of a join: keys of the file itself, and of an installation.
 TOP = {"verbose", "log-format", "traces", "in-cluster", *(it.name for it in INSTALL)}
 
 
 def written(folder: Path, content: object) -> Path:
-    """A file with this content, YAML unless it is a text."""
+    """Writes a file with this content; a value that is not a string is written as YAML."""
     path = folder / "bridge.yaml"
     path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
     return path
 
 
 def example() -> Any:
-    """The document's."""
+    """The example of the documentation."""
     (text,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
     return yaml.safe_load(text)
 
@@ -82,7 +82,7 @@ MISSING = "kubeconfig is missing: Kubeconfig of the remote cluster."
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("remote: []", '"remote" is not a key; did you mean remotes?'),
         ("remotes: {a: 1}", "remotes: write a list of joins, at least one"),
@@ -115,13 +115,13 @@ MISSING = "kubeconfig is missing: Kubeconfig of the remote cluster."
     ],
 )
 def test_invalid_file_error_names_file_and_key(
-    tmp_path: Path, content: str, said: str, invoke: Invoke
+    tmp_path: Path, content: str, expected: str, invoke: Invoke
 ) -> None:
-    refused(tmp_path, f"{content}\n", said, invoke)
+    assert_rejected(tmp_path, f"{content}\n", expected, invoke)
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "expected"),
     [
         ("node_selector: a=b", ': "node_selector" is not a key; did you mean node-selector?'),
         ("port: 65536", '.port: "65536" is not in range; use 0 to 65535'),
@@ -146,18 +146,18 @@ def test_invalid_file_error_names_file_and_key(
     ],
 )
 def test_invalid_value_error_names_file_and_key(
-    tmp_path: Path, option: str, said: str, invoke: Invoke
+    tmp_path: Path, option: str, expected: str, invoke: Invoke
 ) -> None:
     content = f"remotes:\n  - kubeconfig: r\n    {option}\n"
-    refused(tmp_path, content, f"remotes[0]{said}", invoke)
+    assert_rejected(tmp_path, content, f"remotes[0]{expected}", invoke)
 
 
-def refused(folder: Path, content: str, said: str, invoke: Invoke) -> None:
-    """The command tells this of the file, and quotes nothing else of it."""
+def assert_rejected(folder: Path, content: str, expected: str, invoke: Invoke) -> None:
+    """The command's error has this text, and quotes nothing else of the file."""
     path = written(folder, content)
     done = invoke("run", "--config", str(path))
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"error: {path}: {said}"), done.stderr
+    assert done.stderr.startswith(f"error: {path}: {expected}"), done.stderr
     assert "canary" not in done.stderr
 
 
@@ -189,7 +189,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     assert found == [tmp_path / "sub/r", Path("/etc/r"), Path("~/r").expanduser()]
 
 
-# -- the command ---------------------------------------------------------------------------
+# -- the command -------------------------------------------------------------------------
 
 
 def test_run_starts_the_joins_of_the_file(
@@ -245,7 +245,7 @@ def test_run_without_config_fails_with_a_hint(invoke: Invoke, tmp_path: Path) ->
     )
 
 
-# -- the environment -----------------------------------------------------------------------
+# -- the environment ---------------------------------------------------------------------
 
 
 def test_environment_variable_sets_an_option(

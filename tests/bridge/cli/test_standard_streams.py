@@ -1,4 +1,4 @@
-"""Standard output in every locale, and failures to write it."""
+"""Standard output in every locale, and errors while writing to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 #: `bridge`, and a command that needs no cluster.
 BRIDGE = (sys.executable, "-c", "from bridge.cli import main; main()")
 RBAC = (*BRIDGE, "rbac", "home", "--all-namespaces")
-#: A program that prepares its streams as `bridge` does, and prints this.
+#: A program that prepares its streams like `bridge`, and prints this text.
 TEXT = "✓ a → b… \u00e9 \u6f22 \U0001f600 \udcff"
 PRINTS = (
     "from bridge.cli import standard_streams; standard_streams.prepare(); import sys, json; "

@@ -17,14 +17,16 @@ from tests.fakeapi import FakeApi, client_config_for
 from translators.translation_options import HostPort
 
 Change = Callable[[ClientConfig], None]
-Asked = Callable[[Change], KubeClient]
+ClientWithServer = Callable[[Change], KubeClient]
 
 ENDPOINT = HostPort("192.0.2.1", 6443)
 
 
 @pytest.fixture
-async def asked(home_api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Clients of the fake home whose kubeconfig names its server in another way."""
+async def client_with(
+    home_api: FakeApi, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch
+) -> ClientWithServer:
+    """Creates clients of the fake home with a changed kubeconfig."""
     home_api.put(API_SLICE)
     reached = await client_for(home_api, "home")
 
@@ -68,10 +70,10 @@ def in_cluster(access: ClientConfig) -> None:
         (server("https://[2001:db8::1]:6443"), HostPort("2001:db8::1", 6443)),
     ],
 )
-async def test_a_server_that_pods_can_dial_is_used_without_a_question(
-    home_api: FakeApi, asked: Asked, change: Change, at: HostPort
+async def test_dialable_server_is_used_without_a_request(
+    home_api: FakeApi, client_with: ClientWithServer, change: Change, at: HostPort
 ) -> None:
-    assert await find_home_api_address(asked(change)) == HomeApiAddress(at)
+    assert await find_home_api_address(client_with(change)) == HomeApiAddress(at)
     assert home_api.requests() == []
 
 
@@ -86,36 +88,38 @@ async def test_a_server_that_pods_can_dial_is_used_without_a_question(
     ],
     ids=["path prefix", "http", "http with port", "proxy-url", "tls-server-name"],
 )
-async def test_a_server_that_pods_cannot_dial_is_replaced_by_an_endpoint_with_the_reason(
-    asked: Asked, change: Change, why: str
+async def test_undialable_server_is_replaced_by_an_endpoint_with_the_reason(
+    client_with: ClientWithServer, change: Change, why: str
 ) -> None:
-    found = await find_home_api_address(asked(change))
+    found = await find_home_api_address(client_with(change))
     assert found.address == ENDPOINT
     assert why in str(found)
     assert str(found).startswith("192.0.2.1:6443 (")
 
 
 @pytest.mark.parametrize("change", [server("https://127.0.0.1:6443"), in_cluster])
-async def test_loopback_and_in_cluster_servers_are_replaced_without_a_remark(
-    asked: Asked, change: Change
+async def test_loopback_and_in_cluster_servers_are_replaced_silently(
+    client_with: ClientWithServer, change: Change
 ) -> None:
-    assert str(await find_home_api_address(asked(change))) == "192.0.2.1:6443"
+    assert str(await find_home_api_address(client_with(change))) == "192.0.2.1:6443"
 
 
-async def test_a_proxy_of_the_environment_is_this_machines_alone(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
+async def test_proxy_of_the_environment_is_not_used_by_pods(
+    client_with: ClientWithServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example.com:3128")
-    assert await find_home_api_address(asked(proxied)) == HomeApiAddress(
+    assert await find_home_api_address(client_with(proxied)) == HomeApiAddress(
         HostPort("home.example.com", 8443)
     )
 
 
-async def test_a_path_prefix_without_endpoints_asks_for_home_api_address(
-    home_api: FakeApi, asked: Asked
+async def test_path_prefix_without_endpoints_requires_home_api_address(
+    home_api: FakeApi, client_with: ClientWithServer
 ) -> None:
     home_api.remove(ENDPOINT_SLICES, "kubernetes", "default")
     with pytest.raises(PreflightError) as caught:
-        await find_home_api_address(asked(server("https://rancher.example.com/k8s/clusters/c-1")))
+        await find_home_api_address(
+            client_with(server("https://rancher.example.com/k8s/clusters/c-1"))
+        )
     assert "/k8s/clusters/c-1" in str(caught.value)
     assert "--home-api-address HOST:PORT" in str(caught.value)

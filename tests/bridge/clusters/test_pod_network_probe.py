@@ -20,7 +20,7 @@ from tests.fakeapi.client_config import client_config_for
 
 
 def runs(api: FakeApi, name: str, address: str, port: int = 80) -> None:
-    """A pod that is ready."""
+    """Creates a pod that is ready."""
     its = objects.pod(name, node="worker")
     its["spec"]["containers"][0]["ports"] = [{"containerPort": port}]
     ready = {"type": "Ready", "status": "True"}
@@ -47,31 +47,31 @@ async def test_configured_mode_dials_no_pods(two: Clusters, choice: NetworkChoic
 async def test_auto_selects_flat_when_pods_accept(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
-        network, told = await found(two)
-    assert (network, "1 pod(s) of the remote accept a connection" in told) == ("flat", True)
+        network, reason = await found(two)
+    assert (network, "1 pod(s) of the remote accept a connection" in reason) == ("flat", True)
 
 
 async def test_auto_selects_relay_when_home_has_the_same_address(two: Clusters) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         runs(two.remote, "near", "127.0.0.1", sock.getsockname()[1])
         runs(two.home, "other", "127.0.0.1")
-        network, told = await found(two)
+        network, reason = await found(two)
     assert network == "relay"
-    assert "home has pods with the addresses of default/near at 127.0.0.1" in told
+    assert "home has pods with the addresses of default/near at 127.0.0.1" in reason
 
 
 async def test_auto_selects_relay_otherwise(two: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_network_probe, "CONNECT_SECONDS", 0.2)
-    network, told = await found(two)
-    assert (network, "no pod of the remote is ready" in told) == ("relay", True)
+    network, reason = await found(two)
+    assert (network, "no pod of the remote is ready" in reason) == ("relay", True)
     with socket.create_server(("127.0.0.1", 0)) as sock:
         closed = sock.getsockname()[1]
     runs(two.remote, "closed", "127.0.0.1", closed)
-    network, told = await found(two)
-    assert (network, "default/closed at 127.0.0.1 refuse" in told) == ("relay", True)
+    network, reason = await found(two)
+    assert (network, "default/closed at 127.0.0.1 refuse" in reason) == ("relay", True)
     runs(two.remote, "far", "224.0.0.1")
-    network, told = await found(two)
-    assert (network, "no response from default/far at 224.0.0.1" in told) == ("relay", True)
+    network, reason = await found(two)
+    assert (network, "no response from default/far at 224.0.0.1" in reason) == ("relay", True)
 
 
 def test_relay_address_defaults_to_node_address(two: Clusters) -> None:

@@ -24,13 +24,13 @@ HERE = "192.0.2.1"
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine may change its routes, and has none."""
+    """The process may change this host's routes; there are none."""
     monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: True)
     monkeypatch.setattr(rtnetlink, "routes", lambda _: [])
 
 
 async def unusable(two: Clusters, *, in_cluster: bool = False, address: str = HERE) -> str:
-    """Why not; "" where it can be had."""
+    """The reason why the range cannot be used; "" if it can."""
     access = client_config_for(two.home, "home")
     access.in_cluster = in_cluster
     async with KubeClient(access) as home:
@@ -81,8 +81,8 @@ async def test_range_overlapping_service_cidr_is_rejected(two: Clusters) -> None
 
 async def test_home_without_service_cidrs_is_accepted(two: Clusters) -> None:
     assert await unusable(two) == ""
-    (asked,) = two.home.requests("GET", "*/servicecidrs")
-    assert asked.code == [404]
+    (request,) = two.home.requests("GET", "*/servicecidrs")
+    assert request.code == [404]
 
 
 async def test_nodes_are_not_listed_without_permission(two: Clusters) -> None:
@@ -98,9 +98,9 @@ async def test_range_with_bridge_address_is_rejected(two: Clusters) -> None:
 
 async def test_range_is_rejected_in_pod_network(two: Clusters) -> None:
     pod_at(two, HERE)
-    said = await unusable(two, in_cluster=True)
-    assert "runs in pod default/near" in said
-    assert "hostNetwork: true" in said
+    reason = await unusable(two, in_cluster=True)
+    assert "runs in pod default/near" in reason
+    assert "hostNetwork: true" in reason
     assert await unusable(two) == "", "it is a pod's, and not ours"
 
 
@@ -110,8 +110,8 @@ async def test_range_is_accepted_in_host_network(two: Clusters) -> None:
 
 
 async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
-    """The range that a join found, and its lines."""
-    told: list[str] = []
+    """The range that a join uses, and the lines that it reports."""
+    messages: list[str] = []
     relay = RelaySettings(address=HERE, cidr=CIDR)
     settings = replace(two.settings, network=network, relay=relay)
     async with (
@@ -119,17 +119,17 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         found = await required_at_join.check_join(
-            settings, home=home, remote=remote, notify=told.append
+            settings, home=home, remote=remote, notify=messages.append
         )
-    return found.relay_cidr, told
+    return found.relay_cidr, messages
 
 
 async def test_join_reports_required_route(two: Clusters) -> None:
-    found, told = await check(two, "relay")
+    found, messages = await check(two, "relay")
     assert found == CIDR
     assert (
         f"home: pods behind headless Services have addresses in {CIDR}: route that range to {HERE}"
-        in told
+        in messages
     )
 
 

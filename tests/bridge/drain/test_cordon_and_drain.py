@@ -124,12 +124,12 @@ async def test_drain_blocked_by_a_budget_names_the_alternative(
     two: Clusters, home: KubeClient
 ) -> None:
     two.home.put(objects.pod("web", "shop", node="remote"))
-    two.home.api.budget = lambda _: "the budget says no"
+    two.home.api.budget = lambda _: "the budget allows no eviction"
     with pytest.raises(PreflightError) as raised:
         await cordon_and_drain.drain(
             home, "remote", options=EVICT_ALL, timeout=0.2, dry_run=False, notify=lambda _: None
         )
-    assert "shop/web: the budget says no" in str(raised.value)
+    assert "shop/web: the budget allows no eviction" in str(raised.value)
     assert "run `bridge uncordon` to use the node again" in str(raised.value)
     assert unschedulable(two)
 
@@ -148,7 +148,7 @@ async def test_drain_requires_a_serving_bridge(
     assert not two.home.writes()
 
 
-# -- pods that take an option -------------------------------------------------------------------
+# -- pods that take an option ------------------------------------------------------------
 
 
 def owned_by(kind: str, owner_name: str = "a", *, name: str = "web") -> Object:
@@ -177,7 +177,7 @@ def finished(pod: Object) -> Object:
         (owned_by("DaemonSet"), DrainOptions(ignore_daemonsets=False), "--ignore-daemonsets"),
         (owned_by("DaemonSet", "gone"), DrainOptions(), "no longer exists (--force evicts them)"),
     ],
-    ids=["no controller", "emptyDir", "DaemonSet", "DaemonSet that is gone"],
+    ids=["no controller", "emptyDir", "DaemonSet", "deleted DaemonSet"],
 )
 async def test_blocking_pods_prevent_the_drain_before_any_write(
     two: Clusters, home: KubeClient, pod: Object, options: DrainOptions, flag: str
@@ -213,7 +213,7 @@ async def test_filters_evict_finished_and_allowed_pods_and_skip_mirror_pods() ->
     assert (found.evict, found.blocking) == (all_pods, {})
 
 
-# -- evictions that fail --------------------------------------------------------------------------
+# -- evictions that fail -----------------------------------------------------------------
 
 
 class Draining:
@@ -295,7 +295,7 @@ async def test_permanent_eviction_error_is_reported_and_other_pods_are_evicted(
 async def test_admission_404_and_409_do_not_count_as_deletion(
     draining: Draining, code: int
 ) -> None:
-    fault = draining.two.home.fail(eviction_fault(code, times=2, message="says a webhook"))
+    fault = draining.two.home.fail(eviction_fault(code, times=2, message="denied by a webhook"))
     assert await draining.run() == ""
     assert fault.hits == 2
     assert len(draining.two.home.requests("POST", "*/bad/eviction")) == 3
@@ -338,11 +338,11 @@ async def test_pod_in_a_terminating_namespace_is_waited_for(draining: Draining) 
 
 async def test_timeout_names_blocked_and_failed_pods(draining: Draining) -> None:
     draining.two.home.put(objects.pod("worse", "shop", node="remote"))
-    draining.two.home.fail(eviction_fault(429, message="the budget says no"))
+    draining.two.home.fail(eviction_fault(429, message="the budget allows no eviction"))
     draining.two.home.fail(Fault("POST", "*/worse/eviction", code=422, message="invalid"))
     error = await draining.run(timeout=0.3)
     assert "1 pod(s) could not be evicted (shop/worse: invalid)" in error
-    assert "1 pod(s) are still blocked (shop/bad: the budget says no) after" in error
+    assert "1 pod(s) are still blocked (shop/bad: the budget allows no eviction) after" in error
     assert draining.left == ["bad", "worse"]
 
 

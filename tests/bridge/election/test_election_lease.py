@@ -33,7 +33,7 @@ def seen(
     return observe(before, now, candidate="me_1", now=at, node_exists=served)
 
 
-# -- when it may be taken ------------------------------------------------------------------
+# -- whether the Lease may be acquired ----------------------------------------------------
 
 
 def test_missing_lease_without_node_is_free() -> None:
@@ -44,7 +44,7 @@ def test_missing_lease_beside_a_node_is_not_free_at_once() -> None:
     assert seen(None, None, 10.0).free_at == 10.0 + LEASE_SECONDS
 
 
-@pytest.mark.parametrize("holder", [None, "", "me_1"], ids=["given back", "empty", "mine"])
+@pytest.mark.parametrize("holder", [None, "", "me_1"], ids=["released back", "empty", "mine"])
 def test_lease_without_other_holder_is_free(holder: str | None) -> None:
     assert seen(None, record(holder), 10.0).free_at == 10.0
 
@@ -85,14 +85,14 @@ def test_longer_lease_duration_is_respected() -> None:
     assert seen(None, election_lease.parse_lease(shorter), 10.0).free_at == 14.0
 
 
-# -- what it says --------------------------------------------------------------------------
+# -- parsing -----------------------------------------------------------------------------
 
 
 def test_holder_name_is_one_printable_line() -> None:
     annotations = {election_lease.ANNOTATION_HOLDER: "host\n\x1b[31m (pid 5)" + "x" * 999}
-    said = election_lease.parse_lease(lease(annotations=annotations)).holder_name
-    assert said.startswith("host[31m (pid 5)x")
-    assert len(said) <= 200
+    holder = election_lease.parse_lease(lease(annotations=annotations)).holder_name
+    assert holder.startswith("host[31m (pid 5)x")
+    assert len(holder) <= 200
     assert record("host.example_4711").holder_name == "host.example"
 
 
@@ -113,7 +113,7 @@ def test_lease_name_is_a_valid_object_name() -> None:
     assert election_lease.election_lease_name(long) != election_lease.election_lease_name(other)
 
 
-# -- what is written -----------------------------------------------------------------------
+# -- patches -----------------------------------------------------------------------------
 
 
 def test_acquire_patch_has_observed_version_as_precondition() -> None:
@@ -141,14 +141,16 @@ def test_remote_lost_is_written_when_it_changes() -> None:
         election_lease.ANNOTATION_REMOTE_LOST: "true",
         election_lease.ANNOTATION_REQUESTED_BY: "other",
     }
-    asked = election_lease.parse_lease(lease("me_1", annotations=marks))
-    assert (asked.remote_lost, asked.requested_by) == (True, "other")
-    assert "annotations" not in election_lease.holder_patch(asked, ME, remote_lost=True)["metadata"]
+    request = election_lease.parse_lease(lease("me_1", annotations=marks))
+    assert (request.remote_lost, request.requested_by) == (True, "other")
+    assert (
+        "annotations" not in election_lease.holder_patch(request, ME, remote_lost=True)["metadata"]
+    )
     gone = dict.fromkeys(marks)
-    assert election_lease.holder_patch(asked, ME)["metadata"]["annotations"] == gone
-    given = election_lease.release_patch(asked)["metadata"]["annotations"]
-    assert given.items() >= {election_lease.ANNOTATION_HOLDER: None, **gone}.items()
-    assert set(given.values()) == {None}
+    assert election_lease.holder_patch(request, ME)["metadata"]["annotations"] == gone
+    released = election_lease.release_patch(request)["metadata"]["annotations"]
+    assert released.items() >= {election_lease.ANNOTATION_HOLDER: None, **gone}.items()
+    assert set(released.values()) == {None}
     asks = election_lease.request_patch(mine, ME)
     assert asks["metadata"]["annotations"] == {election_lease.ANNOTATION_REQUESTED_BY: ME.identity}
     assert asks["metadata"]["resourceVersion"] == mine.version
@@ -195,6 +197,6 @@ def test_leaving_annotation_is_removed_by_next_holder() -> None:
     assert marked.leaving
     for patch in (election_lease.holder_patch(marked, ME), election_lease.release_patch(marked)):
         assert patch["metadata"]["annotations"][election_lease.ANNOTATION_LEAVING] is None
-    given = election_lease.release_patch(record("me_1"))
-    assert given["spec"] == {"holderIdentity": None}
-    assert given["metadata"]["annotations"][election_lease.ANNOTATION_HOLDER] is None
+    released = election_lease.release_patch(record("me_1"))
+    assert released["spec"] == {"holderIdentity": None}
+    assert released["metadata"]["annotations"][election_lease.ANNOTATION_HOLDER] is None

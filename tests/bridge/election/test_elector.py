@@ -1,7 +1,8 @@
-"""Several bridges of one node, with clocks of their own, at one home that can be slow or away.
+"""Several candidates for one node's election, with different clocks and a slow or unreachable home.
 
-Time is virtual. Home is one Lease, and each candidate reaches it over a link of its own. One that
-watches sees each change at once, which is the worst case; others see what they ask for.
+Time is virtual. Home has one Lease, which each candidate reaches over its own link. A watching
+candidate sees each change at once, which is the worst case; others see only the responses to their
+requests.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tests.fakeapi.patching import merge
 from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 from translators.objects import Object
 
-#: An annotation of a record.
+#: An annotation that records keep on the Lease.
 RECORD = "cluster-bridge.io/some-record"
-#: Seconds within which the next has it, once one has vanished without a word.
+#: Seconds within which a successor acquires the Lease of a killed leader.
 TAKEOVER = LEASE_SECONDS + 0.5
 
 
@@ -49,7 +50,7 @@ class Home:
         return election_lease.parse_lease(self.lease).records if self.lease is not None else {}
 
     def change(self, patch: Object) -> None:
-        """Somebody changes it."""
+        """Patches the Lease as another client."""
         assert self.lease is not None
         self._keep(merge(self.lease, patch))
 
@@ -76,12 +77,12 @@ class Home:
         lease["metadata"]["resourceVersion"] = str(self._version)
         self.lease = lease
         for bridge in self.watching:
-            bridge.saw(copy.deepcopy(lease))
+            bridge.observe(copy.deepcopy(lease))
         return copy.deepcopy(lease)
 
 
 class Link:
-    """One bridge's way to home, in the place of a `KubeClient`."""
+    """One candidate's connection to home; replaces a `KubeClient`."""
 
     side = "home"
 
@@ -92,7 +93,7 @@ class Link:
         self.late = 0.0
         """Seconds that answers take beside that."""
         self.answers = True
-        """Whether answers come; what is asked for happens all the same."""
+        """Whether responses arrive; the server processes the requests in any case."""
         self.measures = _Measures()
 
     async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
@@ -115,33 +116,33 @@ class _Measures:
         self.watch_failures: Counter[str] = Counter()
 
 
-class FakeWay(RemoteReachability):
-    """One bridge's way to the remote."""
+class FakeReachability(RemoteReachability):
+    """The reachability of the remote from one candidate."""
 
     def __init__(self) -> None:
         self.lost = False
         self.answers = True
-        self.asked = 0
+        self.requests = 0
 
     def is_lost(self) -> bool:
         return self.lost
 
     async def is_reachable(self) -> bool:
-        self.asked += 1
+        self.requests += 1
         await asyncio.sleep(0.01)
         return self.answers and not self.lost
 
 
 class Bridge:
     """One candidate: it stands by, serves, and stands by again. Its clock is ``ahead`` of the
-    others', and its process can stand still."""
+    others', and its process can be suspended."""
 
     def __init__(self, home: Home, name: str, *, ahead: float = 0.0) -> None:
         self._home = home
         self.name = name
         self.link = Link(home)
-        self.way = FakeWay()
-        self.told: list[str] = []
+        self.way = FakeReachability()
+        self.reports: list[str] = []
         self.fence = Fence(clock=self.clock)
         self.lives = 0
         self.lost: list[str] = []
@@ -150,7 +151,7 @@ class Bridge:
             cast("KubeClient", self.link),
             "virtual",
             candidate=Candidate(f"{name}_id", name),
-            notify=self.told.append,
+            notify=self.reports.append,
             clock=self.clock,
         )
         self.task: asyncio.Task[None] | None = None
@@ -158,8 +159,8 @@ class Bridge:
     def clock(self) -> float:
         return asyncio.get_running_loop().time() + self._ahead
 
-    def saw(self, lease: Object) -> None:
-        """What its watch says."""
+    def observe(self, lease: Object) -> None:
+        """Passes a Lease from the candidate's watch to its elector."""
         if not self.link.cut and not self.election.is_leader:
             self.election._observe(election_lease.parse_lease(lease))
 
@@ -184,13 +185,13 @@ class Bridge:
                 await self.election.release()
 
     def kill(self) -> None:
-        """As `kill -9`: nothing more is done or given back."""
+        """Stops like SIGKILL: the candidate does not release its Lease."""
         assert self.task is not None
         self.task.cancel()
         self.fence.close()
 
     async def stop(self) -> None:
-        """As Ctrl-C."""
+        """Stops like SIGINT."""
         self.kill()
         await self.election.release()
 
@@ -216,7 +217,7 @@ def on_virtual_time(test: Callable[[Home], Coroutine[Any, Any, None]]) -> Callab
 
 
 async def until(true: Callable[[], bool], *, within: float) -> float:
-    """Waits until it is true, and says for how long."""
+    """Waits until the condition is true; returns the seconds that it took."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     async with asyncio.timeout(within):
@@ -229,7 +230,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-# -- one -----------------------------------------------------------------------------------
+# -- one candidate -----------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -241,7 +242,7 @@ async def test_single_candidate_leads_at_once(home: Home) -> None:
     for _ in range(600):
         await asyncio.sleep(0.1)
         assert alone.fence.is_open
-    assert (alone.election.is_leader, alone.election.transitions, alone.told) == (True, 1, [])
+    assert (alone.election.is_leader, alone.election.transitions, alone.reports) == (True, 1, [])
     assert alone.election.standby_reason == ""
 
 
@@ -317,15 +318,17 @@ async def test_lease_deleted_while_held_is_recreated(home: Home) -> None:
     assert (bridge.fence.is_open, bridge.lives) == (True, 1)
 
 
-# -- two -----------------------------------------------------------------------------------
+# -- two candidates ----------------------------------------------------------------------
 
 
 async def _two(home: Home, *, ahead: float = 0.0) -> tuple[Bridge, Bridge]:
-    """One that leads, and one that stands by."""
+    """A leader and a standby."""
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     other = Bridge(home, "other", ahead=ahead).start()
-    await until(lambda: any("standing by" in line for line in other.told), within=2 * LEASE_SECONDS)
+    await until(
+        lambda: any("standing by" in line for line in other.reports), within=2 * LEASE_SECONDS
+    )
     return one, other
 
 
@@ -333,7 +336,7 @@ async def _two(home: Home, *, ahead: float = 0.0) -> tuple[Bridge, Bridge]:
 async def test_second_candidate_stands_by_and_reports_leader(home: Home) -> None:
     _, other = await _two(home)
     await asyncio.sleep(60)
-    assert other.told == [
+    assert other.reports == [
         "home: node virtual: waiting for the lease of one, which ends in 4 s unless it is renewed",
         "home: node virtual is served by one; standing by",
     ]
@@ -357,7 +360,7 @@ def test_crashed_leader_is_succeeded_despite_clock_skew(ahead: float) -> None:
 
 @on_virtual_time
 async def test_released_lease_is_taken_at_once(home: Home) -> None:
-    """At once where the watch says so."""
+    """A candidate that watches acquires it at once."""
     one, other = await _two(home)
     await one.stop()
     assert home.holder == ""
@@ -366,7 +369,7 @@ async def test_released_lease_is_taken_at_once(home: Home) -> None:
 
 @on_virtual_time
 async def test_release_after_renewal_with_lost_response(home: Home) -> None:
-    """Cancelled between the server's doing it and its answer."""
+    """The renewal is cancelled after the server has processed it and before its response."""
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     one.link.slow = 0.4
@@ -387,7 +390,7 @@ async def test_one_of_several_candidates_wins(home: Home) -> None:
         several.remove(leader)
 
 
-# -- away ----------------------------------------------------------------------------------
+# -- partitions from home ----------------------------------------------------------------
 
 
 @on_virtual_time
@@ -414,14 +417,14 @@ async def test_lease_of_successor_is_not_renewed_after_partition(
 ) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
-    fence, told = one.fence, list[bool]()
-    fence.on_change(told.append)
+    fence, reports = one.fence, list[bool]()
+    fence.on_change(reports.append)
     one.link.cut = True
     await asyncio.sleep(60)
-    assert told == [False]
+    assert reports == [False]
     one.link.cut = False
     await until(lambda: fence.is_open, within=15)
-    assert (one.lives, one.lost, told) == (1, [], [False, True])
+    assert (one.lives, one.lost, reports) == (1, [], [False, True])
 
 
 @on_virtual_time
@@ -447,7 +450,8 @@ async def test_slow_responses_keep_lease(home: Home) -> None:
 
 @on_virtual_time
 async def test_late_response_does_not_extend_fence(home: Home) -> None:
-    """What counts is when the renewal was asked for: the other has seen it since then."""
+    """The fence counts from the renewal's request, because the other candidate may have seen the
+    renewal since then."""
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     other = Bridge(home, "other").start(watches=True)
@@ -486,7 +490,7 @@ async def test_lease_taken_manually_is_lost(home: Home) -> None:
     await until(lambda: bool(one.lost), within=2 * RENEW_SECONDS)
     assert "held by third" in one.lost[0]
     assert not fence.is_open
-    # Nobody renews it.
+    # No candidate renews it.
     await until(lambda: one.fence.is_open, within=2 * TAKEOVER)
     assert one.election.transitions == 2
 
@@ -503,7 +507,7 @@ async def test_lease_deleted_while_holder_is_partitioned_is_lost(home: Home) -> 
     await until(lambda: one.fence.is_open, within=2 * TAKEOVER)
 
 
-# -- a leave -------------------------------------------------------------------------------
+# -- a leave -----------------------------------------------------------------------------
 
 
 @on_virtual_time
@@ -537,7 +541,7 @@ async def test_candidate_after_killed_leave_waits_and_leads(home: Home) -> None:
     assert not election_lease.parse_lease(home.lease or {}).leaving
 
 
-# -- the way to the remote -------------------------------------------------------------------
+# -- reachability of the remote ----------------------------------------------------------
 
 
 @on_virtual_time
@@ -546,12 +550,12 @@ async def test_leader_without_remote_yields_to_candidate_with_remote(home: Home)
     await until(lambda: first.fence.is_open, within=TAKEOVER)
     second = Bridge(home, "second").start(watches=True)
     await asyncio.sleep(20)
-    assert second.way.asked == 0, "nobody asks while all is well"
+    assert second.way.requests == 0, "no request while the remote is reachable"
     first.way.lost = True
     await until(lambda: second.fence.is_open, within=3 * TAKEOVER)
     assert not first.fence.is_open
     assert "gives node virtual to that one" in first.lost[0]
-    assert "it asks for the lease" in second.told[-1]
+    assert "it asks for the lease" in second.reports[-1]
     record = election_lease.parse_lease(home.lease or {})
     assert (record.remote_lost, record.requested_by, record.holder) == (False, "", "second_id")
     await asyncio.sleep(20)
@@ -569,12 +573,12 @@ async def test_leader_stays_when_no_candidate_reaches_remote(home: Home) -> None
     for _ in range(300):
         await asyncio.sleep(0.1)
         assert first.fence.is_open
-    assert second.way.asked <= 30 / REQUEST_LEASE_SECONDS + 1, "every so often"
+    assert second.way.requests <= 30 / REQUEST_LEASE_SECONDS + 1, "at most one request per interval"
     assert not first.lost
     first.way.lost = False
     await asyncio.sleep(RENEW_SECONDS + 1)
     assert not election_lease.parse_lease(home.lease or {}).remote_lost, (
-        "it says when all is well again"
+        "it reports that the remote is reachable again"
     )
 
 
@@ -588,12 +592,12 @@ async def test_requested_leader_that_reaches_remote_again_stays(home: Home) -> N
     assert not election_lease.parse_lease(home.lease or {}).requested_by
 
 
-# -- whatever happens ----------------------------------------------------------------------
+# -- random events -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_two_never_write_at_once(seed: int) -> None:
-    """Through cuts, answers that are lost or late, deaths, stops and deletions at random."""
+    """Random partitions, lost or late responses, kills, stops and deletions."""
 
     async def test(home: Home) -> None:
         rng = random.Random(seed)

@@ -16,14 +16,14 @@ from tests.bridge.two_clusters import Clusters
 
 
 class Side:
-    """A client, as an informer has it."""
+    """The client of an informer."""
 
     def __init__(self, side: str) -> None:
         self.side = side
 
 
 class Failing:
-    """What an informer tells of itself."""
+    """The state of an informer."""
 
     def __init__(self, side: str, *, seconds: float | None) -> None:
         self.client = Side(side)

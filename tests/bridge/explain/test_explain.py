@@ -125,7 +125,7 @@ def _named(answer: Object, kind: str) -> Object:
     return found
 
 
-# -- facts ---------------------------------------------------------------------------------
+# -- facts -------------------------------------------------------------------------------
 
 
 async def test_pod_that_can_run(looked: Looked) -> None:
@@ -152,9 +152,9 @@ async def test_secret_values_are_not_in_the_report(looked: Looked) -> None:
     answer = json_report.build_report(facts)
     made = json_report.translated_pod(facts)
     assert _named(answer, "Secret")["missingKeys"] == []
-    for said in (repr(facts), json.dumps(answer), text_report.render_report(answer), repr(made)):
-        assert HIDDEN not in said
-        assert "correct-horse" not in said
+    for text in (repr(facts), json.dumps(answer), text_report.render_report(answer), repr(made)):
+        assert HIDDEN not in text
+        assert "correct-horse" not in text
 
 
 async def test_missing_dependencies_are_reported_with_keys(looked: Looked) -> None:
@@ -198,11 +198,11 @@ async def test_unmanaged_namespace_is_a_rejection(looked: Looked) -> None:
 async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.namespace()
-    said = "violates PodSecurity restricted"
-    looked.two.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, message=said))
+    message = "violates PodSecurity restricted"
+    looked.two.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, message=message))
     answer = await looked.answer()
     assert answer["state"] == "Refused"
-    assert [(it["by"], it["why"]) for it in answer["refusals"]] == [("remote", said)]
+    assert [(it["by"], it["why"]) for it in answer["refusals"]] == [("remote", message)]
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
@@ -243,13 +243,13 @@ async def test_wrong_remote_cluster_is_rejected(looked: Looked) -> None:
 
 async def test_unknown_pod_or_node_is_an_error_with_a_next_step(looked: Looked) -> None:
     with pytest.raises(PreflightError, match="kubectl get pods"):
-        await looked.look("nobody")
+        await looked.look("unknown")
     looked.two.home.put(_using())
     with pytest.raises(PreflightError, match=f"use one of: {NODE}"):
         await looked.look(node="other")
 
 
-async def test_home_without_a_virtual_node(two: Clusters) -> None:
+async def test_home_without_a_virtual_node_is_an_error(two: Clusters) -> None:
     looked = Looked(two)
     two.home.put(_using())
     facts = await looked.look()
@@ -292,7 +292,7 @@ async def test_daemonset_template_is_rejected(looked: Looked) -> None:
     assert "--daemonsets=run" in answer["refusals"][0]["why"]
 
 
-# -- PersistentVolumeClaims ----------------------------------------------------------------
+# -- PersistentVolumeClaims --------------------------------------------------------------
 
 
 def _claim(phase: str = "Pending", **spec: object) -> Object:
@@ -368,7 +368,7 @@ async def test_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Loo
     assert (await looked.answer())["state"] != "NotPlaced"
 
 
-# -- choice of the node ---------------------------------------------------------------------
+# -- choice of the node ------------------------------------------------------------------
 
 
 async def test_node_that_fits_is_chosen(looked: Looked) -> None:
@@ -413,7 +413,7 @@ async def test_cordoned_remote_is_named_as_the_cause(looked: Looked) -> None:
     assert "1 cordoned" in answer["summary"]
 
 
-# -- report --------------------------------------------------------------------------------
+# -- report ------------------------------------------------------------------------------
 
 
 async def test_existing_copies_are_found(looked: Looked) -> None:
@@ -466,12 +466,12 @@ async def test_namespace_defaults_to_that_of_homes_context(looked: Looked) -> No
         await looked.answer(namespace="default")
 
 
-def test_objects_without_a_pod_template() -> None:
+def test_object_without_a_pod_template_is_rejected() -> None:
     assert pod_of_manifest({"kind": "Service", "spec": {}}) is None
     assert pod_of_manifest({"kind": "Deployment", "spec": {"template": {}}}) is None
 
 
-# -- with a running bridge -----------------------------------------------------------------
+# -- with a running bridge ---------------------------------------------------------------
 
 
 async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
@@ -496,7 +496,7 @@ async def test_explained_pod_equals_the_created_pod(two: Clusters) -> None:
     assert [it["path"] for it in answer["differences"] if not it["rule"]] == []
 
 
-# -- the Node's own words ------------------------------------------------------------------
+# -- recorded join options ---------------------------------------------------------------
 
 
 def test_recorded_join_options_round_trip() -> None:

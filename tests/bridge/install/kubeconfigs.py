@@ -26,6 +26,6 @@ def config(
 
 
 def write(path: Path, content: dict[str, Any]) -> Path:
-    """The file."""
+    """Writes a kubeconfig; returns its path."""
     path.write_text(yaml.safe_dump(content))
     return path

@@ -1,7 +1,7 @@
 """The kustomize base: the objects rendered for a node `remote`, without its credential. And the
 component that adds its webhook.
 
-python -m tests.bridge.install.kustomize_base        writes both anew
+python -m tests.bridge.install.kustomize_base        writes both files
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _WEBHOOK_HEAD = (
 
 
 def without_credential(made: list[Object]) -> list[Object]:
-    """The objects that know nothing of a kubeconfig: kustomize names its Secrets by what is in
-    them, which rolls the pods as well as the annotation does."""
+    """The objects without anything derived from a kubeconfig: kustomize names its Secrets by their
+    content, which rolls the pods as the annotation does."""
     kept = [it for it in made if it["kind"] != "Secret"]
     for it in kept:
         if it["kind"] == "Deployment":

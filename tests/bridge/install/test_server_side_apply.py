@@ -206,7 +206,7 @@ async def test_new_credential_starts_a_rollout(home: Home) -> None:
     assert "annotations" in home.notified[1]
 
 
-# -- waiting -------------------------------------------------------------------------------
+# -- waiting -----------------------------------------------------------------------------
 
 
 async def test_rollout_is_done_when_pods_are_updated_and_node_is_ready(home: Home) -> None:
@@ -333,7 +333,7 @@ async def test_crash_of_the_previous_revision_does_not_end_the_wait(home: Home) 
         await home.waits()
 
 
-# -- leaving -------------------------------------------------------------------------------
+# -- leaving -----------------------------------------------------------------------------
 
 
 async def left(home: Home, *, force: bool = False) -> list[str]:
@@ -373,7 +373,7 @@ async def test_leave_removes_the_webhook_after_its_pods_terminated(home: Home) -
     assert f"home:   MutatingWebhookConfiguration {name}" in await leaving
     assert home.there() == []
     deleted = [it.path for it in home.two.home.writes() if it.method == "DELETE"]
-    assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a webhook that is gone"
+    assert "mutatingwebhookconfigurations" in deleted[0], "no pod waits for a deleted webhook"
     assert any("namespace(s) default are offloaded" in line for line in home.notified)
 
 

@@ -1,6 +1,6 @@
-"""The kubelet API on real sockets and real TLS, between a fake home and a fake remote.
+"""Fixtures: the kubelet API on real sockets with TLS, between a fake home and a fake remote.
 
-Every test of this folder that needs a loop runs twice: on the standard one and on uvloop.
+Every asynchronous test of this folder runs twice: with asyncio's event loop and with uvloop.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class KubeletHarness:
 async def running_server(
     pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS, anonymous: bool = False
 ) -> AsyncIterator[KubeletHarness]:
-    """A world whose remote optionally uses TLS."""
+    """A kubelet API whose remote optionally uses TLS."""
     async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
         to_home = access_for(home.url, "home")
         to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
@@ -115,6 +115,6 @@ async def running_server(
 
 @pytest.fixture
 async def harness(pki: Pki) -> AsyncIterator[KubeletHarness]:
-    """A world whose remote uses TLS."""
+    """A kubelet API whose remote uses TLS."""
     async with running_server(pki) as made:
         yield made

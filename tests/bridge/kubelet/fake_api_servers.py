@@ -1,6 +1,6 @@
 """Two small API servers: a home that answers reviews, and a remote whose upgrades a test scripts.
 
-They speak just enough HTTP, on real sockets, and note what they were asked.
+They speak just enough HTTP, on real sockets, and record all requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sync.kube.api_errors import Side
 from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.resources import Object
 
-#: A target that asks for an exec with all streams but a terminal.
+#: The request target of an exec with all streams and without a terminal.
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
 
 
@@ -34,7 +34,7 @@ def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -
     access.server = server
     access.ssl = context
     access._authorization = f"Bearer {side}-credential"
-    access._renewed = time.monotonic()  # there is no file to read it from again
+    access._renewed = time.monotonic()  # there is no file to reload
     return access
 
 
@@ -140,12 +140,12 @@ Handler = Callable[[UpgradeRequest], Awaitable[None]]
 
 
 class FakeRemote:
-    """Runs ``play`` for each request, and closes the connection when it returns."""
+    """Runs ``handler`` for each request, and closes the connection when it returns."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
-        self.asked: list[UpgradeRequest] = []
+        self.requests: list[UpgradeRequest] = []
         self.ended = 0
-        """Number of requests whose ``play`` has returned."""
+        """Number of requests whose ``handler`` has returned."""
         self.handler: Handler = _not_found
         self.url = ""
         self._context = context
@@ -180,35 +180,35 @@ class FakeRemote:
                 (name, value.strip()) for name, _, value in (x.partition(":") for x in lines)
             ]
             requests = UpgradeRequest(method, target, headers, reader, writer)
-            self.asked.append(requests)
+            self.requests.append(requests)
             await self.handler(requests)
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the other side hung up, which is its right
+            pass  # the client has closed the connection
         finally:
             self.ended += 1
             writer.close()
 
 
-async def _not_found(asked: UpgradeRequest) -> None:
-    await respond(asked, 404, b'{"kind":"Status","message":"no such pod"}')
+async def _not_found(request: UpgradeRequest) -> None:
+    await respond(request, 404, b'{"kind":"Status","message":"no such pod"}')
 
 
 async def respond(
-    asked: UpgradeRequest, status: int, body: bytes, content_type: str = "application/json"
+    request: UpgradeRequest, status: int, body: bytes, content_type: str = "application/json"
 ) -> None:
     """A complete response without an upgrade."""
     head = (
-        f"HTTP/1.1 {status} Said\r\nContent-Type: {content_type}\r\nSet-Cookie: a=b\r\n"
+        f"HTTP/1.1 {status} Status\r\nContent-Type: {content_type}\r\nSet-Cookie: a=b\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
-    await asked.send(head.encode() + body)
+    await request.send(head.encode() + body)
 
 
-async def echo(asked: UpgradeRequest) -> None:
+async def echo(request: UpgradeRequest) -> None:
     """Answers 101 and echoes all data."""
-    await asked.switch_protocols()
-    while data := await asked.reader.read(65536):
-        await asked.send(data)
+    await request.switch_protocols()
+    while data := await request.reader.read(65536):
+        await request.send(data)
 
 
 def drop_packets(writer: asyncio.StreamWriter) -> None:
@@ -242,5 +242,5 @@ class FakePodDirectory:
 async def wait_until(condition: Callable[[], bool]) -> None:
     """Waits until the condition is true, at most five seconds."""
     async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110  # others change it, and know nothing of tests
+        while not condition():  # noqa: ASYNC110  # the condition has no event
             await asyncio.sleep(0.005)

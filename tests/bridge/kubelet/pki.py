@@ -21,7 +21,7 @@ PARTIES = {
     "server-only": ("server-only", ()),
     "client-only": ("client-only", ()),
 }
-#: What a certificate is for, where it says so.
+#: The extended key usage of the parties' certificates that have one.
 USAGES = {
     "server-only": ExtendedKeyUsageOID.SERVER_AUTH,
     "client-only": ExtendedKeyUsageOID.CLIENT_AUTH,

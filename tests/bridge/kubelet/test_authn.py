@@ -1,4 +1,4 @@
-"""Who a credential says that a caller is."""
+"""The users that client certificates and bearer tokens authenticate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ NOW = 1_800_000_000.0
 
 
 def certificate(*names: tuple[str, str], ends: float = 60.0) -> dict[str, Any]:
-    """As `ssl.SSLObject.getpeercert` says it; it ends so many seconds after now."""
+    """A result of `ssl.SSLObject.getpeercert` for a certificate that expires in ``ends``
+    seconds."""
     end = time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(NOW + ends))
     return {"subject": tuple((name,) for name in names), "notAfter": end}
 
@@ -89,7 +90,7 @@ def test_certificate_that_expired_after_the_handshake_is_invalid() -> None:
         ("Bearerabc", None),
     ],
 )
-def test_bearer_tokens(header: str, token: str | None) -> None:
+def test_token_is_read_from_the_authorization_header(header: str, token: str | None) -> None:
     assert bearer_token(CIMultiDict(Authorization=header)) == token
 
 
@@ -109,7 +110,7 @@ def encoded(token: bytes) -> str:
     return TOKEN_PROTOCOL + urlsafe_b64encode(token).decode().rstrip("=")
 
 
-def test_websocket_token() -> None:
+def test_websocket_token_is_read_from_the_subprotocols() -> None:
     token = encoded(b"to>?ken")
     assert websocket_token(offered(f"v4.channel.k8s.io, {token}")) == "to>?ken"
     assert websocket_token(offered(token, "v4.channel.k8s.io")) == "to>?ken"

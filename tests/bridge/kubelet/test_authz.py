@@ -80,7 +80,7 @@ async def test_anonymous_requests_get_401_whatever_the_path(
         assert response.status == 401
         assert "Allow" not in response.headers
     assert not harness.home.access_reviews
-    assert not harness.remote.asked
+    assert not harness.remote.requests
 
 
 async def test_certificate_without_user_name_gets_401(harness: KubeletHarness) -> None:
@@ -148,7 +148,7 @@ async def test_permission_on_proxy_suffices_for_newer_subresources(harness: Kube
 async def test_connecting_paths_need_create_whatever_the_method(
     harness: KubeletHarness, path: str, method: str
 ) -> None:
-    """A WebSocket begins with a GET: who may only read must not run commands by it."""
+    """A WebSocket begins with a GET: permission to read must not allow to run commands."""
     harness.home.denied = {("alice", "create", "proxy")}
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     async with harness.session() as session:
@@ -180,7 +180,7 @@ async def test_methods_without_verb_get_405(harness: KubeletHarness) -> None:
 
 
 class Clock:
-    """A clock that a test sets."""
+    """A clock that the test sets."""
 
     now = 1000.0
 
@@ -190,7 +190,7 @@ class Clock:
 
 @pytest.fixture
 async def home() -> AsyncIterator[FakeHome]:
-    """A home alone."""
+    """A fake home without a kubelet API."""
     async with FakeHome() as fake:
         yield fake
 
@@ -260,33 +260,40 @@ async def test_close_cancels_reviews_in_flight(home: FakeHome) -> None:
         home.delay = 0
 
 
-# -- anonymous callers -------------------------------------------------------------------------
+# -- anonymous clients -------------------------------------------------------------------
 
 
 @pytest.fixture
-async def anybody(pki: Pki) -> AsyncIterator[KubeletHarness]:
-    """A world whose server accepts anonymous callers."""
+async def anonymous_harness(pki: Pki) -> AsyncIterator[KubeletHarness]:
+    """A kubelet API that accepts anonymous clients."""
     async with running_server(pki, anonymous=True) as harness:
         yield harness
 
 
-async def test_anonymous_requests_are_authorized_when_enabled(anybody: KubeletHarness) -> None:
-    anybody.home.denied = {("system:anonymous", "get", "proxy")}
-    async with anybody.session(token=None) as session:
+async def test_anonymous_requests_are_authorized_when_enabled(
+    anonymous_harness: KubeletHarness,
+) -> None:
+    anonymous_harness.home.denied = {("system:anonymous", "get", "proxy")}
+    async with anonymous_harness.session(token=None) as session:
         async with session.get("/healthz") as response:
             assert response.status == 200
         async with session.get("/containerLogs/default/web/app") as response:
             assert response.status == 403
-    spec = anybody.home.access_reviews[0]["spec"]
+    spec = anonymous_harness.home.access_reviews[0]["spec"]
     assert (spec["user"], spec["groups"]) == ("system:anonymous", ["system:unauthenticated"])
-    assert not anybody.remote.asked
+    assert not anonymous_harness.remote.requests
 
 
 @pytest.mark.parametrize("token", ["bad", "ä"])
-async def test_invalid_credential_is_not_anonymous(anybody: KubeletHarness, token: str) -> None:
-    async with anybody.session(token=token) as session, session.get("/healthz") as response:
+async def test_invalid_credential_is_not_anonymous(
+    anonymous_harness: KubeletHarness, token: str
+) -> None:
+    async with (
+        anonymous_harness.session(token=token) as session,
+        session.get("/healthz") as response,
+    ):
         assert response.status == 401
-    assert not anybody.home.access_reviews
+    assert not anonymous_harness.home.access_reviews
 
 
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
@@ -302,11 +309,11 @@ async def test_other_authorization_schemes_are_no_credential(
         assert response.status == status
 
 
-# -- certificates and tokens on the wire ----------------------------------------------------------
+# -- certificates and tokens on the wire -------------------------------------------------
 
 
 async def test_server_certificate_is_rejected(harness: KubeletHarness) -> None:
-    """As x509.VerifyOptions with ExtKeyUsageClientAuth has it."""
+    """As in Go's x509.VerifyOptions with ExtKeyUsageClientAuth."""
     async with harness.session(token=None, cert="server-only") as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get("/healthz")
@@ -335,14 +342,14 @@ async def test_websocket_token_authenticates_and_is_not_forwarded(harness: Kubel
     ]
     writer.write("\r\n".join([*lines, "", ""]).encode())
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
-    (asked,) = harness.remote.asked
-    assert asked.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    (request,) = harness.remote.requests
+    assert request.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
     (review,) = harness.home.token_reviews
     assert review["spec"] == {"token": "good"}
     writer.close()
 
 
-# -- resources that callers can use ---------------------------------------------------------
+# -- resources that clients can use ------------------------------------------------------
 
 
 async def test_token_reviews_in_flight_are_bounded(home: FakeHome) -> None:
@@ -357,7 +364,7 @@ async def test_token_reviews_in_flight_are_bounded(home: FakeHome) -> None:
         await wait_until(lambda: len(home.token_reviews) == MAX_REVIEWS)
         await asyncio.sleep(0.05)
         assert len(home.token_reviews) == MAX_REVIEWS
-        # They do not delay authenticated callers.
+        # They do not delay authenticated clients.
         await authorizer.authorize(ALICE, "get", ("pods",))
         assert len(home.token_reviews) == MAX_REVIEWS
         home.held["TokenReview"].set()

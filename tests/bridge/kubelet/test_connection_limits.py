@@ -1,4 +1,4 @@
-"""How many connections may wait, and for how long: on real sockets."""
+"""Limits of the number and duration of idle connections, on real sockets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, wait_until
 from tests.bridge.kubelet.pki import Pki
 
-#: Seconds that a connection may wait here.
+#: Seconds that a connection may be idle in these tests.
 SHORT = 0.3
 
 
 @pytest.fixture
-def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody may wait long."""
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the idle timeout."""
     monkeypatch.setattr(accepted_connections, "WAITING_TIMEOUT", SHORT)
 
 
@@ -28,7 +28,8 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 async def connected(
     harness: KubeletHarness, party: str | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection of a party, or of a stranger. A reader that is not read takes 128 KiB."""
+    """Opens a connection, optionally with a party's certificate. An unread reader buffers 128
+    KiB."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", harness.server.port, ssl=harness.pki.client_context(party)
     )
@@ -38,8 +39,8 @@ async def connected(
         writer.transport.abort()
 
 
-async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What came until the connection ended, which is to be soon."""
+async def read_to_end(reader: asyncio.StreamReader) -> bytes:
+    """Reads until the server closes the connection, which takes less than five seconds."""
     parts = []
     async with asyncio.timeout(5):
         try:
@@ -56,15 +57,15 @@ async def is_served(harness: KubeletHarness) -> bool:
         return response.status == 200
 
 
-async def test_who_says_nothing_is_ended(harness: KubeletHarness, hurry: None) -> None:
+async def test_silent_connection_is_closed(harness: KubeletHarness, short_timeout: None) -> None:
     began = asyncio.get_running_loop().time()
     async with connected(harness) as (reader, _):
-        assert await ended(reader) == b""
+        assert await read_to_end(reader) == b""
     assert SHORT - 0.1 < asyncio.get_running_loop().time() - began < SHORT + 2
 
 
-async def test_a_head_that_comes_byte_by_byte_is_ended(
-    harness: KubeletHarness, hurry: None
+async def test_head_sent_byte_by_byte_is_cut_off(
+    harness: KubeletHarness, short_timeout: None
 ) -> None:
     async with connected(harness, "apiserver") as (reader, writer):
 
@@ -74,25 +75,25 @@ async def test_a_head_that_comes_byte_by_byte_is_ended(
                 await asyncio.sleep(0.01)
 
         dribbling = asyncio.create_task(dribble())
-        assert await ended(reader) == b""
+        assert await read_to_end(reader) == b""
         dribbling.cancel()
         await asyncio.gather(dribbling, return_exceptions=True)
 
 
-async def test_a_connection_without_another_request_is_ended(
-    harness: KubeletHarness, hurry: None
+async def test_keep_alive_connection_is_closed_when_idle(
+    harness: KubeletHarness, short_timeout: None
 ) -> None:
     async with connected(harness, "apiserver") as (reader, writer):
         for _ in range(3):
             writer.write(b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n")
             await reader.readuntil(b"\r\n\r\nok")
             await asyncio.sleep(SHORT / 2)
-        assert await ended(reader) == b""
+        assert await read_to_end(reader) == b""
 
 
 @pytest.mark.parametrize("party", [None, "apiserver"])
 @pytest.mark.parametrize("target", ["/pods", "/exec/default/web/app?output=1", "/none"])
-async def test_a_body_that_never_ends_is_not_waited_for(
+async def test_endless_body_is_not_awaited(
     harness: KubeletHarness, party: str | None, target: str
 ) -> None:
     async with connected(harness, party) as (reader, writer):
@@ -110,39 +111,43 @@ async def test_a_body_that_never_ends_is_not_waited_for(
         flooding = asyncio.create_task(flood())
         answer = await reader.readuntil(b"\r\n\r\n")
         assert answer.startswith(b"HTTP/1.1 4")
-        await ended(reader)
+        await read_to_end(reader)
         flooding.cancel()
         await asyncio.gather(flooding, return_exceptions=True)
-    assert not harness.remote.asked
+    assert not harness.remote.requests
 
 
-async def test_who_does_not_read_an_answer_is_ended(harness: KubeletHarness, hurry: None) -> None:
+async def test_client_that_does_not_read_is_disconnected(
+    harness: KubeletHarness, short_timeout: None
+) -> None:
     harness.directory.listed = [{"metadata": {"name": "a" * 250}} for _ in range(40_000)]
     async with connected(harness, "apiserver") as (reader, writer):
         writer.write(b"GET /pods HTTP/1.1\r\nHost: x\r\n\r\n")
         await wait_until(lambda: bool(harness.server._connections._open))
         await wait_until(lambda: not harness.server._connections._open)
-        assert len(await ended(reader)) < 40_000 * 250
+        assert len(await read_to_end(reader)) < 40_000 * 250
 
 
-async def test_a_stream_that_nobody_reads_has_a_limit_too(
+async def test_stalled_stream_is_closed(
     harness: KubeletHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connections, "STALL_TIMEOUT", SHORT)
 
-    async def speak(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
+    async def send_for_ever(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
         while True:
-            await asked.send(b"x" * 65536)
+            await request.send(b"x" * 65536)
 
-    harness.remote.handler = speak
+    harness.remote.handler = send_for_ever
     _, reader, writer = await harness.upgrade(EXEC)
     await wait_until(lambda: harness.remote.ended == 1)
     writer.transport.abort()
     assert not reader.at_eof()
 
 
-async def test_what_was_let_in_may_last(harness: KubeletHarness, hurry: None) -> None:
+async def test_authorized_stream_outlives_the_idle_timeout(
+    harness: KubeletHarness, short_timeout: None
+) -> None:
     harness.remote.handler = echo
     _, reader, writer = await harness.upgrade(EXEC)
     await asyncio.sleep(2 * SHORT)
@@ -151,7 +156,7 @@ async def test_what_was_let_in_may_last(harness: KubeletHarness, hurry: None) ->
     writer.close()
 
 
-async def test_of_many_that_wait_those_of_longest_go(
+async def test_longest_idle_connections_are_closed_first(
     harness: KubeletHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accepted_connections, "MAX_WAITING", 5)
@@ -163,10 +168,10 @@ async def test_of_many_that_wait_those_of_longest_go(
         )
         for _ in range(5)
     ]
-    # Some do not even begin a handshake.
+    # Three of them do not begin a handshake.
     idle += [await asyncio.open_connection("127.0.0.1", harness.server.port) for _ in range(3)]
     for reader, _ in idle[:3]:
-        assert await ended(reader) == b""
+        assert await read_to_end(reader) == b""
     assert await is_served(harness)
     assert len(harness.server._connections._waiting) <= 5
     tunnel_writer.write(b"hello")
@@ -175,7 +180,7 @@ async def test_of_many_that_wait_those_of_longest_go(
         writer.transport.abort()
 
 
-async def test_another_client_ca_ends_what_the_old_one_let_in(
+async def test_new_client_ca_closes_connections_of_the_old_one(
     harness: KubeletHarness, pki: Pki
 ) -> None:
     harness.home.delay = SHORT
@@ -187,18 +192,18 @@ async def test_another_client_ca_ends_what_the_old_one_let_in(
         request = b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n"
         idle_writer.write(request)
         await idle.readuntil(b"\r\n\r\nok")
-        busy_writer.write(request.replace(b"GET", b"PUT"))  # which nobody has been asked about
+        busy_writer.write(request.replace(b"GET", b"PUT"))  # a verb without a cached review
         await wait_until(lambda: len(harness.home.access_reviews) == 2)
         harness.server.renew(client_ca=pki.ca_text + pki.other_ca_text)
-        assert await ended(idle) == b""
-        answer = await ended(busy)
+        assert await read_to_end(idle) == b""
+        answer = await read_to_end(busy)
         assert answer.startswith(b"HTTP/1.1 405 ")
         new_writer.write(request)
-        assert (await ended(new)).startswith(b"HTTP/1.1 200 ")
+        assert (await read_to_end(new)).startswith(b"HTTP/1.1 200 ")
     assert await is_served(harness)
 
 
-async def test_another_certificate_ends_nothing(harness: KubeletHarness) -> None:
+async def test_new_serving_certificate_keeps_connections(harness: KubeletHarness) -> None:
     async with connected(harness, "apiserver") as (reader, writer):
         for _ in range(2):
             writer.write(b"GET /healthz/ping HTTP/1.1\r\nHost: x\r\n\r\n")

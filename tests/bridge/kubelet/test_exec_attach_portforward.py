@@ -1,4 +1,4 @@
-"""exec, attach and port-forward, from a caller over TLS to a remote over TLS."""
+"""exec, attach and port-forward, from a client over TLS to a remote over TLS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.bridge.kubelet.pki import Pki
 
 
 async def settled(amount: Callable[[], int]) -> None:
-    """Waits until an amount does not change any more."""
+    """Waits until the amount no longer changes."""
     before = -1
     while before != amount():
         before = amount()
@@ -38,10 +38,10 @@ async def test_exec_uses_the_names_of_the_remote_pod(harness: KubeletHarness) ->
     )
     assert head.startswith(b"HTTP/1.1 101 ")
     assert b"\r\nUpgrade: SPDY/3.1\r\n" in head
-    asked = harness.remote.asked[0]
-    assert asked.method == "POST"
-    assert asked.path == "/api/v1/namespaces/default-home/pods/web/exec"
-    assert asked.query == [
+    request = harness.remote.requests[0]
+    assert request.method == "POST"
+    assert request.path == "/api/v1/namespaces/default-home/pods/web/exec"
+    assert request.query == [
         ("container", "app"),
         ("stdin", "true"),
         ("stdout", "true"),
@@ -50,12 +50,12 @@ async def test_exec_uses_the_names_of_the_remote_pod(harness: KubeletHarness) ->
         ("command", "-c"),
         ("command", "a b&c"),
     ]
-    assert asked.header_values("X-Stream-Protocol-Version") == [
+    assert request.header_values("X-Stream-Protocol-Version") == [
         "v5.channel.k8s.io",
         "v4.channel.k8s.io",
     ]
-    assert asked.header_values("Authorization") == ["Bearer remote-credential"]
-    names = {name.lower() for name, _ in asked.headers}
+    assert request.header_values("Authorization") == ["Bearer remote-credential"]
+    names = {name.lower() for name, _ in request.headers}
     assert names == {
         "host",
         "user-agent",
@@ -87,24 +87,24 @@ async def test_remote_paths_and_queries(
     harness.remote.handler = echo
     head, _, writer = await harness.upgrade(target)
     assert head.startswith(b"HTTP/1.1 101 ")
-    asked = harness.remote.asked[0]
-    assert asked.path == f"/api/v1/namespaces/default-home/pods/web/{path}"
-    assert [pair for pair in asked.query if pair[0] != "command"] == query
+    request = harness.remote.requests[0]
+    assert request.path == f"/api/v1/namespaces/default-home/pods/web/{path}"
+    assert [pair for pair in request.query if pair[0] != "command"] == query
     if "command" in target:
-        assert asked.target.endswith("&command=%FF")
+        assert request.target.endswith("&command=%FF")
     writer.close()
 
 
 async def test_websocket_headers_are_forwarded_without_the_token(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             b"Sec-WebSocket-Accept: abc=\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
             b"Set-Cookie: pinned=1\r\n\r\n"
         )
-        await asked.wait_closed()
+        await request.wait_closed()
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     head, _, writer = await harness.upgrade(
         "/portForward/default/web?port=80&port=443",
         "Sec-WebSocket-Key: key==",
@@ -116,12 +116,12 @@ async def test_websocket_headers_are_forwarded_without_the_token(harness: Kubele
     assert b"Sec-WebSocket-Accept: abc=\r\n" in head
     assert b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\n" in head
     assert b"Cookie" not in head
-    asked = harness.remote.asked[0]
-    assert asked.method == "GET"
-    assert asked.header_values("Sec-WebSocket-Key") == ["key=="]
-    assert asked.header_values("Sec-WebSocket-Version") == ["13"]
-    assert asked.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
-    assert asked.query == [("ports", "80"), ("ports", "443")]
+    request = harness.remote.requests[0]
+    assert request.method == "GET"
+    assert request.header_values("Sec-WebSocket-Key") == ["key=="]
+    assert request.header_values("Sec-WebSocket-Version") == ["13"]
+    assert request.header_values("Sec-WebSocket-Protocol") == ["v4.channel.k8s.io"]
+    assert request.query == [("ports", "80"), ("ports", "443")]
     writer.close()
 
 
@@ -134,7 +134,7 @@ async def test_spdy_over_websocket_has_no_ports_in_the_query(harness: KubeletHar
         protocol="websocket",
     )
     assert head.startswith(b"HTTP/1.1 101 ")
-    assert harness.remote.asked[0].query == []
+    assert harness.remote.requests[0].query == []
     writer.close()
 
 
@@ -143,18 +143,18 @@ async def test_data_arrives_unchanged_in_both_directions(pki: Pki, tls: bool) ->
     up, down = os.urandom(3_000_001), os.urandom(4_000_003)
     got = hashlib.sha256()
 
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
-        asked.writer.write(down)
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
+        request.writer.write(down)
         left = len(up)
         while left:
-            data = await asked.reader.read(50_000)
+            data = await request.reader.read(50_000)
             got.update(data)
             left -= len(data)
-        await asked.send(got.digest())
+        await request.send(got.digest())
 
     async with running_server(pki, tls=tls) as harness:
-        harness.remote.handler = play
+        harness.remote.handler = handler
         _, reader, writer = await harness.upgrade(EXEC)
         writer.write(up)
         assert await reader.readexactly(len(down)) == down
@@ -163,12 +163,12 @@ async def test_data_arrives_unchanged_in_both_directions(pki: Pki, tls: bool) ->
 
 
 async def test_data_after_the_head_is_forwarded(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols(more=b"early ")
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols(more=b"early ")
         await asyncio.sleep(0.02)
-        await asked.send(b"late")
+        await request.send(b"late")
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, reader, writer = await harness.upgrade(EXEC)
     assert await reader.read() == b"early late"
     writer.close()
@@ -177,19 +177,19 @@ async def test_data_after_the_head_is_forwarded(harness: KubeletHarness) -> None
 async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> None:
     sent = 0
 
-    async def play(asked: UpgradeRequest) -> None:
+    async def handler(request: UpgradeRequest) -> None:
         nonlocal sent
-        asked.writer.transport.set_write_buffer_limits(high=1024)
-        await asked.switch_protocols()
+        request.writer.transport.set_write_buffer_limits(high=1024)
+        await request.switch_protocols()
         chunk = bytes(64 * 1024)
         for _ in range(640):
-            await asked.send(chunk)
+            await request.send(chunk)
             sent += len(chunk)
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, reader, writer = await harness.upgrade(EXEC)
     await settled(lambda: sent)
-    assert sent < 40_000_000, "the remote could send all, so somebody holds it"
+    assert sent < 40_000_000, "the bridge buffers all data of the remote"
     assert harness.held <= WRITE_BUFFER + 4 * READ_SIZE + 256 * 1024
     received = 0
     while data := await reader.read(1 << 20):
@@ -202,16 +202,16 @@ async def test_slow_remote_slows_the_client_down(harness: KubeletHarness) -> Non
     read_on = asyncio.Event()
     received = 0
 
-    async def play(asked: UpgradeRequest) -> None:
+    async def handler(request: UpgradeRequest) -> None:
         nonlocal received
-        await asked.switch_protocols()
+        await request.switch_protocols()
         await read_on.wait()
-        while data := await asked.reader.read(1 << 20):
+        while data := await request.reader.read(1 << 20):
             received += len(data)
             if received == 30_000_000:
-                await asked.send(b"all")
+                await request.send(b"all")
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, reader, writer = await harness.upgrade(EXEC)
     sent = 0
 
@@ -224,7 +224,7 @@ async def test_slow_remote_slows_the_client_down(harness: KubeletHarness) -> Non
 
     pouring = asyncio.create_task(pour())
     await settled(lambda: sent)
-    assert sent < 20_000_000, "the caller could send all, so somebody holds it"
+    assert sent < 20_000_000, "the bridge buffers all data of the client"
     read_on.set()
     await pouring
     assert await reader.readexactly(3) == b"all"
@@ -237,10 +237,10 @@ async def test_error_response_is_returned_with_its_body(
 ) -> None:
     body = b'{"kind":"Status","message":"as it is: \xc3\xa4"}'
 
-    async def play(asked: UpgradeRequest) -> None:
-        await respond(asked, status, body)
+    async def handler(request: UpgradeRequest) -> None:
+        await respond(request, status, body)
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"Content-Type: application/json" in head
@@ -252,11 +252,11 @@ async def test_error_response_is_returned_with_its_body(
 async def test_html_of_the_remote_is_returned_as_plain_text(harness: KubeletHarness) -> None:
     page = b"<script>alert(1)</script>"
 
-    async def play(asked: UpgradeRequest) -> None:
+    async def handler(request: UpgradeRequest) -> None:
         head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n"
-        await asked.send(head % len(page) + page)
+        await request.send(head % len(page) + page)
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     head, _, writer = await harness.upgrade(EXEC)
     assert b"Content-Type: text/plain" in head
     assert b"X-Content-Type-Options: nosniff" in head
@@ -265,13 +265,13 @@ async def test_html_of_the_remote_is_returned_as_plain_text(harness: KubeletHarn
 
 @pytest.mark.parametrize("status", [301, 302, 307, 204])
 async def test_redirect_of_the_remote_is_an_error(harness: KubeletHarness, status: int) -> None:
-    async def play(asked: UpgradeRequest) -> None:
+    async def handler(request: UpgradeRequest) -> None:
         head = (
             b"HTTP/1.1 %d Found\r\nLocation: http://elsewhere/?s3cret\r\nContent-Length: 0\r\n\r\n"
         )
-        await asked.send(head % status)
+        await request.send(head % status)
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 503 ")
     assert b"s3cret" not in head + await reader.read(1000)
@@ -279,10 +279,10 @@ async def test_redirect_of_the_remote_is_an_error(harness: KubeletHarness, statu
 
 
 async def test_rejected_credential_of_the_bridge_gets_502(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await respond(asked, 401, b"{}")
+    async def handler(request: UpgradeRequest) -> None:
+        await respond(request, 401, b"{}")
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     head, reader, writer = await harness.upgrade(EXEC)
     assert head.startswith(b"HTTP/1.1 502 ")
     assert b"the bridge's credential" in await reader.read(4096)
@@ -305,12 +305,12 @@ async def test_unreachable_remote_gets_503(harness: KubeletHarness) -> None:
         (("Upgrade: websocket",), "SPDY/3.1"),
     ],
 )
-async def test_other_upgrades_get_400(
+async def test_unsupported_upgrades_get_400(
     harness: KubeletHarness, headers: tuple[str, ...], protocol: str
 ) -> None:
     head, _, writer = await harness.upgrade(EXEC, *headers, protocol=protocol)
     assert head.startswith(b"HTTP/1.1 400 ")
-    assert not harness.remote.asked
+    assert not harness.remote.requests
     writer.close()
 
 
@@ -321,4 +321,4 @@ async def test_request_without_upgrade_gets_400(harness: KubeletHarness, target:
     async with harness.session() as session, session.post(target) as response:
         assert response.status == 400
         assert "you must upgrade" in await response.text()
-    assert not harness.remote.asked
+    assert not harness.remote.requests

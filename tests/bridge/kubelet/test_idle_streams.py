@@ -1,8 +1,7 @@
-"""Hours of silence: an event loop whose clock a test can put forward, on real sockets.
+"""Hours without data, on real sockets and with an event loop whose clock a test can advance.
 
-What has a limit of time anywhere in this process (a timer of the loop, however it was set) ends
-when the clock is put past it. What the operating system measures does not: that is TCP's keepalive,
-which keeps open what is idle.
+Every timer of the loop fires when the clock passes it. Advancing the clock does not affect the
+operating system's timers, such as those of TCP keepalive.
 """
 
 from __future__ import annotations
@@ -18,50 +17,50 @@ from tests.bridge.kubelet.pki import Pki
 HOUR = 3600.0
 
 
-class Loop(asyncio.SelectorEventLoop):
-    """A loop whose clock can be put forward."""
+class AdvancingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be advanced."""
 
     ahead = 0.0
 
     def time(self) -> float:
         return super().time() + self.ahead
 
-    async def pass_time(self, seconds: float) -> None:
-        """Lets what is due by then happen, in steps as a clock has them."""
+    async def advance(self, seconds: float) -> None:
+        """Advances the clock in steps, and lets due timers fire after each."""
         for _ in range(10):
             self.ahead += seconds / 10
             await asyncio.sleep(0)
             await asyncio.sleep(0.02)
 
 
-def run(pki: Pki, test: Callable[[Loop, KubeletHarness], Awaitable[None]]) -> None:
-    """Runs a test in such a loop."""
+def run(pki: Pki, test: Callable[[AdvancingLoop, KubeletHarness], Awaitable[None]]) -> None:
+    """Runs a test in an `AdvancingLoop`."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, Loop)
+        assert isinstance(loop, AdvancingLoop)
         async with running_server(pki) as harness:
             await test(loop, harness)
 
-    with asyncio.Runner(loop_factory=Loop) as runner:
+    with asyncio.Runner(loop_factory=AdvancingLoop) as runner:
         runner.run(main())
 
 
 def test_followed_log_has_no_idle_timeout(pki: Pki) -> None:
-    async def test(loop: Loop, harness: KubeletHarness) -> None:
+    async def test(loop: AdvancingLoop, harness: KubeletHarness) -> None:
         speak = asyncio.Event()
 
-        async def play(asked: UpgradeRequest) -> None:
-            await asked.send(
+        async def handler(request: UpgradeRequest) -> None:
+            await request.send(
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n"
             )
             await speak.wait()
-            await asked.send(b"5\r\nlast\n\r\n0\r\n\r\n")
+            await request.send(b"5\r\nlast\n\r\n0\r\n\r\n")
 
-        harness.remote.handler = play
-        _, reader, writer = await asked_for_log(harness)
+        harness.remote.handler = handler
+        _, reader, writer = await follow_log(harness)
         await reader.readuntil(b"first\n")
-        await loop.pass_time(100 * HOUR)
+        await loop.advance(100 * HOUR)
         speak.set()
         assert b"last\n" in await reader.readuntil(b"0\r\n\r\n")
         writer.close()
@@ -69,10 +68,11 @@ def test_followed_log_has_no_idle_timeout(pki: Pki) -> None:
     run(pki, test)
 
 
-async def asked_for_log(
+async def follow_log(
     harness: KubeletHarness,
 ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
-    """The head and the connection of a log; a client of aiohttp has limits of time of its own."""
+    """Requests a followed log; returns the response's head and the connection. Uses no aiohttp
+    client, which has its own timeouts."""
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
     )
@@ -82,14 +82,14 @@ async def asked_for_log(
 
 
 def test_idle_exec_ends_after_four_hours(pki: Pki) -> None:
-    async def test(loop: Loop, harness: KubeletHarness) -> None:
+    async def test(loop: AdvancingLoop, harness: KubeletHarness) -> None:
         harness.remote.handler = echo
         _, reader, writer = await harness.upgrade(EXEC)
         for _ in range(3):
-            await loop.pass_time(IDLE_TIMEOUT - 60)
+            await loop.advance(IDLE_TIMEOUT - 60)
             writer.write(b"x")
             assert await reader.readexactly(1) == b"x"
-        await loop.pass_time(IDLE_TIMEOUT + 60)
+        await loop.advance(IDLE_TIMEOUT + 60)
         assert await reader.read() == b""
         await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
         writer.close()

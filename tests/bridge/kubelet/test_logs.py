@@ -1,4 +1,4 @@
-"""Logs, from the remote's ``pods/log`` to a caller."""
+"""Logs, from the remote's ``pods/log`` to a client."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ def chunk(data: bytes) -> bytes:
 
 
 async def test_log_uses_the_names_of_the_remote_pod(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(HEAD + chunk(b"one\n\xff") + chunk(b""))
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD + chunk(b"one\n\xff") + chunk(b""))
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     target = LOG + "?follow=true&previous=false&timestamps=true&tailLines=5&limitBytes=100"
     async with harness.session() as session, session.get(target) as response:
         assert response.status == 200
         assert response.content_type == "text/plain"
         assert await response.read() == b"one\n\xff"
-    asked = harness.remote.asked[0]
-    assert asked.path == "/api/v1/namespaces/default-home/pods/web/log"
-    assert sorted(asked.query) == [
+    request = harness.remote.requests[0]
+    assert request.path == "/api/v1/namespaces/default-home/pods/web/log"
+    assert sorted(request.query) == [
         ("container", "app"),
         ("follow", "true"),
         ("limitBytes", "100"),
         ("tailLines", "5"),
         ("timestamps", "true"),
     ]
-    assert asked.header_values("Authorization") == ["Bearer remote-credential"]
+    assert request.header_values("Authorization") == ["Bearer remote-credential"]
 
 
 async def test_head_and_chunks_are_sent_as_they_arrive(harness: KubeletHarness) -> None:
     go_on = asyncio.Event()
 
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(HEAD)
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD)
         for number in range(3):
             await go_on.wait()
             go_on.clear()
-            await asked.send(chunk(b"line %d\n" % number))
-        await asked.send(chunk(b""))
+            await request.send(chunk(b"line %d\n" % number))
+        await request.send(chunk(b""))
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG + "?follow=1") as response:
         assert response.status == 200
         for number in range(3):
@@ -65,11 +65,11 @@ async def test_head_and_chunks_are_sent_as_they_arrive(harness: KubeletHarness) 
 
 
 async def test_disconnected_client_closes_the_remote_stream(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(HEAD + chunk(b"a line\n"))
-        await asked.wait_closed()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD + chunk(b"a line\n"))
+        await request.wait_closed()
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG + "?follow=1") as response:
         assert await response.content.readany() == b"a line\n"
         assert harness.remote.ended == 0
@@ -81,21 +81,21 @@ async def test_disconnected_client_closes_the_remote_stream(harness: KubeletHarn
 async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> None:
     sent = 0
 
-    async def play(asked: UpgradeRequest) -> None:
+    async def handler(request: UpgradeRequest) -> None:
         nonlocal sent
-        await asked.send(HEAD)
+        await request.send(HEAD)
         while sent < 60_000_000:
-            await asked.send(chunk(bytes(50_000)))
+            await request.send(chunk(bytes(50_000)))
             sent += 50_000
-        await asked.send(chunk(b""))
+        await request.send(chunk(b""))
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG) as response:
         before = -1
         while before != sent:
             before = sent
             await asyncio.sleep(0.3)
-        assert sent < 40_000_000, "the remote could send all, so somebody holds it"
+        assert sent < 40_000_000, "the bridge buffers all data of the remote"
         assert harness.held <= 2 * READ_SIZE + 256 * 1024
         received = 0
         async for data in response.content.iter_any():
@@ -104,23 +104,23 @@ async def test_slow_client_slows_the_remote_down(harness: KubeletHarness) -> Non
 
 
 async def test_interrupted_log_does_not_end_normally(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(HEAD + chunk(b"half\n"))
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD + chunk(b"half\n"))
         await asyncio.sleep(0.05)
-        asked.writer.transport.abort()
+        request.writer.transport.abort()
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG) as response:
         with pytest.raises(aiohttp.ClientError):
             await response.read()
 
 
 async def test_stop_ends_followed_logs(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.send(HEAD + chunk(b"half\n"))
-        await asked.wait_closed()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.send(HEAD + chunk(b"half\n"))
+        await request.wait_closed()
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG) as response:
         assert await response.content.readany() == b"half\n"
         started = asyncio.get_running_loop().time()
@@ -146,10 +146,10 @@ async def test_error_of_the_remote_is_plain_text(
     quoted = message.replace('"', '\\"')
     status = f'{{"kind":"Status","message":"{quoted}","reason":"Because","code":{code}}}'
 
-    async def play(asked: UpgradeRequest) -> None:
-        await respond(asked, code, status.encode())
+    async def handler(request: UpgradeRequest) -> None:
+        await respond(request, code, status.encode())
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG) as response:
         assert response.status == code
         assert response.content_type == "text/plain"
@@ -157,10 +157,10 @@ async def test_error_of_the_remote_is_plain_text(
 
 
 async def test_rejected_credential_of_the_bridge_gets_502(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await respond(asked, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
+    async def handler(request: UpgradeRequest) -> None:
+        await respond(request, 401, b'{"kind":"Status","code":401,"message":"Unauthorized"}')
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     async with harness.session() as session, session.get(LOG) as response:
         assert response.status == 502
         assert "the bridge's credential" in await response.text()
@@ -188,7 +188,7 @@ async def test_rejected_requests_do_not_reach_the_remote(
     async with harness.session() as session, session.get(target) as response:
         assert response.status == status
         assert words in await response.text()
-    assert not harness.remote.asked
+    assert not harness.remote.requests
 
 
 async def test_logs_of_a_skipped_pod_get_its_reason(harness: KubeletHarness) -> None:
@@ -198,7 +198,7 @@ async def test_logs_of_a_skipped_pod_get_its_reason(harness: KubeletHarness) -> 
     harness.directory.listed.append({"metadata": agent, "status": {"conditions": [skipped]}})
     target = "/containerLogs/default/agent/app"
     async with harness.session() as session, session.get(target) as response:
-        # Of a 404, home's API server would drop the text.
+        # home's API server drops the body of a 404
         assert response.status == 400
         assert "DaemonSetSkipped: nothing runs" in await response.text()
-    assert not harness.remote.asked
+    assert not harness.remote.requests

@@ -1,7 +1,7 @@
-"""Requests that nobody means well, on a real socket: they are refused, and reach nothing.
+"""Malformed and malicious requests on a real socket: the kubelet API rejects them.
 
-Whatever comes, each answer is 4xx, or that of a path that exists; no defect is logged; and the
-remote is asked for nothing but what a route of the one pod on the node stands for.
+Every response is 4xx or that of an existing path; no exception is logged; and the remote receives
+only requests that a route of the node's one pod forwards.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.bridge.kubelet.pki import Pki
 
 pytestmark = pytest.mark.timeout(180)
 
-#: Seconds for an answer, and for an end of the connection.
+#: Seconds for a response, and for the end of the connection.
 SOON = 10.0
-#: Seconds for an answer to what may be no whole request.
+#: Seconds for a response to a possibly incomplete request.
 PERHAPS = 0.1
 
 _T = TypeVar("_T")
@@ -39,25 +39,27 @@ often = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-#: Paths that everybody may ask for who is known, and that need no pod.
-OPEN = re.compile(rb"GET /(pods|runningpods|healthz(/ping|/syncloop)?|configz)/?(\?\S*)? HTTP/1.1")
-#: All that may ever be asked of the remote.
-ASKED = re.compile(r"/api/v1/namespaces/default-home/pods/web/(log|exec|attach|portforward)")
-#: Headers that may come along: those of an upgrade, and what a client of ours says of itself.
-CARRIED = re.compile(
+#: Requests without a pod that every authenticated user may send.
+ALLOWED = re.compile(
+    rb"GET /(pods|runningpods|healthz(/ping|/syncloop)?|configz)/?(\?\S*)? HTTP/1.1"
+)
+#: The only paths that the remote may receive.
+REMOTE_PATHS = re.compile(r"/api/v1/namespaces/default-home/pods/web/(log|exec|attach|portforward)")
+#: The only headers that the remote may receive: those of an upgrade, and the bridge's own.
+FORWARDED_HEADERS = re.compile(
     r"host|user-agent|accept|accept-encoding|authorization|connection|upgrade"
     r"|x-stream-protocol-version|sec-websocket-[a-z-]+"
 )
 
 
 @dataclass
-class Served:
-    """A world in a thread of its own, so that hypothesis need not know of event loops."""
+class ServerThread:
+    """A kubelet API in its own thread, because hypothesis runs synchronous tests."""
 
     pki: Pki
     harness: KubeletHarness | None = None
-    faults: list[str] = field(default_factory=list)
-    """What was logged as an error, or with a traceback."""
+    errors: list[str] = field(default_factory=list)
+    """Log records at level ERROR or with a traceback."""
     _ready: threading.Event = field(default_factory=threading.Event)
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop | None = None
@@ -73,88 +75,88 @@ class Served:
             await self._stop.wait()
 
     def ready(self) -> KubeletHarness:
-        """The world, as soon as it is there."""
+        """Waits until the server listens."""
         assert self._ready.wait(SOON)
         assert self.harness is not None
         return self.harness
 
     def end(self) -> None:
-        """Has `run` return."""
+        """Makes `run` return."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
 
-    def answers(self, data: bytes, *, party: str | None, whole: bool) -> list[int]:
-        """The status codes of what is answered to these bytes. Without ``whole`` there may be
-        none. Then the connection is to end when we say so."""
+    def status_codes(self, data: bytes, *, party: str | None, whole: bool) -> list[int]:
+        """Sends the bytes and returns the status codes of the responses, of which there may be none
+        without ``whole``."""
         harness = self.ready()
         plain = socket.create_connection(("127.0.0.1", harness.server.port), SOON)
         with self.pki.client_context(party).wrap_socket(
             plain, server_hostname="127.0.0.1", suppress_ragged_eofs=True
         ) as tls:
-            said = b""
+            received = b""
             try:
                 tls.sendall(data)
                 tls.settimeout(SOON if whole else PERHAPS)
-                while b"\r\n\r\n" not in said and (part := tls.recv(65536)):
-                    said += part
+                while b"\r\n\r\n" not in received and (part := tls.recv(65536)):
+                    received += part
             except TimeoutError:
                 assert not whole, "no answer"
             except OSError:
-                pass  # refused before all was sent
-            return [int(code) for code in re.findall(rb"HTTP/\d\.\d (\d{3}) ", said)]
+                pass  # rejected before all data was sent
+            return [int(code) for code in re.findall(rb"HTTP/\d\.\d (\d{3}) ", received)]
 
     def probe(self, data: bytes, *, party: str | None, whole: bool = True) -> None:
-        """Sends it, and asserts what holds after every request."""
-        codes = self.answers(data, party=party, whole=whole)
+        """Sends the bytes, and asserts the guarantees of the module docstring."""
+        codes = self.status_codes(data, party=party, whole=whole)
         allowed = party is not None or b"Bearer good" in data or _TOKEN in data
         for code in codes:
-            assert 400 <= code < 500 or (allowed and OPEN.search(data) and code == 200), code
+            assert 400 <= code < 500 or (allowed and ALLOWED.search(data) and code == 200), code
         self.check()
 
     def check(self) -> None:
-        """Asserts that nothing is amiss."""
+        """Asserts that the remote received only allowed requests and that no error was logged."""
         harness = self.ready()
-        for asked in harness.remote.asked:
-            assert ASKED.fullmatch(asked.path), asked.target
-            containers = [value for name, value in asked.query if name == "container"]
-            assert asked.path.endswith("portforward") or containers in (["app"], ["init"])
-            assert asked.header_values("Authorization") == ["Bearer remote-credential"]
-            assert all(CARRIED.fullmatch(name.lower()) for name, _ in asked.headers)
-        harness.remote.asked.clear()
-        assert self.faults == []
+        for request in harness.remote.requests:
+            assert REMOTE_PATHS.fullmatch(request.path), request.target
+            containers = [value for name, value in request.query if name == "container"]
+            assert request.path.endswith("portforward") or containers in (["app"], ["init"])
+            assert request.header_values("Authorization") == ["Bearer remote-credential"]
+            assert all(FORWARDED_HEADERS.fullmatch(name.lower()) for name, _ in request.headers)
+        harness.remote.requests.clear()
+        assert self.errors == []
 
 
-class _Faults(logging.Handler):
-    """Notes the records that tell of a defect."""
+class _ErrorRecorder(logging.Handler):
+    """Records errors and tracebacks."""
 
-    def __init__(self, noted: list[str]) -> None:
+    def __init__(self, errors: list[str]) -> None:
         super().__init__(logging.DEBUG)
-        self._noted = noted
+        self._errors = errors
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR or record.exc_info:
-            self._noted.append(self.format(record))
+            self._errors.append(self.format(record))
 
 
 @pytest.fixture(scope="module")
-def served(pki: Pki) -> Iterator[Served]:
-    """One server for all the requests of this file."""
-    made = Served(pki)
-    handler = _Faults(made.faults)
+def served(pki: Pki) -> Iterator[ServerThread]:
+    """One server for all tests of this module."""
+    server = ServerThread(pki)
+    handler = _ErrorRecorder(server.errors)
     logging.getLogger().addHandler(handler)
-    thread = threading.Thread(target=made.run, name="served")
+    thread = threading.Thread(target=server.run, name="served")
     thread.start()
     try:
-        made.ready()
-        yield made
+        server.ready()
+        yield server
     finally:
-        made.end()
+        server.end()
         thread.join(SOON)
         logging.getLogger().removeHandler(handler)
     assert not thread.is_alive()
 
 
-# -- what comes ------------------------------------------------------------------------------------
+# -- generated requests --------------------------------------------------------------------------
 
 _GOOD = [b"containerLogs", b"exec", b"attach", b"portForward", b"default", b"web", b"app"]
 _WORDS = [b"uid-1", b"pods", b"logs", b"metrics", b"debug", b"healthz", b"kube-system", b"secrets"]
@@ -165,7 +167,7 @@ _TRICKS = [
 ]
 segments = st.sampled_from([*_GOOD, *_GOOD, *_WORDS, *_TRICKS])
 paths = st.lists(segments, max_size=7).map(lambda parts: b"/" + b"/".join(parts))
-#: Those that come as far as a handler.
+#: Requests that reach a handler.
 known = st.sampled_from(
     [
         *(b"/containerLogs/default/web/app", b"/exec/default/web/init", b"/attach/default/web/app"),
@@ -219,7 +221,7 @@ queries = st.one_of(
         lambda pairs: b"?" + b"&".join(pairs)
     ),
 )
-#: What a parser of HTTP takes, and what it should not.
+#: Valid and invalid framing of HTTP/1.1.
 _methods = [b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS", b"TRACE"]
 _no_methods = [b"CONNECT", b"PRI", b"get", b"G\x00T", b"", b"M" * 50, b"\xff"]
 methods = st.one_of(st.sampled_from(_methods), st.sampled_from([*_methods, *_no_methods]))
@@ -260,34 +262,42 @@ def head(method: bytes, target: bytes, lines: list[bytes]) -> bytes:
     return b"\r\n".join([first, b"Host: node:10250", *lines, b"", b""])
 
 
-def joined(left: st.SearchStrategy[_T], right: st.SearchStrategy[_T]) -> st.SearchStrategy[_T]:
-    """The one, and then the other."""
+def concatenated(
+    left: st.SearchStrategy[_T], right: st.SearchStrategy[_T]
+) -> st.SearchStrategy[_T]:
+    """Concatenates two byte strings."""
     return st.builds(operator.add, left, right)
 
 
-requests = st.builds(head, methods, joined(targets, queries), joined(upgrades, headers))
-#: Nothing is odd but headers and query.
-nearly = st.builds(head, st.just(b"GET"), joined(known, queries), joined(upgrades, headers))
+requests = st.builds(head, methods, concatenated(targets, queries), concatenated(upgrades, headers))
+#: Requests with unusual headers and queries only.
+nearly = st.builds(
+    head, st.just(b"GET"), concatenated(known, queries), concatenated(upgrades, headers)
+)
 
 
-# -- what is made of it --------------------------------------------------------------------------
+# -- tests ------------------------------------------------------------------
 
 
 @often
 @given(st.one_of(requests, nearly), parties)
-def test_unusual_requests(served: Served, data: bytes, party: str | None) -> None:
+def test_unusual_requests_are_rejected(
+    served: ServerThread, data: bytes, party: str | None
+) -> None:
     served.probe(data, party=party)
 
 
 @often
 @given(st.lists(requests, min_size=2, max_size=5).map(b"".join), parties)
-def test_pipelined_requests(served: Served, data: bytes, party: str | None) -> None:
+def test_pipelined_requests_are_answered_or_rejected(
+    served: ServerThread, data: bytes, party: str | None
+) -> None:
     served.probe(data, party=party)
 
 
 @often
 @given(st.one_of(st.binary(min_size=1, max_size=3000), st.text().map(str.encode)), parties)
-def test_random_bytes(served: Served, data: bytes, party: str | None) -> None:
+def test_random_bytes_are_rejected(served: ServerThread, data: bytes, party: str | None) -> None:
     served.probe(data, party=party, whole=False)
 
 
@@ -304,12 +314,12 @@ def test_random_bytes(served: Served, data: bytes, party: str | None) -> None:
         b"GET /pods HTTP/2.0\r\nHost: x\r\n\r\n",
     ],
 )
-def test_other_http_versions_get_400(served: Served, data: bytes) -> None:
-    assert served.answers(data, party="apiserver", whole=True) == [400]
+def test_other_http_versions_get_400(served: ServerThread, data: bytes) -> None:
+    assert served.status_codes(data, party="apiserver", whole=True) == [400]
     served.check()
 
 
-def test_invalid_handshake_is_closed(served: Served) -> None:
+def test_invalid_handshake_is_closed(served: ServerThread) -> None:
     harness = served.ready()
     for data in (b"GET /pods HTTP/1.1\r\n\r\n", b"\x00" * 1000, b"\x16\x03\x01\xff\xff"):
         with socket.create_connection(("127.0.0.1", harness.server.port), SOON) as plain:

@@ -1,4 +1,4 @@
-"""What the queries of logs, exec, attach and port-forward mean."""
+"""Options of logs, exec, attach and port-forward in the query of a request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bridge.kubelet.query_options import (
         ("a=%e2%82%ac%ff", [("a", "€\udcff")]),
     ],
 )
-def test_queries(raw: str, pairs: list[tuple[str, str]]) -> None:
+def test_query_is_parsed(raw: str, pairs: list[tuple[str, str]]) -> None:
     assert parse_query(raw) == pairs
 
 
@@ -35,14 +35,14 @@ def test_queries(raw: str, pairs: list[tuple[str, str]]) -> None:
     "raw",
     ["a=%", "a=%2", "a=%zz", "%=1", "a=1;b=2", "&".join("a" for _ in range(MAX_PARAMETERS + 1))],
 )
-def test_malformed_queries(raw: str) -> None:
+def test_malformed_query_is_rejected(raw: str) -> None:
     with pytest.raises(HttpError) as refusal:
         parse_query(raw)
     assert refusal.value.status == 400
 
 
 @pytest.mark.parametrize(
-    ("raw", "asked"),
+    ("raw", "expected"),
     [
         ("", ""),
         ("follow=true&previous=1&timestamps", "follow=true&previous=true&timestamps=true"),
@@ -64,10 +64,10 @@ def test_malformed_queries(raw: str) -> None:
         ("stream=All&insecureSkipTLSVerifyBackend=true&container=other&pretty=1", ""),
     ],
 )
-def test_log_options(raw: str, asked: str) -> None:
+def test_log_options_are_translated(raw: str, expected: str) -> None:
     query = log_query(parse_query(raw), container="app")
     assert query[0] == ("container", "app")
-    assert "&".join(f"{key}={value}" for key, value in query[1:]) == asked
+    assert "&".join(f"{key}={value}" for key, value in query[1:]) == expected
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_log_options(raw: str, asked: str) -> None:
         ("stream=Stdout", 400),
     ],
 )
-def test_invalid_log_options(raw: str, status: int) -> None:
+def test_invalid_log_options_are_rejected(raw: str, status: int) -> None:
     with pytest.raises(HttpError) as refusal:
         log_query(parse_query(raw), container="app")
     assert refusal.value.status == status
 
 
 @pytest.mark.parametrize(
-    ("raw", "asked"),
+    ("raw", "expected"),
     [
         (
             "output=1&command=a&command=&command=c",
@@ -112,10 +112,10 @@ def test_invalid_log_options(raw: str, status: int) -> None:
         ("output=1&container=other&stdin=true", ["stdout=true"]),
     ],
 )
-def test_exec_options(raw: str, asked: list[str]) -> None:
+def test_exec_options_are_translated(raw: str, expected: list[str]) -> None:
     query = exec_query(parse_query(raw), container="app")
     assert query[0] == ("container", "app")
-    assert [f"{key}={value}" for key, value in query[1:]] == asked
+    assert [f"{key}={value}" for key, value in query[1:]] == expected
 
 
 @pytest.mark.parametrize("raw", ["", "command=ls", "input=0&output=true", "tty=1&error=1"])
@@ -133,7 +133,7 @@ def test_non_utf8_arguments_are_preserved(arguments: list[bytes]) -> None:
     assert [value.encode("utf-8", "surrogateescape") for value in commands] == arguments
 
 
-def test_port_forward_ports() -> None:
+def test_port_forward_ports_are_translated() -> None:
     assert port_forward_query([], websocket=False) == []
     assert port_forward_query([("port", "080"), ("port", "65535")], websocket=True) == [
         ("ports", "80"),
@@ -142,7 +142,7 @@ def test_port_forward_ports() -> None:
 
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "80,81", "http", "\uff19"])
-def test_invalid_ports(port: str) -> None:
+def test_invalid_ports_are_rejected(port: str) -> None:
     with pytest.raises(HttpError) as refusal:
         port_forward_query([("port", port)], websocket=True)
     assert refusal.value.status == 400
@@ -158,7 +158,7 @@ def test_command_line_is_split_at_spaces() -> None:
 
 
 @pytest.mark.parametrize("raw", ["", "cmd=", "command=ls", "cmd=%ff"])
-def test_invalid_command_lines(raw: str) -> None:
+def test_invalid_command_lines_are_rejected(raw: str) -> None:
     with pytest.raises(HttpError) as refusal:
         run_command_line(parse_query(raw))
     assert refusal.value.status == 400

@@ -1,4 +1,4 @@
-"""Paths: what they find, what they need, and what cannot be made of them."""
+"""Routes: matching of paths, methods and parameters, and errors."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from sync.kube.resources import PODS
 GET = frozenset({"GET"})
 
 
-async def never(_: RoutedRequest) -> web.StreamResponse:
-    """No test here gets as far as this."""
+async def _unused_handler(_: RoutedRequest) -> web.StreamResponse:
+    """A handler that these tests do not call."""
     raise AssertionError
 
 
 ROUTER = Router(
     [
-        Route("/containerLogs/{namespace}/{pod}/{container}", GET, never),
-        Route("/exec/{namespace}/{pod}/{uid}/{container}", frozenset({"GET", "POST"}), never),
-        Route("/healthz", GET, never),
-        Route("/healthz/ping", GET, never),
+        Route("/containerLogs/{namespace}/{pod}/{container}", GET, _unused_handler),
+        Route(
+            "/exec/{namespace}/{pod}/{uid}/{container}", frozenset({"GET", "POST"}), _unused_handler
+        ),
+        Route("/healthz", GET, _unused_handler),
+        Route("/healthz/ping", GET, _unused_handler),
     ]
 )
 
@@ -36,14 +38,14 @@ def find(target: str, method: str = "GET") -> tuple[str, dict[str, str]]:
     return route.path, parameters
 
 
-def refused(target: str, method: str = "GET") -> HttpError:
-    """The refusal of a target."""
+def error_of(target: str, method: str = "GET") -> HttpError:
+    """The error of a target."""
     with pytest.raises(HttpError) as refusal:
         find(target, method)
     return refusal.value
 
 
-def test_parameters() -> None:
+def test_parameters_are_parsed_from_the_path() -> None:
     path, parameters = find("/containerLogs/default/web.1/app?follow=true")
     assert path == "/containerLogs/{namespace}/{pod}/{container}"
     assert parameters == {"namespace": "default", "pod": "web.1", "container": "app"}
@@ -80,13 +82,13 @@ def test_trailing_slash_is_ignored(target: str) -> None:
     ],
 )
 def test_unknown_paths(target: str, method: str, status: int) -> None:
-    refusal = refused(target, method)
+    refusal = error_of(target, method)
     assert refusal.status == status
     assert len(refusal.message) > 10
 
 
 def test_wrong_method_gets_405_with_allow() -> None:
-    assert refused("/exec/default/web/u/app", "PUT").headers == {"Allow": "GET, POST"}
+    assert error_of("/exec/default/web/u/app", "PUT").headers == {"Allow": "GET, POST"}
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_wrong_method_gets_405_with_allow() -> None:
 def test_invalid_names_get_400(segment: str, place: int) -> None:
     parts = ["default", "web", "app"]
     parts[place] = segment
-    assert refused("/containerLogs/" + "/".join(parts)).status in (400, 404)
+    assert error_of("/containerLogs/" + "/".join(parts)).status in (400, 404)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ METHODS = st.sampled_from(["GET", "POST", "DELETE"])
 
 @given(st.lists(NASTY | st.text(max_size=8), max_size=8), METHODS)
 def test_random_paths_raise_only_http_errors(parts: list[str], method: str) -> None:
-    status, parameters = outcome("/" + "/".join(parts), method)
+    status, parameters = status_and_parameters("/" + "/".join(parts), method)
     assert status == 200 or 400 <= status < 500
     for name, value in parameters.items():
         assert value.isascii(), name
@@ -181,10 +183,10 @@ def test_random_paths_raise_only_http_errors(parts: list[str], method: str) -> N
         assert ".." not in path.split("/")
 
 
-def outcome(target: str, method: str) -> tuple[int, dict[str, str]]:
-    """The code that a target is answered with, and its parameters when that is 200."""
+def status_and_parameters(target: str, method: str) -> tuple[int, dict[str, str]]:
+    """The status code of a target, and its parameters if it is 200."""
     try:
         return 200, find(target, method)[1]
     except HttpError as refusal:
-        refusal.message.encode()  # it can be sent
+        refusal.message.encode()  # it can be sent over HTTP
         return refusal.status, {}

@@ -1,4 +1,4 @@
-"""The server as a whole: where it listens, its certificate, its lists, its limits, its end."""
+"""The server as a whole: listening, certificates, endpoints, limits and shutdown."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_unfinished_handshake_does_not_delay_the_stop(harness: KubeletHarn
     writer.close()
 
 
-async def test_health(harness: KubeletHarness) -> None:
+async def test_healthz_is_ok(harness: KubeletHarness) -> None:
     async with harness.session() as session:
         for path in ("/healthz", "/healthz/ping", "/healthz/syncloop", "/healthz/"):
             async with session.get(path) as response:
@@ -95,7 +95,7 @@ async def test_additional_routes_and_healthz_problem(harness: KubeletHarness) ->
         await server.stop(1.0)
 
 
-async def test_pods(harness: KubeletHarness) -> None:
+async def test_pods_are_listed(harness: KubeletHarness) -> None:
     running: Object = {"state": {"running": {}}}
     harness.directory.listed = [
         {"metadata": {"name": "runs"}, "status": {"containerStatuses": [running]}},
@@ -139,14 +139,14 @@ async def test_configz_is_a_kubelet_configuration(harness: KubeletHarness) -> No
     ],
 )
 async def test_encoded_paths_do_not_reach_the_remote(harness: KubeletHarness, target: str) -> None:
-    # By hand, since a client's library would tidy the path up.
+    # Without a client library, which would normalize the path.
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", harness.server.port, ssl=harness.pki.client_context("apiserver")
     )
     writer.write(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     assert (await reader.read()).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404"))
     writer.close()
-    assert not harness.remote.asked
+    assert not harness.remote.requests
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ async def test_long_command_is_accepted(harness: KubeletHarness) -> None:
     target = "/exec/default/web/app?output=1&command=" + "%20" * 40_000
     head, _, writer = await harness.upgrade(target)
     assert head.startswith(b"HTTP/1.1 404 ")
-    assert len(harness.remote.asked[0].target) > 120_000
+    assert len(harness.remote.requests[0].target) > 120_000
     writer.close()
 
 
-# -- certificates --------------------------------------------------------------------------------
+# -- certificates ------------------------------------------------------------------------
 
 
 async def test_client_ca_can_be_replaced(harness: KubeletHarness) -> None:
@@ -203,7 +203,7 @@ async def test_serving_certificate_can_be_replaced(harness: KubeletHarness) -> N
     writer.close()
 
 
-def test_self_signed_certificate() -> None:
+def test_self_signed_certificate_has_node_name_and_address() -> None:
     pair = self_signed("a" * 80, ["10.0.0.1", "fd00::1", "node.example"])
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -237,7 +237,7 @@ async def test_invalid_port_is_rejected(harness: KubeletHarness) -> None:
         await _another(harness).start("127.0.0.1", 70_000)
 
 
-async def test_foreign_address_error_names_the_option(
+async def test_nonlocal_address_error_names_the_option(
     harness: KubeletHarness,
 ) -> None:
     with pytest.raises(ListenError, match="--address"):
@@ -254,5 +254,5 @@ async def test_ipv6_any_address_accepts_ipv4(harness: KubeletHarness) -> None:
     await server.stop(1.0)
 
 
-def test_http_error_is_its_message() -> None:
+def test_text_of_an_http_error_is_its_message() -> None:
     assert str(HttpError(404, "there is no such thing")) == "there is no such thing"

@@ -1,4 +1,4 @@
-"""How exec, attach and port-forward end, whoever ends them."""
+"""Ends of exec, attach and port-forward streams, by either peer or by the bridge."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ UPGRADE = "Connection: Upgrade\r\nUpgrade: SPDY/3.1"
 
 
 async def test_last_bytes_arrive_when_the_remote_closes_first(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
-        await asked.send(bytes(2_000_000) + b"exit status")
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
+        await request.send(bytes(2_000_000) + b"exit status")
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, reader, writer = await harness.upgrade(EXEC)
     await asyncio.sleep(0.2)
     data = await reader.read()
@@ -40,13 +40,13 @@ async def test_last_bytes_arrive_when_the_remote_closes_first(harness: KubeletHa
 async def test_last_bytes_arrive_when_the_client_closes_first(harness: KubeletHarness) -> None:
     received = bytearray()
 
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
         await asyncio.sleep(0.2)
-        while data := await asked.reader.read(65536):
+        while data := await request.reader.read(65536):
             received.extend(data)
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, _, writer = await harness.upgrade(EXEC)
     assert harness.server.streams.counts["exec"] == 1
     writer.write(bytes(2_000_000) + b"the end")
@@ -58,15 +58,15 @@ async def test_last_bytes_arrive_when_the_client_closes_first(harness: KubeletHa
 
 
 async def test_half_closed_stream_stays_open(pki: Pki) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
-        said = await asked.reader.read()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
+        received = await request.reader.read()
         for _ in range(20):
-            await asked.send(bytes(100_000))
-        await asked.send(b"got " + said)
+            await request.send(bytes(100_000))
+        await request.send(b"got " + received)
 
     async with running_server(pki, tls=False) as harness:
-        harness.remote.handler = play
+        harness.remote.handler = handler
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         layer = TlsLayer(
@@ -96,8 +96,8 @@ async def test_aborted_client_closes_the_remote(harness: KubeletHarness) -> None
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is gone without a word is noticed within seconds."""
+def short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens TCP keepalive, so that an unresponsive peer is detected within seconds."""
     probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
     monkeypatch.setattr(sockets, "_KEEPALIVE", probes)
     monkeypatch.setattr(sockets, "_USER_TIMEOUT", 300)
@@ -106,25 +106,25 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("sends", [True, False])
 @pytest.mark.parametrize("who", ["remote", "caller"])
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_keepalive")
 async def test_unresponsive_peer_ends_the_stream(pki: Pki, who: str, sends: bool) -> None:
-    """Whether bytes are on their way to it (then keepalive is silent) or not."""
+    """With and without unacknowledged data, during which TCP sends no keepalive probes."""
     begun = asyncio.Event()
 
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
         await begun.wait()
         if who == "remote":
-            drop_packets(asked.writer)
+            drop_packets(request.writer)
         elif sends:
-            await asked.send(b"x")
+            await request.send(b"x")
         try:
-            await asked.wait_closed()
+            await request.wait_closed()
         finally:
-            asked.writer.transport.abort()  # a deaf one cannot say goodbye
+            request.writer.transport.abort()  # an unresponsive peer cannot close the connection
 
     async with running_server(pki) as harness:
-        harness.remote.handler = play
+        harness.remote.handler = handler
         _, reader, writer = await harness.upgrade(EXEC)
         if who == "caller":
             drop_packets(writer)
@@ -140,16 +140,16 @@ async def test_unresponsive_peer_ends_the_stream(pki: Pki, who: str, sends: bool
         writer.transport.abort()
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_keepalive")
 async def test_live_peer_may_stop_reading(pki: Pki) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
         await asyncio.sleep(3)
-        await asked.reader.readexactly(20_000_000)
-        await asked.send(b"all")
+        await request.reader.readexactly(20_000_000)
+        await request.send(b"all")
 
     async with running_server(pki) as harness:
-        harness.remote.handler = play
+        harness.remote.handler = handler
         _, reader, writer = await harness.upgrade(EXEC)
         writer.write(bytes(20_000_000))
         assert await reader.readexactly(3) == b"all"
@@ -170,14 +170,14 @@ async def test_stop_ends_streams(harness: KubeletHarness) -> None:
 
 
 async def test_stop_does_not_wait_for_a_peer_that_does_not_read(harness: KubeletHarness) -> None:
-    async def play(asked: UpgradeRequest) -> None:
-        await asked.switch_protocols()
+    async def handler(request: UpgradeRequest) -> None:
+        await request.switch_protocols()
         while True:
-            await asked.send(bytes(100_000))
+            await request.send(bytes(100_000))
 
-    harness.remote.handler = play
+    harness.remote.handler = handler
     _, _, writer = await harness.upgrade(EXEC)
-    await asyncio.sleep(0.3)  # the stream's reader takes a little and then no more
+    await asyncio.sleep(0.3)  # the stream's reader buffers a little
     started = asyncio.get_running_loop().time()
     await harness.server.stop(0.5)
     assert asyncio.get_running_loop().time() - started < 2
@@ -194,7 +194,7 @@ async def test_many_streams_leave_nothing_behind(harness: KubeletHarness) -> Non
         assert await reader.readexactly(len(data)) == data
         writer.close()
 
-    await one(99)  # so that the connections to home are there already
+    await one(99)  # opens the connections to home
     before = len(asyncio.all_tasks())
     await asyncio.gather(*(one(number) for number in range(20)))
     await wait_until(lambda: harness.server.streams.counts["exec"] == 0)

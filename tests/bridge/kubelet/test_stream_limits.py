@@ -1,4 +1,4 @@
-"""How many streams there may be, and that they leave everything else its way."""
+"""Limits of the number of streams, and requests that proceed beside many streams."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_open_file_limit_is_raised_to_the_hard_limit() -> None:
 
 
 async def test_stream_above_the_limit_gets_429(pki: Pki) -> None:
-    async with running_server(pki, max_streams=5) as harness:  # of which one namespace has three
+    async with running_server(pki, max_streams=5) as harness:  # three of them are for one namespace
         harness.remote.handler = echo
         streams = [await harness.upgrade(EXEC) for _ in range(3)]
         head, reader, writer = await harness.upgrade(EXEC)
@@ -47,7 +47,7 @@ async def test_stream_above_the_limit_gets_429(pki: Pki) -> None:
             ):
                 async with session.request(method, target) as response:
                     assert response.status == 429
-        assert len(harness.remote.asked) == 3
+        assert len(harness.remote.requests) == 3
         for _, reader, writer in streams:
             writer.write(b"still here")
             assert await reader.readexactly(10) == b"still here"
@@ -83,7 +83,7 @@ async def test_one_namespace_cannot_use_all_streams(
         await wait_until(lambda: streams.namespace_limit.used == 0)
 
 
-@pytest.mark.timeout(120)  # hundreds of TLS handshakes, on a machine that may be busy
+@pytest.mark.timeout(120)  # hundreds of TLS handshakes, possibly on a busy machine
 async def test_hundreds_of_streams_do_not_block_other_requests(pki: Pki) -> None:
     async with running_server(pki, tls=False) as harness:
         harness.remote.handler = echo
@@ -107,5 +107,5 @@ async def test_hundreds_of_streams_do_not_block_other_requests(pki: Pki) -> None
         for _, writer in streams:
             writer.transport.abort()
         async with asyncio.timeout(60):
-            while harness.server.streams.counts["exec"]:  # noqa: ASYNC110  # it is no event
+            while harness.server.streams.counts["exec"]:  # noqa: ASYNC110  # the condition has no event
                 await asyncio.sleep(0.05)

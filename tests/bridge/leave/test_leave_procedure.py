@@ -176,7 +176,7 @@ def world(two: Clusters) -> World:
     return World(two)
 
 
-# -- a relay -------------------------------------------------------------------------------
+# -- a relay -----------------------------------------------------------------------------
 
 
 def slice_of(service: str, node: str = NODE) -> Object:
@@ -249,7 +249,7 @@ async def test_malformed_join_options_do_not_prevent_leaving(world: World, value
     assert await world.leave()
 
 
-# -- the question --------------------------------------------------------------------------
+# -- the question ------------------------------------------------------------------------
 
 
 async def test_confirmation_lists_all_objects_before_any_write(world: World) -> None:
@@ -303,7 +303,7 @@ async def test_long_lists_are_truncated(world: World, monkeypatch: pytest.Monkey
     ]
 
 
-# -- refusals ------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ago", [0.0, LEASE_SECONDS - 15.0, -30.0], ids=["now", "late", "ahead"])
@@ -371,7 +371,7 @@ async def test_forbidden_home_is_a_one_line_error(world: World) -> None:
     assert "ask the cluster's administrator for that permission" in await world.refused()
 
 
-# -- the removal ---------------------------------------------------------------------------
+# -- the removal -------------------------------------------------------------------------
 
 
 async def test_leave_removes_managed_objects_from_both_clusters(world: World) -> None:
@@ -521,7 +521,7 @@ async def test_managed_service_is_deleted(world: World) -> None:
     assert world.two.remote.objects(SERVICES) == []
 
 
-# -- a remote that cannot be reached -------------------------------------------------------
+# -- a remote that cannot be reached -----------------------------------------------------
 
 
 async def test_unreachable_remote_is_an_error_before_any_write(world: World) -> None:
@@ -578,7 +578,7 @@ async def test_unreachable_home_names_the_alternative(world: World) -> None:
     assert "bridge prune --kubeconfig" in await world.refused()
 
 
-# -- pods that do not end ------------------------------------------------------------------
+# -- pods that do not end ----------------------------------------------------------------
 
 
 async def test_wait_for_pods_times_out(world: World) -> None:
@@ -593,7 +593,7 @@ async def test_wait_for_pods_times_out(world: World) -> None:
     assert f"remote: Pod {REMOTE_NAMESPACE}/web: may be left" in world.notified
 
 
-# -- workloads that stay -------------------------------------------------------------------
+# -- workloads that stay -----------------------------------------------------------------
 
 
 async def test_keep_workloads_leaves_the_remote_unchanged_and_cleans_home(world: World) -> None:
@@ -620,7 +620,7 @@ async def test_keep_workloads_is_refused_while_a_bridge_serves_the_node(world: W
     assert "stop it with Ctrl-C and leave again" in await world.refused(keep)
 
 
-# -- what comes while the question stands -----------------------------------------------------
+# -- what comes while the question stands ------------------------------------------------
 
 
 async def test_objects_created_after_the_confirmation_are_removed(world: World) -> None:
@@ -670,7 +670,7 @@ async def test_objects_that_keep_appearing_are_an_error(world: World) -> None:
     assert world.two.home.find(NODES, NODE), "leaving again goes on"
 
 
-# -- several virtual nodes of one home ---------------------------------------------------------
+# -- several virtual nodes of one home ---------------------------------------------------
 
 
 async def test_namespace_used_by_another_node_stays_until_that_node_leaves(
@@ -703,7 +703,7 @@ async def test_handed_over_namespace_stays(world: World) -> None:
     assert f"remote: namespace {REMOTE_NAMESPACE} stays: it was handed over" in world.notified
 
 
-# -- drain ---------------------------------------------------------------------------------
+# -- drain -------------------------------------------------------------------------------
 
 
 def daemon(name: str) -> Object:
@@ -808,7 +808,7 @@ async def test_drain_with_a_serving_bridge_asks_to_stop_it_afterwards(
     assert marked(home) == marked(remote) == []
 
 
-# -- the certificate -----------------------------------------------------------------------
+# -- the certificate ---------------------------------------------------------------------
 
 
 def requested(name: str, signer: str = "kubernetes.io/kubelet-serving") -> Object:
@@ -878,7 +878,7 @@ async def test_forbidden_deletion_of_a_csr_is_reported(world: World) -> None:
     assert any(f"CertificateSigningRequest {name} stays" in line for line in world.notified)
 
 
-# -- interrupted ---------------------------------------------------------------------------
+# -- interrupted -------------------------------------------------------------------------
 
 
 def marked(api: FakeApi) -> list[str]:

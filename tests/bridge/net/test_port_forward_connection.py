@@ -127,7 +127,7 @@ def test_connection_lost_without_close_frame_is_an_error() -> None:
     "raw",
     [
         bytes([0x82, 0x81]) + b"keyy" + b"x",  # masked
-        bytes([0xC2, 1]) + b"x",  # an extension that nobody asked for
+        bytes([0xC2, 1]) + b"x",  # an extension that was not negotiated
         bytes([0x83, 0]),  # no such kind
         bytes([0x89, 126, 0, 200]),  # too long for a ping
         message(2, b"x"),  # no such channel

@@ -24,9 +24,9 @@ _TAINTED: Object = {"taints": [{"key": "t", "effect": "NoExecute"}]}
 
 
 def _worker(spec: Object | None = None, *, ready: str = "True", **conditions: str) -> Object:
-    found = {"Ready": ready, **conditions}
-    told = [{"type": kind, "status": status} for kind, status in found.items()]
-    return {"spec": spec or {}, "status": {"conditions": told}}
+    statuses = {"Ready": ready, **conditions}
+    listed = [{"type": kind, "status": status} for kind, status in statuses.items()]
+    return {"spec": spec or {}, "status": {"conditions": listed}}
 
 
 @pytest.mark.parametrize(

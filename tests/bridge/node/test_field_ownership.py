@@ -20,7 +20,7 @@ def _node(
 
 
 def _labels(key: str, last: str | None, there: str | None, wanted: str | None) -> str | None:
-    """What the label is afterwards."""
+    """The value of the label after the merge."""
     last_set = NodeMetadata({key: last} if last is not None else {})
     node = _node({key: there} if there is not None else {}, last_set)
     wishes = NodeMetadata({key: wanted} if wanted is not None else {})
@@ -50,7 +50,9 @@ def _labels(key: str, last: str | None, there: str | None, wanted: str | None) -
         (None, None, "", ""),
     ],
 )
-def test_a_label(last: str | None, there: str | None, wanted: str | None, then: str | None) -> None:
+def test_label_follows_desired_value_unless_changed_by_others(
+    last: str | None, there: str | None, wanted: str | None, then: str | None
+) -> None:
     assert _labels("team", last, there, wanted) == then
     assert _labels("topology.kubernetes.io/zone", last, there, wanted) == then
 
@@ -109,5 +111,5 @@ def test_without_applied_annotation_unmanaged_values_stay(
         ("team", False),
     ],
 )
-def test_fixed_keys(key: str, fixed: bool) -> None:
+def test_fixed_keys_include_kubernetes_prefixes(key: str, fixed: bool) -> None:
     assert field_ownership.is_fixed(key) is fixed

@@ -1,4 +1,4 @@
-"""The Node object and its Lease at home, with a remote whose nodes the test makes."""
+"""The Node object and its Lease at home; the test creates the remote's nodes."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ FACTS = NodeFacts(
     configured=NodeMetadata(taints=(TAINT,)),
     annotations={node_object.ANNOTATION_HOME_NAME: "h"},
 )
-#: Stand in for the constants of the module, so that no test waits for half a minute.
+#: Replace the module's constants, so that no test waits for half a minute.
 SETTLE, SPACING, OUTAGE, RENEW = 0.01, 0.05, 0.15, 0.02
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All waits are short."""
+    """Shortens all waits."""
     ShortenedBackoff(monkeypatch)
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.01)
     monkeypatch.setattr(controller_module, "SETTLE", SETTLE)
@@ -62,7 +62,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def nodes(remote_api: FakeApi, client_for: ClientFor) -> AsyncIterator[Informer]:
-    """The remote's nodes, one of which is usable, as they are watched."""
+    """An informer of the remote's nodes, one of which is usable."""
     joined(remote_api, worker("w1", cpu="4"))
     informer = Informer(await client_for(remote_api, "remote"), NODES)
     async with running_informer(informer):
@@ -77,20 +77,21 @@ async def home(home_api: FakeApi, client_for: ClientFor) -> KubeClient:
 
 @pytest.fixture
 def node(home: KubeClient, nodes: Informer) -> NodeController:
-    """Neither registered nor running."""
+    """A controller that is neither registered nor running."""
     return controller(home, nodes)
 
 
 def controller(
     home: KubeClient,
     nodes: Informer,
-    asked: NodeMetadata = FACTS.configured,
+    configured: NodeMetadata = FACTS.configured,
     *,
     offer: CapacityAggregator | None = None,
     unplaced: UnschedulablePods | None = None,
     note: LeaseAnnotation | None = None,
 ) -> NodeController:
-    """It offers what the nodes have; what else is offered, ``offer`` is told by the test."""
+    """A controller that offers the capacity of the nodes; the test passes other changes to
+    ``offer``."""
     offer = offer or CapacityAggregator(IDENTITY, NO_LIMITS)
     nodes.on_change(offer.node_changed)
     for known in nodes.store:
@@ -101,7 +102,7 @@ def controller(
 
     return NodeController(
         home,
-        replace(FACTS, configured=asked),
+        replace(FACTS, configured=configured),
         capacity=offer,
         remote_nodes=nodes,
         watched=[nodes],
@@ -113,7 +114,7 @@ def controller(
 
 
 def events(node: NodeController) -> list[tuple[str, str]]:
-    """Reasons and messages that were recorded and not written yet, in order."""
+    """Reasons and messages of recorded Events that are not yet written, in order."""
     queue = node._events._waiting
     waiting = [queue.get_nowait() for _ in range(queue.qsize())]
     assert all(event["involvedObject"]["kind"] == "Node" for event in waiting)
@@ -135,14 +136,14 @@ def worker(name: str, *, cpu: str = "2", ready: bool = True) -> Object:
 
 
 def joined(api: FakeApi, node: Object) -> None:
-    """The node is there, without the taint that admission gives to a new one."""
+    """Waits for the registered Node; removes the taint that admission adds to a new Node."""
     api.put(node)
     api.update(NODES, node["metadata"]["name"], {"spec": {"taints": None}})
 
 
 @asynccontextmanager
 async def running(node: NodeController) -> AsyncIterator[asyncio.Task[None]]:
-    """Registered and kept until the block ends."""
+    """Registers the Node and runs the controller until the block ends."""
     await node.register()
     task = asyncio.create_task(node.run())
     try:
@@ -157,7 +158,7 @@ async def running(node: NodeController) -> AsyncIterator[asyncio.Task[None]]:
 
 
 def condition(api: FakeApi, kind: str = "Ready") -> Object:
-    """A condition of the virtual node; empty where it has none."""
+    """A condition of the virtual node, or an empty object."""
     node = api.find(NODES, NAME) or {}
     found = (node.get("status") or {}).get("conditions") or []
     return next((item for item in found if item["type"] == kind), {})
@@ -173,7 +174,7 @@ def node_writes(api: FakeApi) -> list[str]:
     return [entry.method for entry in api.writes(f"/api/v1/nodes/{NAME}*")]
 
 
-# -- register ------------------------------------------------------------------------------
+# -- register ----------------------------------------------------------------------------
 
 
 async def test_register_creates_node_with_remote_capacity(
@@ -253,7 +254,7 @@ async def test_register_rejects_unmanaged_node(
     assert home_api.find(LEASES, NAME, LEASE_NAMESPACE) is None
 
 
-# -- status --------------------------------------------------------------------------------
+# -- status ------------------------------------------------------------------------------
 
 
 async def test_burst_of_changes_is_one_status_write(
@@ -274,11 +275,11 @@ async def test_burst_of_changes_is_one_status_write(
 
 
 def foreign(name: str, cpu: str) -> Object:
-    """A pod of others on the remote's node."""
-    asked = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
+    """An unmanaged pod on the remote's node."""
+    configured = {"name": "main", "resources": {"requests": {"cpu": cpu}}}
     return {
         "metadata": {"name": name, "namespace": "theirs", "uid": name},
-        "spec": {"nodeName": "w1", "containers": [asked]},
+        "spec": {"nodeName": "w1", "containers": [configured]},
     }
 
 
@@ -291,7 +292,7 @@ def allocatable(api: FakeApi) -> str:
 async def test_free_capacity_is_written_at_once_then_at_most_every_spacing(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    """The load changes all the time: the first change is told soon, the last one in any case."""
+    """Under constantly changing load the first change is written soon, and the last one always."""
     offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     async with running(controller(home, nodes, offer=offer)):
         home_api.clear_log()
@@ -316,7 +317,7 @@ async def test_free_capacity_is_written_at_once_then_at_most_every_spacing(
 async def test_largest_pod_is_written_at_creation_and_then_rarely(
     home_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said() -> str:
+    def largest_pod() -> str:
         found: str = home_api.get(NODES, NAME)["metadata"]["annotations"][
             node_object.ANNOTATION_LARGEST
         ]
@@ -325,14 +326,14 @@ async def test_largest_pod_is_written_at_creation_and_then_rarely(
     monkeypatch.setattr(controller_module, "LARGEST_SECONDS", 0.4)
     offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     async with running(controller(home, nodes, offer=offer)):
-        assert said() == "cpu=4,memory=8Gi"
+        assert largest_pod() == "cpu=4,memory=8Gi"
         offer.pod_changed(None, foreign("a", "1"))
-        await home_api.until(lambda: said() == "cpu=3,memory=8Gi")
+        await home_api.until(lambda: largest_pod() == "cpu=3,memory=8Gi")
         offer.pod_changed(None, foreign("b", "1"))
         await home_api.until(lambda: allocatable(home_api) == "2")
-        assert said() == "cpu=3,memory=8Gi", "its time has not come"
+        assert largest_pod() == "cpu=3,memory=8Gi", "before the interval has passed"
         offer.pod_changed(None, foreign("c", "1"))
-        await home_api.until(lambda: said() == "cpu=1,memory=8Gi")
+        await home_api.until(lambda: largest_pod() == "cpu=1,memory=8Gi")
 
 
 async def test_overwritten_fixed_fields_are_restored(
@@ -375,16 +376,16 @@ async def test_long_outage_makes_node_not_ready_until_it_ends(
         await remote_api.start()
         await home_api.until(lambda: condition(home_api)["status"] == "True")
         await asyncio.sleep(SETTLE)
-        told = events(node)
-        assert [reason for reason, _ in told] == ["NodeNotReady", "NodeReady"]
-        assert told[0][1].startswith("Node virtual is NotReady (the remote cluster cannot be")
-        assert told[1][1].startswith("Node virtual is Ready (usable nodes")
+        reports = events(node)
+        assert [reason for reason, _ in reports] == ["NodeNotReady", "NodeReady"]
+        assert reports[0][1].startswith("Node virtual is NotReady (the remote cluster cannot be")
+        assert reports[1][1].startswith("Node virtual is Ready (usable nodes")
 
 
 async def test_short_outage_leaves_node_ready(
     home_api: FakeApi, remote_api: FakeApi, node: NodeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Long enough for a machine that has much to do to watch again in a third of it.
+    # Long enough for a busy machine to rewatch in a third of it.
     monkeypatch.setattr(controller_module, "OUTAGE_SECONDS", 10 * OUTAGE)
     async with running(node):
         home_api.clear_log()
@@ -405,20 +406,20 @@ async def test_rejected_credential_is_the_reason_of_not_ready(
         remote_api.fail(Fault("GET", "/api/v1/nodes", code=code, message="no", times=None))
         remote_api.break_watches()
         await home_api.until(lambda: condition(home_api)["status"] == "False")
-        # The cut came first; what it was followed by is what lasts.
+        # The broken connection comes first; the rejection replaces its reason.
         assert condition(home_api)["reason"] in (reason, "RemoteUnreachable")
 
 
-# -- labels, annotations, taints -----------------------------------------------------------
+# -- labels, annotations, taints ---------------------------------------------------------
 
 
 def spec_taints(api: FakeApi) -> list[Object]:
-    """Those that are not of the API server's own admission."""
+    """The taints that the API server's admission did not add."""
     found = api.get(NODES, NAME)["spec"].get("taints") or []
     return [taint for taint in found if not taint["key"].startswith("node.kubernetes.io/")]
 
 
-async def test_options_of_next_join_apply_and_edits_of_people_stay(
+async def test_options_of_next_join_apply_and_edits_of_users_stay(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     other = {"key": "other", "effect": "NoExecute"}
@@ -433,7 +434,7 @@ async def test_options_of_next_join_apply_and_edits_of_people_stay(
     home_api.update(NODES, NAME, people)
     home_api.clear_log()
     await controller(home, nodes, first).register()
-    assert node_writes(home_api) == [], "the same is asked for: all stays as people have it"
+    assert node_writes(home_api) == [], "unchanged options keep the users' edits"
 
     await controller(home, nodes, NodeMetadata({"tier": "2"}, {}, (TAINT,))).register()
     made = home_api.get(NODES, NAME)["metadata"]
@@ -449,7 +450,7 @@ async def test_options_of_next_join_apply_and_edits_of_people_stay(
 async def test_concurrent_taint_changes_are_not_lost(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    """The Node is written between the reading and the patch."""
+    """The Node changes between the read and the patch."""
     unplaced = Mock(UnschedulablePods, waiting=Mock(return_value=(False, None)))
     node = controller(home, nodes, unplaced=unplaced)
     theirs = {"key": "theirs", "effect": "NoSchedule"}
@@ -495,7 +496,7 @@ async def test_shared_labels_follow_remote_nodes(
         await home_api.until(lambda: label() is None)
 
 
-# -- the node and the Lease come back ------------------------------------------------------
+# -- repair of the Node and the Lease ----------------------------------------------------
 
 
 async def test_idle_controller_writes_only_lease_renewals(
@@ -543,10 +544,10 @@ async def test_lease_renewal_is_not_delayed_by_queued_pod_requests(
 async def test_changed_lease_annotation_is_written_with_renewal(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    told: list[str] = []
+    reports: list[str] = []
     line = "1"
     node = controller(
-        home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, told.append)
+        home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, reports.append)
     )
     async with running(node):
         await home_api.until(lambda: noted(home_api) == "1")
@@ -561,18 +562,20 @@ async def test_changed_lease_annotation_is_written_with_renewal(
 
     line = ""
     async with running(
-        controller(home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, told.append))
+        controller(
+            home, nodes, note=LeaseAnnotation("example.com/note", lambda: line, reports.append)
+        )
     ):
-        assert told == ["", "3"]
+        assert reports == ["", "3"]
         home_api.remove(LEASES, NAME, LEASE_NAMESPACE)
         await home_api.until(lambda: home_api.find(LEASES, NAME, LEASE_NAMESPACE))
         line = "4"
         await home_api.until(lambda: noted(home_api) == "4")
-    assert told == ["", "3"], "read once"
+    assert reports == ["", "3"], "read once"
 
 
 def noted(api: FakeApi) -> str | None:
-    """The line on the Lease."""
+    """The value of the Lease's annotation."""
     annotations: dict[str, str] = lease(api)["metadata"].get("annotations") or {}
     return annotations.get("example.com/note")
 
@@ -645,7 +648,7 @@ async def test_pending_status_is_written_when_home_is_back(
         await home_api.until(lambda: home_api.get(NODES, NAME)["status"]["capacity"]["cpu"] == "6")
 
 
-# -- the end -------------------------------------------------------------------------------
+# -- the end -----------------------------------------------------------------------------
 
 
 async def test_lease_is_released_at_the_end(home_api: FakeApi, node: NodeController) -> None:
@@ -659,7 +662,7 @@ async def test_lease_is_released_at_the_end(home_api: FakeApi, node: NodeControl
 async def test_lease_that_was_never_held_is_not_released(
     home_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
-    """Stopped before it registered, while another process serves the node."""
+    """The controller stops before it registers, while another process serves the node."""
     await controller(home, nodes).register()
     await controller(home, nodes).release()
     assert lease(home_api)["spec"]["holderIdentity"] == NAME
@@ -680,7 +683,7 @@ async def test_cancellation_leaves_no_task(home_api: FakeApi, node: NodeControll
 
 
 async def test_ended_controller_receives_no_events(node: NodeController, nodes: Informer) -> None:
-    """The client outlives it where another bridge takes over."""
+    """The client outlives the controller when another bridge takes over."""
     before = len(nodes.client._unauthorized_handlers)
     await node.register()
     running = asyncio.create_task(node.run())
@@ -691,7 +694,7 @@ async def test_ended_controller_receives_no_events(node: NodeController, nodes: 
     assert len(nodes.client._unauthorized_handlers) == before
 
 
-async def test_defect_of_one_reconcile_is_logged_and_the_node_is_kept(
+async def test_unexpected_exception_in_a_reconcile_is_logged_and_the_node_is_kept(
     home_api: FakeApi,
     remote_api: FakeApi,
     node: NodeController,

@@ -34,7 +34,7 @@ _NOW, _LATER = "2025-11-03T09:00:00Z", "2025-11-03T09:05:00Z"
 
 
 def _worker(*, ready: str = "True", **info: str) -> Object:
-    told = {
+    node_info = {
         "architecture": "arm64",
         "bootID": "b",
         "kernelVersion": "6.1.0",
@@ -47,7 +47,7 @@ def _worker(*, ready: str = "True", **info: str) -> Object:
     }
     return {
         "metadata": {"name": "worker"},
-        "status": {"nodeInfo": told, "conditions": [{"type": "Ready", "status": ready}]},
+        "status": {"nodeInfo": node_info, "conditions": [{"type": "Ready", "status": ready}]},
     }
 
 
@@ -69,7 +69,7 @@ def _new_node(nodes: list[Object]) -> Object:
 
 
 def _written(current: Object, desired: Object) -> Object:
-    """The Node after its status was patched, as the API server does it."""
+    """The Node with the patch of its status applied, as the API server does it."""
     patched = strategic(current.get("status") or {}, node_object.status_patch(current, desired))
     return {**current, "status": patched}
 
@@ -102,7 +102,7 @@ def test_a_new_node_has_labels_annotations_and_its_taint() -> None:
     assert node["spec"] == {"taints": [_TAINT]}
 
 
-def test_a_node_can_be_made_without_a_taint_and_before_the_remote_has_nodes() -> None:
+def test_node_without_taint_or_remote_nodes_is_valid() -> None:
     facts = NodeFacts(
         name="a." * 40 + "a",
         remote_id="f",
@@ -183,10 +183,10 @@ def test_unchanged_condition_keeps_its_times() -> None:
 
 def test_new_reason_keeps_transition_time() -> None:
     node = _written({}, _status({}))
-    told = _status(node, ready=NodeCondition(True, "RemoteReady", "3 nodes"), now=_LATER)
+    status = _status(node, ready=NodeCondition(True, "RemoteReady", "3 nodes"), now=_LATER)
 
-    assert told["conditions"][0]["message"] == "3 nodes"
-    assert told["conditions"][0]["lastTransitionTime"] == _NOW
+    assert status["conditions"][0]["message"] == "3 nodes"
+    assert status["conditions"][0]["lastTransitionTime"] == _NOW
 
 
 def test_unmanaged_conditions_and_fields_stay() -> None:
@@ -267,21 +267,23 @@ def test_capacity_is_one_line_with_the_most_important_first() -> None:
 def test_quota_condition_appears_with_first_quota() -> None:
     kind = "cluster-bridge.io/QuotaExhausted"
 
-    def told(node: Object, exhausted: tuple[str, ...] | None) -> Object:
+    def with_quota(node: Object, exhausted: tuple[str, ...] | None) -> Object:
         return _written(node, _status(node, offered=replace(_OFFERED, exhausted=exhausted)))
 
     def condition(node: Object) -> Object | None:
         found = [it for it in node["status"]["conditions"] if it["type"] == kind]
         return found[0] if found else None
 
-    none = told({}, None)
+    none = with_quota({}, None)
     assert condition(none) is None
-    reached = told(none, ("namespace a, quota q: pods", "namespace b, quota q: cpu"))
-    said = condition(reached) or {}
-    assert (said["status"], said["reason"]) == ("True", "RemoteQuotaReached")
-    assert said["message"] == "namespace a, quota q: pods; namespace b, quota q: cpu"
-    assert (condition(told(reached, ())) or {})["status"] == "False"
-    assert (condition(told(reached, None)) or {})["status"] == "False", "the quota was removed"
+    reached = with_quota(none, ("namespace a, quota q: pods", "namespace b, quota q: cpu"))
+    quota = condition(reached) or {}
+    assert (quota["status"], quota["reason"]) == ("True", "RemoteQuotaReached")
+    assert quota["message"] == "namespace a, quota q: pods; namespace b, quota q: cpu"
+    assert (condition(with_quota(reached, ())) or {})["status"] == "False"
+    assert (condition(with_quota(reached, None)) or {})["status"] == "False", (
+        "the quota was removed"
+    )
 
 
 def test_irrelevant_node_change_is_ignored() -> None:

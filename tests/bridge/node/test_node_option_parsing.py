@@ -37,7 +37,7 @@ _DEFAULT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": 
     ],
     ids=["the default", "without a value", "with an empty value", "two", "none at all"],
 )
-def test_taints(text: str, taints: tuple[Object, ...]) -> None:
+def test_taints_are_parsed(text: str, taints: tuple[Object, ...]) -> None:
     assert parse_taints(text) == taints
 
 
@@ -57,7 +57,7 @@ def test_invalid_taints_are_rejected(text: str) -> None:
         parse_taints(text)
 
 
-def test_labels() -> None:
+def test_labels_are_parsed() -> None:
     text = "team=orders,empty=,topology.kubernetes.io/zone=Zone_1.a,kubernetes.io/arch=amd64"
     assert parse_labels(text) == {
         "team": "orders",
@@ -86,7 +86,7 @@ def test_invalid_labels_are_rejected(text: str, why: str) -> None:
         parse_labels(text)
 
 
-def test_annotations() -> None:
+def test_annotations_are_parsed() -> None:
     found = parse_annotations("example.com/Note=a b = c: {d},Team=")
     assert found == {"example.com/Note": "a b = c: {d}", "Team": ""}
 
@@ -101,7 +101,7 @@ def _limits(reserve: str | None = None, share: str = "1", cpu: str | None = None
     return parse_limits(reserve=reserve, share=share, cpu=cpu, memory=None, pods=None)
 
 
-def test_limits() -> None:
+def test_limits_are_parsed() -> None:
     assert _limits() == NO_LIMITS
     assert parse_limits(
         reserve="cpu=1500m, example.com/gpu=1", share="1/3", cpu="2", memory="1Gi", pods=0
@@ -138,7 +138,7 @@ def test_invalid_cap_is_rejected() -> None:
         ("example.com/pool=a_1,zone=", {"example.com/pool": "a_1", "zone": ""}),
     ],
 )
-def test_a_node_selector(text: str, labels: dict[str, str]) -> None:
+def test_node_selector_is_parsed(text: str, labels: dict[str, str]) -> None:
     assert parse_node_selector(text) == labels
 
 

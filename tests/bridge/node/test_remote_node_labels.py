@@ -12,9 +12,9 @@ _ZONE, _GPU = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
 
 
 def _worker(arch: str = "arm64", *, ready: bool = True, **more: Any) -> Object:
-    told = {"zone": _ZONE, "gpu": _GPU, "hostname": "kubernetes.io/hostname"}
+    keys = {"zone": _ZONE, "gpu": _GPU, "hostname": "kubernetes.io/hostname"}
     return {
-        "metadata": {"labels": {told.get(key, key): value for key, value in more.items()}},
+        "metadata": {"labels": {keys.get(key, key): value for key, value in more.items()}},
         "status": {
             "nodeInfo": {"architecture": arch, "operatingSystem": "linux"},
             "conditions": [{"type": "Ready", "status": str(ready)}],
@@ -23,7 +23,7 @@ def _worker(arch: str = "arm64", *, ready: bool = True, **more: Any) -> Object:
 
 
 def _common(nodes: list[Object]) -> dict[str, str]:
-    """Without the former names of what is there too."""
+    """The shared labels without deprecated names of labels that are also set."""
     found = remote_node_labels.common_labels(nodes)
     for key in (_ARCH, _OS):
         assert found.pop(f"beta.{key}", None) == found.get(key)

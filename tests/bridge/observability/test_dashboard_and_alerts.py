@@ -1,4 +1,4 @@
-"""The dashboard and the alerts: all of them parse, and name metrics and labels that are served."""
+"""The dashboard and the alerts: all expressions parse, and use exposed metrics and labels."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.bridge.observability.test_metric_families import DOCUMENT
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "manifests" / "monitoring"
 _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
-#: Of prometheus_client, which the document does not list one by one.
+#: Series of prometheus_client, which the documentation does not list one by one.
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}
-#: What Prometheus gives each series.
+#: Labels that Prometheus adds to each series.
 TARGET = {"job", "instance"}
 #: The label that podTargetLabels of the ServiceMonitor add to Prometheus' own series.
 UP = {"app_kubernetes_io_instance"}
-#: What Grafana puts in.
+#: Variables that Grafana substitutes.
 VARIABLES = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
 
 
 def served() -> dict[str, set[str]]:
-    """Every series by its full name, and its labels (the document is held against what is served,
-    in `test_metrics`)."""
+    """Every documented series by its full name, and its labels. `test_metric_families` compares the
+    documentation with the exposed metrics."""
     found: dict[str, set[str]] = {name: set() for name in PROCESS} | {"up": UP}
     for name, kind, labels, _ in _ROW.findall(DOCUMENT.read_text(encoding="utf-8")):
         own = set(re.findall(r"`(\w+)`", labels))
@@ -62,7 +62,7 @@ EXPRESSIONS = [*_panels(), *((it["alert"], it["expr"]) for it in alerts())]
 
 
 class Walk:
-    """What an expression reads, and which labels it names."""
+    """The metrics and labels that an expression uses."""
 
     def __init__(self, text: str) -> None:
         self.series: list[str] = []

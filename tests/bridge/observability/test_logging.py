@@ -1,4 +1,4 @@
-"""What a person sees of the log."""
+"""The log: text for terminals, JSON for programs, and outputs that block."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tests.sync.engine_harness import NODE as JOINED
 from tests.sync.engine_harness import EngineHarness
 
 NAMES = ("", CHANGES, STEPS, "asyncio", "sync.cache.informer")
-#: What a process sets up but once.
+#: Logging state that a process sets up only once.
 SWITCHES = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
 
 
 class Shown:
-    """What was written to a file."""
+    """Records the text that is written to a file."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
     def getvalue(self) -> str:
-        """All of it."""
+        """All text."""
         return os.pread(self._file.fileno(), 100_000, 0).decode()
 
 
@@ -55,7 +55,7 @@ def terminal(
     log_format: LogFormat = "console",
     nodes: bool = False,
 ) -> Iterator[Shown]:
-    """Logs go to the text that it gives, until the end of the block."""
+    """Configures logging to write to the yielded file until the block ends."""
     loggers = [logging.getLogger(name) for name in NAMES]
     handlers, levels = logging.root.handlers[:], [logger.level for logger in loggers]
     for switch in SWITCHES:
@@ -72,14 +72,14 @@ def terminal(
 
 
 def without_clock(shown: Shown) -> list[str]:
-    """The lines, each of which begins with a time of day."""
+    """The lines without their time of day."""
     lines = shown.getvalue().splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines), lines
     return [line[9:] for line in lines]
 
 
-def say() -> None:
-    """One record of each kind."""
+def log_one_of_each() -> None:
+    """Logs one record of each kind."""
     logging.getLogger(CHANGES).info("pod %s: %s", "default/web", "Running")
     logging.getLogger(CHANGES).debug("how it came")
     logging.getLogger("sync.cache.informer").debug("a detail")
@@ -90,14 +90,14 @@ def say() -> None:
 
 def test_changes_and_warnings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
-        say()
+        log_one_of_each()
         lines = without_clock(shown)
     assert lines == ["pod default/web: Running", "warning: a trouble"]
 
 
 def test_verbose_shows_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch, verbose=True) as shown:
-        say()
+        log_one_of_each()
         lines = without_clock(shown)
     assert lines == [
         "pod default/web: Running",
@@ -107,7 +107,7 @@ def test_verbose_shows_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def test_defect_is_logged_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_logged_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with terminal(monkeypatch) as shown:
         try:
             _ = 1 // 0
@@ -127,12 +127,12 @@ def test_configuration_replaces_earlier_handlers(monkeypatch: pytest.MonkeyPatch
     assert lines == ["once"]
 
 
-# -- nobody reads --------------------------------------------------------------------------
+# -- outputs that block ------------------------------------------------------------------
 
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[int, int]]:
-    """Its two ends."""
+    """The two ends of a pipe."""
     ends = os.pipe()
     yield ends
     for end in ends:
@@ -140,14 +140,14 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def logger_to(file: int) -> logging.Logger:
-    """A logger of its own."""
+    """A separate logger that writes to the file."""
     logger = logging.Logger(CHANGES)
     logger.addHandler(NonBlockingHandler(file, ConsoleFormatter()))
     return logger
 
 
 def test_lines_are_dropped_and_counted_while_the_pipe_is_full(pipe: tuple[int, int]) -> None:
-    """Else the bridge would stand still, and its node's Lease would end."""
+    """A blocking write would stop the event loop, and the node's Lease would expire."""
     reader, writer = pipe
     logger = logger_to(writer)
     for number in range(20_000):
@@ -202,7 +202,7 @@ def test_lines_are_dropped_and_counted_while_the_disk_is_full(
     assert capsys.readouterr().err == ""
 
 
-# -- for programs --------------------------------------------------------------------------
+# -- JSON --------------------------------------------------------------------------------
 
 
 def objects(shown: Shown) -> list[dict[str, Any]]:
@@ -265,9 +265,9 @@ def test_line_names_its_node_when_there_are_several(monkeypatch: pytest.MonkeyPa
             logging.getLogger("sync.cache.informer").warning("a trouble")
         finally:
             NODE.reset(token)
-        logging.getLogger(CHANGES).info("nobody's")
+        logging.getLogger(CHANGES).info("without a node")
         lines = without_clock(shown)
-    assert lines == ["west: warning: a trouble", "nobody's"]
+    assert lines == ["west: warning: a trouble", "without a node"]
 
 
 @pytest.mark.usefixtures("soon")
@@ -309,7 +309,7 @@ def test_failed_request_has_its_cluster() -> None:
 def test_control_characters_are_escaped(
     monkeypatch: pytest.MonkeyPatch, log_format: LogFormat
 ) -> None:
-    """Nor does a newline in a message forge a line."""
+    """A newline in a message does not forge a line."""
     with terminal(monkeypatch, log_format=log_format) as shown:
         logging.getLogger("a").warning("%s", "\x1b[2J\x9b\u202e\n12:00:00 pod a/b: forged")
         (line,) = shown.getvalue().splitlines()

@@ -1,4 +1,4 @@
-"""The bridge's own metrics: that they are what the document says, and true."""
+"""The bridge's own metrics: they equal their documentation, and have correct values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 _ROW = re.compile(r"\| `(\w+)` \| (\w+) \| (.*?) \| (.*?) \|")
-#: What Prometheus' parser takes off a counter's name.
+#: The suffix that Prometheus' parser removes from a counter's name.
 _TOTAL = "_total"
 
 
@@ -41,7 +41,7 @@ def value(found: dict[str, Metric], sample: str, /, **labels: str) -> float:
 
 
 async def used(two: Clusters, run: RunningJoin) -> dict[str, Metric]:
-    """The metrics of a join in which everything has happened once."""
+    """The metrics of a join in which every counted event has happened once."""
     harness = EngineHarness(two.home, two.remote)
 
     async def line(_: web.Request) -> web.Response:
@@ -67,7 +67,7 @@ async def used(two: Clusters, run: RunningJoin) -> dict[str, Metric]:
 
 
 def kind(family: Metric) -> str:
-    """Its type, as the document calls it."""
+    """The family's type as the documentation names it."""
     return "gauge" if family.name == "bridge_build_info" else str(family.type)
 
 
@@ -138,7 +138,7 @@ async def test_unreachable_remote_is_not_up(two: Clusters) -> None:
 
 
 async def test_series_that_alerts_select_exist_from_the_start(two: Clusters) -> None:
-    """To Prometheus a series that first appears with the value 1 is no increase."""
+    """Prometheus sees no increase in a series that first appears with the value 1."""
     async with running_join(two) as run, kubelet_api_client(run) as session:
         found = await metrics(session)
     reconciles = {
@@ -156,7 +156,7 @@ async def test_series_that_alerts_select_exist_from_the_start(two: Clusters) -> 
 
 
 def _counted() -> list[tuple[str, dict[str, set[str]]]]:
-    """The counters that alerts select by label, and the values that they name."""
+    """The counters that alerts select by label, and the selected values."""
     rules = (DOCUMENT.parents[2] / "manifests" / "monitoring" / "rules.yaml").read_text()
     return [
         (name, {key: set(values.split("|"))})

@@ -1,4 +1,4 @@
-"""The last warnings and errors: whose, how many, and nothing more than their lines."""
+"""The last warnings and errors of each join, with counts and without tracebacks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_each_join_has_its_own_errors() -> None:
         log.warning("%s fails", name)
         log.info("%s goes on", name)
 
-    log.error("nobody's")
+    log.error("without a node")
     await asyncio.gather(work(both[0], "one"), work(both[1], "two"))
     assert messages(both[0]) == ["one calls back", "one fails"]
     assert messages(both[1]) == ["two calls back", "two fails"]
@@ -42,11 +42,11 @@ async def test_each_join_has_its_own_errors() -> None:
 
 
 def test_repeated_message_increases_the_count() -> None:
-    said = RecentErrors()
-    said.add("warning", "a", 0)
-    said.add("error", "b", 1)
-    said.add("warning", "a", 2)
-    assert said.as_list() == [
+    errors = RecentErrors()
+    errors.add("warning", "a", 0)
+    errors.add("error", "b", 1)
+    errors.add("warning", "a", 2)
+    assert errors.as_list() == [
         {
             "level": "warning",
             "message": "a",
@@ -65,17 +65,17 @@ def test_repeated_message_increases_the_count() -> None:
 
 
 def test_entries_are_bounded() -> None:
-    said = RecentErrors()
+    errors = RecentErrors()
     for number in range(1000):
-        said.add("error", f"{number} " + "x" * 10_000, number)
-    told = messages(said)
-    assert len(told) == recent_errors.MAX_ENTRIES
-    assert told[0].startswith("999 ")
-    assert max(map(len, told)) == recent_errors.MAX_LENGTH
+        errors.add("error", f"{number} " + "x" * 10_000, number)
+    texts = messages(errors)
+    assert len(texts) == recent_errors.MAX_ENTRIES
+    assert texts[0].startswith("999 ")
+    assert max(map(len, texts)) == recent_errors.MAX_LENGTH
 
 
 def test_traceback_is_not_kept() -> None:
-    said = RecentErrors()
-    with said.collect():
+    errors = RecentErrors()
+    with errors.collect():
         log.error("it failed", exc_info=ValueError("what an object holds"))
-    assert messages(said) == ["it failed"]
+    assert messages(errors) == ["it failed"]

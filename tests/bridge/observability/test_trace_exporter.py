@@ -1,4 +1,4 @@
-"""Traces: what a reconcile did, in spans, for those who asked for them."""
+"""Traces of reconciles, exported when they are enabled."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 
 @pytest.fixture(autouse=True)
-def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever the environment of the tests asks for."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Removes the environment variables that enable traces."""
     for name in (*trace_exporter.ENDPOINT_VARIABLES, "OTEL_SERVICE_NAME"):
         monkeypatch.delenv(name, raising=False)
     level = logging.getLogger("opentelemetry").level
@@ -41,7 +41,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 async def one_pod(two: Clusters) -> None:
-    """A join in which a pod with a Secret comes to run, after one failure."""
+    """A join in which a pod with a Secret runs after one failure."""
     harness = EngineHarness(two.home, two.remote)
     two.home.put(secret("key", data={"password": CANARY}))
     two.remote.fail(Fault("POST", "*/pods", code=500))
@@ -111,7 +111,7 @@ async def test_collector_receives_spans_over_otlp(two: Clusters) -> None:
         sending = trace_exporter.export_traces(f"http://{host}:{port}")
         sending.__enter__()
         await one_pod(two)
-        # Its end waits for the collector, which is in this loop.
+        # The exporter's shutdown waits for the collector, which runs in this loop.
         await asyncio.to_thread(sending.__exit__, None, None, None)
     finally:
         await runner.cleanup()
@@ -131,7 +131,7 @@ async def test_unreachable_collector_blocks_nothing(
     two: Clusters, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_exporter, "FLUSH_SECONDS", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, says nothing
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections without a response
         port = silent.getsockname()[1]
         with trace_exporter.export_traces(f"http://127.0.0.1:{port}"):
             await one_pod(two)

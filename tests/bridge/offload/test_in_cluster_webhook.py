@@ -37,7 +37,7 @@ HOST = f"{NAME}.{WHERE}.svc"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-# -- the rule ------------------------------------------------------------------------------
+# -- the rule ----------------------------------------------------------------------------
 
 
 def _made(at: datetime, host: str = HOST) -> RotatedCertificate:
@@ -106,7 +106,7 @@ def test_next_change_is_at_renewal_settling_or_expiry() -> None:
     )
 
 
-# -- the replicas --------------------------------------------------------------------------
+# -- the replicas ------------------------------------------------------------------------
 
 
 class World:

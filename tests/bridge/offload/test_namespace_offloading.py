@@ -296,7 +296,7 @@ def test_policy_and_webhook_cannot_block_a_cluster() -> None:
     assert hook["sideEffects"] == "None"
 
 
-# -- the webhook ---------------------------------------------------------------------------
+# -- the webhook -------------------------------------------------------------------------
 
 
 class Running:
@@ -348,7 +348,7 @@ def _review(pod: Object, namespace: str = "shop") -> Object:
     }
 
 
-async def _asked(config: Object, body: object) -> tuple[int, Object]:
+async def _post_review(config: Object, body: object) -> tuple[int, Object]:
     """Sends a review as an API server does, with the registered CA bundle."""
     trust = ssl.create_default_context(cadata=base64.b64decode(config["caBundle"]).decode())
     async with (
@@ -475,15 +475,15 @@ async def test_review_is_answered_with_the_patch_of_the_policy(world: World) -> 
     pod: Object = {"metadata": {}, "spec": {"containers": []}}
     async with running(world) as run:
         config = await run.registered()
-        code, answer = await _asked(config, _review(pod))
+        code, answer = await _post_review(config, _review(pod))
         assert (code, answer["uid"], answer["allowed"]) == (200, "7", True)
         patch = json.loads(base64.b64decode(answer["patch"]))
         assert patch == offload_admission_patch.admission_patch(pod, "remote-only", {})
         for body in (_review(pod, "other"), _review({"spec": {"nodeName": "a"}})):
-            assert await _asked(config, body) == (200, {"uid": "7", "allowed": True})
+            assert await _post_review(config, body) == (200, {"uid": "7", "allowed": True})
         bad: list[object] = [{}, [], {"request": {"uid": "1", "namespace": "shop"}}, "x"]
         for nonsense in bad:
-            assert (await _asked(config, nonsense))[0] == 400
+            assert (await _post_review(config, nonsense))[0] == 400
 
 
 async def test_idle_connections_are_limited_and_do_not_block_reviews(
@@ -495,7 +495,7 @@ async def test_idle_connections_are_limited_and_do_not_block_reviews(
         config = await run.registered()
         port = int(config["url"].rpartition(":")[2].removesuffix("/mutate"))
         opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
-        assert (await _asked(config, _review({"spec": {}})))[0] == 200
+        assert (await _post_review(config, _review({"spec": {}})))[0] == 200
         async with asyncio.timeout(SOON):
             for reader, _ in opened[:12]:
                 with suppress(ConnectionResetError):
@@ -548,7 +548,7 @@ async def test_new_certificate_is_registered_before_it_is_served(world: World) -
                 0
             ]["clientConfig"]
             assert base64.b64decode(config["caBundle"]).count(b"BEGIN CERTIFICATE") == 2
-            assert (await _asked(config, _review({"spec": {}})))[0] == 200
+            assert (await _post_review(config, _review({"spec": {}})))[0] == 200
         finally:
             watching.cancel()
             await hook.stop()

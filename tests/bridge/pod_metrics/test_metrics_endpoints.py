@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("soon")
 
 RESOURCE = "/metrics/resource"
 #: The pods of every fake kubelet: those of the tests, and an unmanaged one.
-TOLD = (("default-h", "a"), ("default-h", "b"), ("kube-system", "secret-pod"))
+KUBELET_PODS = (("default-h", "a"), ("default-h", "b"), ("kube-system", "secret-pod"))
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Kubelets:
     """The remote's kubelets, behind its API server."""
 
     seconds: float = 10.0
-    """What each pod has used."""
+    """CPU seconds that each pod has used."""
     at: int = 1000
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
     """Node and path."""
     silent: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Kubelets:
 
     async def __call__(self, request: web.Request) -> web.Response:
         _, node, _, path = request.path.removeprefix("/api/v1").split("/", 4)[1:]
-        self.asked.append((node, "/" + path))
+        self.requests.append((node, "/" + path))
         if node in self.silent:
             await asyncio.sleep(60)
         if node in self.refused:
@@ -62,7 +62,7 @@ class Kubelets:
             "metrics/probes": "prober_probe_total",
         }[path]
         lines = [f"# TYPE {name} counter"]
-        for namespace, pod in TOLD:
+        for namespace, pod in KUBELET_PODS:
             labels = f'namespace="{namespace}",pod="{pod}"'
             lines.append(f"{name}{{{labels}}} {self.seconds} {self.at}")
             if path == "metrics/resource":
@@ -73,7 +73,7 @@ class Kubelets:
         time = "1970-01-01T00:00:01Z"
         cpu = {"time": time, "usageNanoCores": 5, "usageCoreNanoSeconds": 10**10}
         memory = {"time": time, "workingSetBytes": 1000}
-        refs = [{"namespace": where, "name": pod, "uid": "theirs"} for where, pod in TOLD]
+        refs = [{"namespace": where, "name": pod, "uid": "theirs"} for where, pod in KUBELET_PODS]
         pods = [{"podRef": ref, "cpu": cpu, "memory": memory} for ref in refs]
         return {"node": {"nodeName": node}, "pods": pods}
 
@@ -154,16 +154,16 @@ async def test_pod_samples_come_from_its_own_node_only(two: Clusters, there: Kub
     async with running(two, "worker", "another") as (_, __, session):
         text = await read(session)
     assert text.count('pod_cpu_usage_seconds_total{namespace="default",pod="a"}') == 1
-    assert sorted(there.asked) == [("another", RESOURCE), ("worker", RESOURCE)]
+    assert sorted(there.requests) == [("another", RESOURCE), ("worker", RESOURCE)]
 
 
 async def test_only_nodes_with_own_pods_are_queried_and_only_on_request(
     two: Clusters, there: Kubelets
 ) -> None:
     async with running(two, "another") as (_, __, session):
-        assert there.asked == []
+        assert there.requests == []
         await read(session)
-        assert there.asked == [("another", RESOURCE)]
+        assert there.requests == [("another", RESOURCE)]
 
 
 async def test_concurrent_and_close_requests_share_one_scrape(
@@ -174,7 +174,7 @@ async def test_concurrent_and_close_requests_share_one_scrape(
         answers = await asyncio.gather(*(read(session) for _ in range(4)))
         answers.append(await read(session))
     assert len(set(answers)) == 1
-    assert len(there.asked) == 1
+    assert len(there.requests) == 1
 
 
 async def test_node_usage_is_the_sum_and_its_counter_grows(two: Clusters, there: Kubelets) -> None:
@@ -283,7 +283,7 @@ def queries(two: Clusters) -> list[tuple[str, dict[str, str]]]:
     return [(entry.path, dict(entry.query)) for entry in found]
 
 
-# -- without kubelets ------------------------------------------------------------------------
+# -- without kubelets --------------------------------------------------------------------
 
 
 def metrics_api(two: Clusters, *, cpu: str = "250m") -> None:
@@ -302,7 +302,7 @@ def metrics_api(two: Clusters, *, cpu: str = "250m") -> None:
                 "window": "15s",
                 "containers": [{"name": "main", "usage": usage}],
             }
-            for namespace, name in TOLD
+            for namespace, name in KUBELET_PODS
         ]
         return web.json_response({"kind": "PodMetricsList", "items": items})
 
@@ -327,10 +327,12 @@ async def test_all_scrape_paths_of_kubelets_are_served(two: Clusters, there: Kub
             async with session.get(path) as answer:
                 assert answer.status == 200, path
         assert await is_empty(session, "/metrics/slis")
-    assert "/metrics/slis" not in {path for _, path in there.asked}
+    assert "/metrics/slis" not in {path for _, path in there.requests}
 
 
-async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there: Kubelets) -> None:
+async def test_without_kubelet_permission_the_metrics_api_is_used(
+    two: Clusters, there: Kubelets
+) -> None:
     metrics_api(two)
     async with running(two, "worker") as (_, run, session):
         text = await read(session)
@@ -343,10 +345,10 @@ async def test_without_that_right_the_metrics_api_is_asked(two: Clusters, there:
         assert await is_empty(session, "/metrics/cadvisor")
         assert await is_empty(session, "/metrics/probes")
         assert any("its metrics API serves" in line for line in run.reports)
-    assert there.asked == []
+    assert there.requests == []
 
 
-async def test_a_metrics_api_that_fails_is_told(two: Clusters, there: Kubelets) -> None:
+async def test_failed_metrics_api_is_a_scrape_error(two: Clusters, there: Kubelets) -> None:
     metrics_api(two)
     async with running(two, "worker") as (_, __, session):
         two.remote.fail(Fault("GET", "*/metrics.k8s.io/v1beta1/pods", code=503, times=None))
@@ -365,7 +367,7 @@ async def test_without_permissions_join_warns_and_paths_are_not_found(
         assert (await refused(session, RESOURCE))[0] == 404
         (line,) = [line for line in run.reports if "no resource metrics" in line]
         assert "grant get nodes/proxy (exact), or list pods.metrics.k8s.io" in line
-    assert there.asked == []
+    assert there.requests == []
 
 
 async def test_metrics_none_requires_no_permission(two: Clusters, there: Kubelets) -> None:

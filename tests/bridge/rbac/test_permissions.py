@@ -51,7 +51,7 @@ from translators.ownership_labels import ANNOTATION_ACCEPTS, origin_of
 Use = tuple[str, Resource, str, str]
 
 
-# -- what is asked -------------------------------------------------------------------------
+# -- access reviews ----------------------------------------------------------------------
 
 
 async def lacking(two: Clusters, client_for: ClientFor) -> str:
@@ -68,8 +68,8 @@ def only(**denied: str) -> Any:
     """Allows all but the one verb, resource or subresource that is named."""
 
     def authorize(spec: Object) -> bool:
-        asked: Object = spec["resourceAttributes"]
-        return not all(asked.get(key) == value for key, value in denied.items())
+        attributes: Object = spec["resourceAttributes"]
+        return not all(attributes.get(key) == value for key, value in denied.items())
 
     return authorize
 
@@ -83,8 +83,8 @@ async def test_each_permission_is_reviewed_once(two: Clusters, client_for: Clien
     for api, table in ((two.home, required_at_home(two.settings)), (two.remote, REMOTE)):
         client = await client_for(api, "home" if api is two.home else "remote")
         assert await permissions.missing_permissions(client, table, NODE) == []
-        asked = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
-        assert len(asked) == sum(len(right.verbs) for right in table)
+        reviews = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
+        assert len(reviews) == sum(len(right.verbs) for right in table)
         for right in table:
             place: Object = {"group": right.resource.group, "resource": right.resource.plural}
             if right.subresource:
@@ -94,7 +94,7 @@ async def test_each_permission_is_reviewed_once(two: Clusters, client_for: Clien
             if right.names:
                 (place["name"],) = right.for_nodes([NODE]).names
             for verb in right.verbs:
-                assert asked.count({**place, "verb": verb}) == 1
+                assert reviews.count({**place, "verb": verb}) == 1
 
 
 async def test_permission_on_several_names_is_reviewed_for_each(
@@ -103,10 +103,10 @@ async def test_permission_on_several_names_is_reviewed_for_each(
     names = (permissions.NODE, f"of-{permissions.NODE}")
     monkeypatch.setattr(permissions, "HOME", (Permission(NODES, ("get",), names=names),))
     two.home.api.authorize = only(resource="nodes")
-    said = await lacking(two, client_for)
-    assert said.startswith("home: the credential may not get nodes; `bridge rbac home`")
-    asked = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
-    assert asked[:2] == [NODE, f"of-{NODE}"]
+    message = await lacking(two, client_for)
+    assert message.startswith("home: the credential may not get nodes; `bridge rbac home`")
+    reviews = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
+    assert reviews[:2] == [NODE, f"of-{NODE}"]
 
 
 async def test_namespace_permissions_are_not_required(two: Clusters, client_for: ClientFor) -> None:
@@ -117,8 +117,8 @@ async def test_namespace_permissions_are_not_required(two: Clusters, client_for:
     }
 
     def authorize(spec: Object) -> bool:
-        asked: Object = spec["resourceAttributes"]
-        place = (asked["resource"], asked.get("subresource", ""), asked["verb"])
+        attributes: Object = spec["resourceAttributes"]
+        place = (attributes["resource"], attributes.get("subresource", ""), attributes["verb"])
         return place not in per_namespace
 
     two.home.api.authorize = authorize
@@ -140,9 +140,9 @@ async def test_csr_permission_is_required_only_for_csr(
     two.home.api.authorize = only(resource="certificatesigningrequests", verb="create")
     assert await lacking(two, client_for) == ""
     settings = two.but(serving="csr")
-    said = await lacking(replace(two, settings=settings), client_for)
-    assert "may not create certificatesigningrequests.certificates.k8s.io" in said
-    assert "`bridge rbac home --serving-certificate csr` prints what to apply there" in said
+    message = await lacking(replace(two, settings=settings), client_for)
+    assert "may not create certificatesigningrequests.certificates.k8s.io" in message
+    assert "`bridge rbac home --serving-certificate csr` prints what to apply there" in message
 
 
 async def test_missing_permission_of_one_side_is_named(
@@ -170,18 +170,17 @@ async def test_missing_permissions_of_both_sides_are_named(
 
 async def test_many_missing_permissions_are_truncated(two: Clusters, client_for: ClientFor) -> None:
     two.remote.api.authorize = lambda _: False
-    said = await lacking(two, client_for)
+    message = await lacking(two, client_for)
     more = sum(len(right.verbs) for right in REMOTE) - MAX_NAMED
-    assert said.count(", ") == MAX_NAMED - 1
-    assert f"watch namespaces and {more} more; `bridge rbac remote`" in said
+    assert message.count(", ") == MAX_NAMED - 1
+    assert f"watch namespaces and {more} more; `bridge rbac remote`" in message
 
 
-# -- what is used --------------------------------------------------------------------------
+# -- what is used ------------------------------------------------------------------------
 
 
 def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str]]:
-    """What was asked of the server, as its authorizer sees it; in which namespace, and by which
-    name."""
+    """The server's requests as its authorizer sees them, with namespace and name."""
     reviews = {it.path(): it for it in (TOKEN_REVIEWS, SUBJECT_ACCESS_REVIEWS)}
     # Everybody may, and what a namespace holds is listed as far as that is allowed.
     free = {"/version", "/apis", "/api/v1", SELF_SUBJECT_ACCESS_REVIEWS.path()}
@@ -197,7 +196,7 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
         )
         resource = target.kind.resource
         namespace = (target.namespace if resource.namespaced else target.name) or ""
-        # What stands behind a node's proxy is the kubelet's to allow.
+        # The kubelet authorizes requests behind a node's proxy.
         subresource = target.subresource.partition("/")[0]
         field, _, value = entry.query.get("fieldSelector", "").partition("=")
         name = target.name or (value if field == "metadata.name" else "")
@@ -313,8 +312,8 @@ async def ends(harness: EngineHarness) -> None:
         await harness.remote.until(lambda kind=kind: not _copies(harness, kind))  # type: ignore[misc]
 
 
-def names_no_kinds(remote: FakeApi) -> None:
-    """A remote in which a namespace that nobody needs holds nothing."""
+def serve_empty_discovery(remote: FakeApi) -> None:
+    """Makes discovery empty, so that an unneeded remote namespace counts as empty."""
 
     async def nothing(_: web.Request) -> web.Response:
         return web.json_response({})
@@ -324,13 +323,12 @@ def names_no_kinds(remote: FakeApi) -> None:
 
 
 def _copies(harness: EngineHarness, kind: Resource) -> list[Object]:
-    """Those of home's objects; the tokens of pods that wait are none."""
+    """The copies of home's objects; token Secrets of waiting pods do not count."""
     return [it for it in harness.remote.objects(kind, REMOTE_NAMESPACE) if origin_of(it)]
 
 
-async def is_looked_into(run: RunningJoin, remote: FakeApi) -> None:
-    """Somebody reads the pod's log, asks what it uses, and opens every kind of stream, by either
-    protocol."""
+async def use_kubelet_api(run: RunningJoin, remote: FakeApi) -> None:
+    """Reads the pod's log and metrics, and opens every kind of stream with both protocols."""
 
     async def refuse(_: web.Request) -> web.Response:
         return web.Response(status=403, text="not today")
@@ -354,7 +352,7 @@ async def test_tables_match_requests_of_the_bridge(
 ) -> None:
     """Every request of a join is covered by a right, and every right is used by a request."""
     harness = EngineHarness(two.home, two.remote)
-    names_no_kinds(two.remote)
+    serve_empty_discovery(two.remote)
     await clashes_and_life(two, harness)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
     settings = two.but(
@@ -365,7 +363,7 @@ async def test_tables_match_requests_of_the_bridge(
     )
     async with running_join(
         two, settings
-    ):  # meets its own Node, and tells once more what is in the way
+    ):  # finds its own Node, and reports the obstacle once more
         await two.home.until(lambda: two.home.requests("PATCH", "*/events/*"))
         await two.remote.until(lambda: not two.remote.find(NAMESPACES, "empty-h"))
         await two.home.until(lambda: two.home.open_watches(CERTIFICATE_SIGNING_REQUESTS))
@@ -399,7 +397,7 @@ async def clashes_and_life(two: Clusters, harness: EngineHarness) -> None:
     async with running_join(two, two.but(namespace_linger=0.0, accept_namespaces=("*",))) as run:
         await clashes(harness)
         await lives(harness)
-        await is_looked_into(run, two.remote)
+        await use_kubelet_api(run, two.remote)
         put_worker(two.remote, "another")
         await two.home.until(lambda: two.home.get(NODES, NODE)["status"]["capacity"]["cpu"] == "8")
         await ends(harness)

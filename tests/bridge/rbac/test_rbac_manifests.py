@@ -20,7 +20,7 @@ Granted = tuple[str, str, str, str, str]
 
 
 def granted(objects: Objects, account: Account = OURS) -> set[Granted]:
-    """What the account may by these objects, as RBAC reads them."""
+    """The permissions that the objects grant to the account, as RBAC evaluates them."""
     roles = {_place(it): it["rules"] for it in objects if it["kind"] in ("Role", "ClusterRole")}
     found: set[Granted] = set()
     for it in objects:
@@ -49,19 +49,20 @@ def _each(rule: dict[str, Any], namespace: str) -> Iterator[Granted]:
                     yield namespace, group, resource, verb, name
 
 
-def table(rights: Iterable[Permission], *, namespace: str = "") -> set[Granted]:
-    """The rights, one verb each."""
+def expand(permissions: Iterable[Permission], *, namespace: str = "") -> set[Granted]:
+    """The permissions, one entry for each verb."""
     return {
         (
-            right.namespace or namespace,
-            right.resource.group,
-            right.resource.plural + (f"/{right.subresource}" if right.subresource else ""),
+            permission.namespace or namespace,
+            permission.resource.group,
+            permission.resource.plural
+            + (f"/{permission.subresource}" if permission.subresource else ""),
             verb,
             name,
         )
-        for right in rights
-        for verb in right.verbs
-        for name in right.names or ("",)
+        for permission in permissions
+        for verb in permission.verbs
+        for name in permission.names or ("",)
     }
 
 
@@ -69,7 +70,7 @@ HOME = HomePermissions(serving="csr", network="auto", leave=True)
 
 
 def test_home_objects_grant_the_table() -> None:
-    assert granted(rbac_manifests.home_objects(HOME, OURS)) == table(HOME.cluster_level)
+    assert granted(rbac_manifests.home_objects(HOME, OURS)) == expand(HOME.cluster_level)
     read = {
         resource
         for _, _, resource, verb, name in granted(rbac_manifests.home_objects(HOME, OURS))
@@ -82,51 +83,51 @@ def test_home_objects_grant_the_table() -> None:
 
 def test_a_namespace_is_bound_by_itself() -> None:
     objects = rbac_manifests.home_objects(HOME, OURS, ["shop", "blog", "shop"])
-    in_shop = table(HOME.per_namespace, namespace="shop")
-    in_blog = table(HOME.per_namespace, namespace="blog")
-    assert granted(objects) == table(HOME.cluster_level) | in_shop | in_blog
+    in_shop = expand(HOME.per_namespace, namespace="shop")
+    in_blog = expand(HOME.per_namespace, namespace="blog")
+    assert granted(objects) == expand(HOME.cluster_level) | in_shop | in_blog
     more = rbac_manifests.namespace_bindings(OURS, ["wiki"])
-    assert granted([*rbac_manifests.home_objects(HOME, OURS), *more]) - table(
+    assert granted([*rbac_manifests.home_objects(HOME, OURS), *more]) - expand(
         HOME.cluster_level
-    ) == table(HOME.per_namespace, namespace="wiki")
+    ) == expand(HOME.per_namespace, namespace="wiki")
     assert [it["kind"] for it in more] == ["RoleBinding"]
 
 
-def test_all_namespaces_are_bound_only_where_that_is_asked_for() -> None:
+def test_all_namespaces_are_bound_only_on_request() -> None:
     objects = rbac_manifests.home_objects(HOME, OURS, all_namespaces=True)
-    assert granted(objects) == table(HOME.cluster_level) | table(HOME.per_namespace)
+    assert granted(objects) == expand(HOME.cluster_level) | expand(HOME.per_namespace)
 
 
 def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
-    asked = HomePermissions(nodes=["one", "two"], leave=True)
-    for _, _, resource, verb, name in granted(rbac_manifests.home_objects(asked, OURS)):
+    options = HomePermissions(nodes=["one", "two"], leave=True)
+    for _, _, resource, verb, name in granted(rbac_manifests.home_objects(options, OURS)):
         if resource.startswith(("nodes", "leases")) and verb != "create":
             if name == namespace_ownership_lease.NAME:
                 continue  # All nodes of a home have one record.
             # The lease of a node's election is named after it.
             assert name.removeprefix("cluster-bridge-") in ("one", "two"), (resource, verb)
-    unnamed = {it for it in table(HomePermissions().cluster_level) if it[2] == "nodes"}
+    unnamed = {it for it in expand(HomePermissions().cluster_level) if it[2] == "nodes"}
     assert ("", "", "nodes", "patch", "") in unnamed
 
 
 @pytest.mark.parametrize(
-    ("asked", "gone"),
+    ("options", "gone"),
     [
         (HomePermissions(service_accounts="none"), {"serviceaccounts/token"}),
         (HomePermissions(network="none"), {"endpointslices"}),
     ],
 )
-def test_unused_options_grant_nothing(asked: HomePermissions, gone: set[str]) -> None:
-    def resources(asked: HomePermissions) -> set[str]:
-        objects = rbac_manifests.home_objects(asked, OURS, ["shop"])
+def test_unused_options_grant_nothing(options: HomePermissions, gone: set[str]) -> None:
+    def resources(options: HomePermissions) -> set[str]:
+        objects = rbac_manifests.home_objects(options, OURS, ["shop"])
         return {it[2] for it in granted(objects) if it[0] == "shop"}
 
-    assert resources(HomePermissions()) - resources(asked) == gone
+    assert resources(HomePermissions()) - resources(options) == gone
 
 
 def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> None:
-    def slices(asked: HomePermissions) -> set[tuple[str, str]]:
-        found = granted(rbac_manifests.home_objects(asked, OURS, ["shop"]))
+    def slices(options: HomePermissions) -> set[tuple[str, str]]:
+        found = granted(rbac_manifests.home_objects(options, OURS, ["shop"]))
         return {(it[0], it[3]) for it in found if it[2] == "endpointslices" and not it[4]}
 
     flat = {("shop", "list"), ("shop", "watch")}
@@ -139,15 +140,15 @@ def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> N
 
 
 def test_remote_objects_grant_the_table() -> None:
-    asked = RemotePermissions(metrics="auto")
-    assert granted(rbac_manifests.remote_objects(asked, OURS)) == table(
-        (*asked.cluster_level, *asked.namespace_contents)
+    options = RemotePermissions(metrics="auto")
+    assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(
+        (*options.cluster_level, *options.namespace_contents)
     )
-    assert ("", "*", "*", "list", "") in granted(rbac_manifests.remote_objects(asked, OURS))
+    assert ("", "*", "*", "list", "") in granted(rbac_manifests.remote_objects(options, OURS))
 
 
 @pytest.mark.parametrize(
-    ("asked", "granted_too"),
+    ("options", "granted_too"),
     [
         (RemotePermissions(metrics="none", keep_namespaces=True), ()),
         (RemotePermissions(metrics="none"), permissions.REMOTE_NAMESPACE_CONTENTS),
@@ -161,9 +162,11 @@ def test_remote_objects_grant_the_table() -> None:
         ),
     ],
 )
-def test_the_remotes_options(asked: RemotePermissions, granted_too: tuple[Permission, ...]) -> None:
-    rights = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
-    assert granted(rbac_manifests.remote_objects(asked, OURS)) == table(rights)
+def test_options_change_the_remote_permissions(
+    options: RemotePermissions, granted_too: tuple[Permission, ...]
+) -> None:
+    required = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
+    assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(required)
 
 
 def test_two_accounts_share_no_role() -> None:
@@ -177,7 +180,7 @@ def test_two_accounts_share_no_role() -> None:
         *rbac_manifests.remote_objects(RemotePermissions(), other),
     ]
     assert not {_place(it) for it in objects} & {_place(it) for it in others}
-    assert granted(rbac_manifests.home_objects(HOME, other), other) == table(HOME.cluster_level)
+    assert granted(rbac_manifests.home_objects(HOME, other), other) == expand(HOME.cluster_level)
 
 
 @pytest.mark.parametrize("text", ["", "burst", "a/b/c", "Team/burst", "team/", "team/b_c"])

@@ -21,18 +21,18 @@ DATA, ERROR = 0, 1
 class Forward:
     """One port-forward, from the pod's side."""
 
-    def __init__(self, asked: UpgradeRequest, pod: str, port: int) -> None:
-        self._asked = asked
+    def __init__(self, request: UpgradeRequest, pod: str, port: int) -> None:
+        self._request = request
         self.pod = pod
         self.port = port
 
     async def begin(self) -> None:
         """Switches, and names the port on both channels, as kubelets do."""
-        await self._asked.send(self.opening())
+        await self._request.send(self.opening())
 
     def opening(self) -> bytes:
         """What `begin` sends."""
-        headers = {name.lower(): value for name, value in self._asked.headers}
+        headers = {name.lower(): value for name, value in self._request.headers}
         proof = hashlib.sha1(headers["sec-websocket-key"].encode() + _GUID).digest()
         head = (
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -46,11 +46,11 @@ class Forward:
 
     async def send(self, data: bytes, *, channel: int = DATA, opcode: int = 2) -> None:
         """One message."""
-        await self._asked.send(server_frame(opcode, bytes([channel]) + data))
+        await self._request.send(server_frame(opcode, bytes([channel]) + data))
 
     async def ping(self) -> None:
         """Sends a ping, as servers may."""
-        await self._asked.send(server_frame(9, b"there?"))
+        await self._request.send(server_frame(9, b"there?"))
 
     async def fail(self, message: str) -> None:
         """Reports an error on the error channel, as a kubelet does for a closed port."""
@@ -68,7 +68,7 @@ class Forward:
 
     async def read(self) -> tuple[int, bytes]:
         """The next frame: its kind, and what is in it, unmasked."""
-        reader = self._asked.reader
+        reader = self._request.reader
         first, second = await reader.readexactly(2)
         assert first & 0x80, "whole in one frame"
         assert second & 0x80, "a client masks"
@@ -81,11 +81,11 @@ class Forward:
 
     async def close(self) -> None:
         """Closes the WebSocket, as if the pod had closed."""
-        await self._asked.send(server_frame(8, b"\x03\xe8"))
+        await self._request.send(server_frame(8, b"\x03\xe8"))
 
     async def gone(self) -> None:
         """Waits until the client has closed."""
-        await self._asked.wait_closed()
+        await self._request.wait_closed()
 
 
 def server_frame(opcode: int, payload: bytes) -> bytes:
@@ -103,43 +103,43 @@ def server_frame(opcode: int, payload: bytes) -> bytes:
 Pod = Callable[[Forward], Awaitable[None]]
 
 
-def playing(remote: FakeRemote, pods: dict[str, Pod]) -> None:
-    """Has the remote have these pods; others are not found."""
+def serve_pods(remote: FakeRemote, pods: dict[str, Pod]) -> None:
+    """Makes the remote serve port-forwards to these pods; other pods get 404."""
 
-    async def play(asked: UpgradeRequest) -> None:
-        parts = urlsplit(asked.target)
+    async def handler(request: UpgradeRequest) -> None:
+        parts = urlsplit(request.target)
         name = parts.path.split("/")[-2]
         port = int(dict(parse_qsl(parts.query))["ports"])
         if name not in pods:
-            await respond(asked, 404, b'{"kind":"Status","message":"no such pod","code":404}')
+            await respond(request, 404, b'{"kind":"Status","message":"no such pod","code":404}')
             return
-        forward = Forward(asked, name, port)
+        forward = Forward(request, name, port)
         await forward.begin()
         await pods[name](forward)
 
-    remote.handler = play
+    remote.handler = handler
 
 
-async def says_its_name(forward: Forward) -> None:
+async def respond_with_name(forward: Forward) -> None:
     """Responds with the pod's name and closes."""
     await forward.receive()
     await forward.send(forward.pod.encode())
     await forward.close()
 
 
-async def echoes(forward: Forward) -> None:
-    """Sends back what comes, until the client goes."""
+async def echo_data(forward: Forward) -> None:
+    """Echoes all data until the client disconnects."""
     while data := await forward.receive():
         await forward.send(data)
 
 
-async def waits(forward: Forward) -> None:
-    """Says nothing."""
+async def stay_silent(forward: Forward) -> None:
+    """Sends nothing until the client disconnects."""
     await forward.gone()
 
 
-async def refuses(forward: Forward) -> None:
-    """Nothing listens there."""
+async def refuse(forward: Forward) -> None:
+    """Fails as if no process listened on the port."""
     await forward.fail("failed to connect to localhost:8080 inside namespace")
     await asyncio.sleep(0)
     await forward.close()

@@ -75,7 +75,7 @@ async def cloned(two: Clusters, folder: Path) -> AsyncIterator[Clusters]:
 
 
 async def refused(run: RunningJoin) -> str:
-    """What ends the join."""
+    """The error that ends the join."""
     with pytest.raises(BaseExceptionGroup) as caught:
         async with asyncio.timeout(10):
             await run.task
@@ -101,7 +101,7 @@ def uids(two: Clusters) -> dict[str, str]:
     }
 
 
-# -- a home that was restored or cloned ------------------------------------------------------
+# -- a home that was restored or cloned --------------------------------------------------
 
 
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ async def test_rejected_home_does_not_take_claim_while_original_pauses(
             await renewed(two)
             before = await running(two, "new")
             await refused(start_join(other.settings))
-            # What else would let it in: a claim that is behind its record.
+            # An outdated claim would otherwise admit the join.
             mark = {claim_record.ANNOTATION_CLAIM: f"0 {claim_of(two).id}"}
             patch = {"metadata": {"annotations": mark}, "spec": {"holderIdentity": None}}
             two.remote.update(LEASES, lease_of(two), patch, LEASE_NAMESPACE)
@@ -223,7 +223,7 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     assert uids(two) == before
 
 
-# -- one home --------------------------------------------------------------------------------
+# -- one home ----------------------------------------------------------------------------
 
 
 async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
@@ -296,7 +296,7 @@ async def test_a_remote_that_was_cut_off_is_not_written_to_before_the_claim_is_r
         await two.remote.until(lambda: "late" in uids(two))
 
 
-# -- to leave --------------------------------------------------------------------------------
+# -- to leave ----------------------------------------------------------------------------
 
 
 def leaving(two: Clusters, *, keep_workloads: bool = False) -> LeaveSettings:

@@ -104,7 +104,7 @@ def test_holder_and_time_of_claim_are_printable() -> None:
     assert found.renewed == "an unknown time"
 
 
-def test_a_renewal_says_who_holds_it_and_meets_one_state_alone() -> None:
+def test_renewal_names_the_holder_and_requires_the_observed_state() -> None:
     record = HomeRecord(8, (FIRST,))
     patch = claim_record.claim_patch(claimed(), IDENTITY, ME, record, renewed="now", seconds=15)
     assert patch["metadata"] == {

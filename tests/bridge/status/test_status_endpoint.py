@@ -144,7 +144,10 @@ async def test_status_and_page_require_permission_for_metrics(two: Clusters) -> 
             async with session.get(path) as answer:
                 assert answer.status == 403, path
         two.home.api.authenticate = lambda token: None
-        async with kubelet_api_client(run, "nobody's") as other, other.get("/bridge/") as answer:
+        async with (
+            kubelet_api_client(run, "unknown token") as other,
+            other.get("/bridge/") as answer,
+        ):
             assert answer.status == 401
 
 

@@ -40,7 +40,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> ShortenedBackoff:
     return ShortenedBackoff(monkeypatch)
 
 
-# -- list ----------------------------------------------------------------------------------
+# -- list --------------------------------------------------------------------------------
 
 
 async def test_synced_is_set_after_handlers_of_the_first_list(
@@ -130,7 +130,7 @@ async def test_refresh_ignores_lists_that_began_earlier_or_failed(
         assert len(lists) == 4
 
 
-# -- watch ---------------------------------------------------------------------------------
+# -- watch -------------------------------------------------------------------------------
 
 
 async def test_handlers_receive_the_old_and_the_new_object(
@@ -267,7 +267,7 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
     assert not [coro for coro in left if "Informer" in repr(coro)]
 
 
-# -- what our own writes returned ----------------------------------------------------------
+# -- what our own writes returned --------------------------------------------------------
 
 
 async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
@@ -440,7 +440,7 @@ async def test_stale_deletion_from_the_selection_is_skipped(
         assert recorded.take() == ["+a", "~a"]
 
 
-# -- parts ---------------------------------------------------------------------------------
+# -- parts -------------------------------------------------------------------------------
 
 
 @given(

@@ -42,7 +42,7 @@ def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
 
 
-# -- connections that break ----------------------------------------------------------------
+# -- connections that break --------------------------------------------------------------
 
 
 async def test_broken_watch_continues_without_a_list(api: FakeApi, informer: Informer) -> None:
@@ -289,7 +289,7 @@ async def test_error_event_other_than_410_backs_off_without_a_list(
         assert all(entry.watch for entry in api.log)
 
 
-# -- versions that are gone ----------------------------------------------------------------
+# -- versions that are gone --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ async def test_server_restored_from_a_backup_is_listed_again(
         await api.until(lambda: recorded.take() == ["~kept"])
 
 
-# -- callbacks and timeouts that meet ------------------------------------------------------
+# -- callbacks and timeouts that meet ----------------------------------------------------
 
 
 async def test_two_rewatches_in_consecutive_loop_turns_request_one_watch(
@@ -506,7 +506,7 @@ async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
         assert informer.error is None
 
 
-# -- answers of another shape --------------------------------------------------------------
+# -- answers of another shape ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
     return offer.current().capacity.allocatable
 
 
-# -- what counts ---------------------------------------------------------------------------
+# -- what counts -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_largest_pod_counts_usage_of_own_pods() -> None:
     assert offer.current().largest == "cpu=4,memory=8Gi"
 
 
-# -- quotas --------------------------------------------------------------------------------
+# -- quotas ------------------------------------------------------------------------------
 
 
 def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
@@ -217,7 +217,7 @@ def test_exhausted_quota_is_named() -> None:
     assert offer.current().exhausted is None
 
 
-# -- when it tells -------------------------------------------------------------------------
+# -- when it tells -----------------------------------------------------------------------
 
 
 def test_handlers_are_called_only_if_the_capacity_changes() -> None:
@@ -237,7 +237,7 @@ def test_handlers_are_called_only_if_the_capacity_changes() -> None:
     assert len(told) == 3
 
 
-# -- any order -----------------------------------------------------------------------------
+# -- any order ---------------------------------------------------------------------------
 
 _asked = st.fixed_dictionaries(
     {},
@@ -361,7 +361,7 @@ def _is_mapped(pod: Object) -> bool:
     return str(pod["metadata"]["namespace"]).endswith("-h")
 
 
-# -- size ----------------------------------------------------------------------------------
+# -- size --------------------------------------------------------------------------------
 
 
 def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
@@ -380,7 +380,7 @@ def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
     assert size < 12 * 2**20
 
 
-# -- what an event costs -------------------------------------------------------------------
+# -- what an event costs -----------------------------------------------------------------
 
 
 def _resized(pod: Object, **asked: str) -> Object:

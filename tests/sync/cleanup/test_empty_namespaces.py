@@ -151,7 +151,7 @@ async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: EngineHarn
     assert _namespace(lived)
 
 
-# -- several virtual nodes that share a remote namespace ------------------------------------
+# -- several virtual nodes that share a remote namespace ---------------------------------
 
 
 @pytest.fixture

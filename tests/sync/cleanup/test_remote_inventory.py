@@ -77,7 +77,7 @@ def namespace(name: str = REMOTE_NAMESPACE) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
-# -- inventory -----------------------------------------------------------------------------
+# -- inventory ---------------------------------------------------------------------------
 
 
 async def test_inventory_lists_this_nodes_objects_and_writes_nothing(
@@ -166,7 +166,7 @@ async def test_leftovers_of_a_removed_node_belong_to_this_node(
     assert [it["metadata"]["name"] for it in found.namespaces] == ["of-gone"]
 
 
-# -- removal -------------------------------------------------------------------------------
+# -- removal -----------------------------------------------------------------------------
 
 
 async def test_pods_are_deleted_with_their_own_grace_and_awaited(
@@ -207,7 +207,7 @@ async def test_only_the_listed_copies_are_deleted(api: FakeApi, client: KubeClie
     assert api.find(SECRETS, "b", REMOTE_NAMESPACE)
 
 
-# -- namespaces ----------------------------------------------------------------------------
+# -- namespaces --------------------------------------------------------------------------
 
 
 async def test_namespace_with_only_automatic_objects_is_deleted(

@@ -60,7 +60,7 @@ class BudgetController:
             requeue_namespace=self.requeue_namespace,
         )
 
-    # -- from changes to keys --------------------------------------------------------------
+    # -- from changes to keys -------------------------------------------------------------
 
     def budget_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues a budget of home."""
@@ -88,7 +88,7 @@ class BudgetController:
             if origin is not None and origin.namespace == namespace:
                 self.copy_changed(None, copy)
 
-    # -- reconcile -------------------------------------------------------------------------
+    # -- reconcile ------------------------------------------------------------------------
 
     async def _reconcile(self, key: Key) -> None:
         namespace = HomeNamespace(key.namespace)

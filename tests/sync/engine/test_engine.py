@@ -266,7 +266,7 @@ async def test_two_homes_share_a_remote_without_touching_each_other(harness: Eng
     assert harness.remote.get(CONFIG_MAPS, "conf", "default-other") == before
 
 
-# -- standing by ---------------------------------------------------------------------------
+# -- standing by -------------------------------------------------------------------------
 
 
 async def churn(harness: EngineHarness) -> None:

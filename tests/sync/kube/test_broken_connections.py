@@ -17,7 +17,7 @@ from tests.fakeapi import Authority, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, pod
 
-# -- the network ---------------------------------------------------------------------------
+# -- the network --------------------------------------------------------------------------
 
 
 async def test_connection_refused_is_unreachable(api: FakeApi, client: KubeClient) -> None:
@@ -93,7 +93,7 @@ async def test_requests_beyond_the_limit_wait(
         await asyncio.gather(*(client.list(NODES) for _ in range(6)))
 
 
-# -- streams -------------------------------------------------------------------------------
+# -- streams -----------------------------------------------------------------------------
 
 
 async def test_stream_returns_lines_as_they_arrive(api: FakeApi, client: KubeClient) -> None:
@@ -153,7 +153,7 @@ async def test_exception_of_the_reader_passes_unchanged(api: FakeApi, client: Ku
             raise ValueError("mine")
 
 
-# -- certificates --------------------------------------------------------------------------
+# -- certificates ------------------------------------------------------------------------
 
 
 async def test_https_with_a_client_certificate(tmp_path: Any, authority: Authority) -> None:

@@ -31,7 +31,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return seconds
 
 
-# -- objects -------------------------------------------------------------------------------
+# -- objects -----------------------------------------------------------------------------
 
 
 async def test_objects_are_returned_as_stored(api: FakeApi, client: KubeClient) -> None:
@@ -237,7 +237,7 @@ async def test_request_outside_of_async_with_raises() -> None:
         await client.list(NODES)
 
 
-# -- credentials ---------------------------------------------------------------------------
+# -- credentials -------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -295,7 +295,7 @@ async def test_many_401_at_once_read_the_credential_once(
     assert client.config.generation == before + 1
 
 
-# -- flow control --------------------------------------------------------------------------
+# -- flow control ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def overwrite(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-# -- what works ----------------------------------------------------------------------------
+# -- what works --------------------------------------------------------------------------
 
 
 async def test_address_and_context(path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_certificates_as_files_and_as_data(path: Path, authority: Authorit
         assert len(access.ssl.get_ca_certs()) == 1
 
 
-# -- plugins -------------------------------------------------------------------------------
+# -- plugins -----------------------------------------------------------------------------
 
 
 async def test_plugin_returns_a_token(path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_failing_plugin_affects_its_side_only(tmp_path: Path) -> None:
     assert isinstance(remote, ClientConfigError)
 
 
-# -- what does not work --------------------------------------------------------------------
+# -- what does not work ------------------------------------------------------------------
 
 
 async def test_missing_file_names_the_option(path: Path) -> None:
@@ -436,7 +436,7 @@ async def test_token_with_control_characters_is_rejected(path: Path) -> None:
     assert "token" in await refused(KubeconfigRef(write(path, kubeconfig(SERVER, user=user))))
 
 
-# -- again ---------------------------------------------------------------------------------
+# -- again -------------------------------------------------------------------------------
 
 
 async def test_concurrent_renewals_share_one_read(

@@ -294,7 +294,7 @@ async def test_being_cancelled_leaves_nothing(server: Server) -> None:
     await asyncio.wait_for(left.wait(), 2)
 
 
-# -- TLS and proxies -----------------------------------------------------------------------------
+# -- TLS and proxies ---------------------------------------------------------------------
 
 
 @pytest.fixture

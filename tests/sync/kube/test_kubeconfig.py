@@ -59,7 +59,7 @@ def test_reading_imports_no_models_of_apis(tmp_path: Path) -> None:
     ]
 
 
-# -- lists of files ------------------------------------------------------------------------
+# -- lists of files ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", " \n", "# a comment\n", "---\n"])
@@ -122,7 +122,7 @@ async def test_unsupported_auth_provider_names_the_replacement(path: Path) -> No
     assert "canary" not in message
 
 
-# -- impersonation -------------------------------------------------------------------------
+# -- impersonation -----------------------------------------------------------------------
 
 
 async def test_impersonation_becomes_the_headers_that_kubectl_sends(path: Path) -> None:
@@ -164,7 +164,7 @@ async def test_incomplete_impersonation_is_rejected(path: Path, user: dict[str, 
     assert "as" in await refused(path, kubeconfig(SERVER, user={"token": "t", **user}))
 
 
-# -- plugins -------------------------------------------------------------------------------
+# -- plugins -----------------------------------------------------------------------------
 
 
 def exec_user(script: Path, **more: Any) -> dict[str, Any]:

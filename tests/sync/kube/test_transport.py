@@ -66,7 +66,7 @@ async def client_of(hanging_up: HangingUp) -> AsyncIterator[KubeClient]:
         yield client
 
 
-# -- connections ---------------------------------------------------------------------------
+# -- connections -------------------------------------------------------------------------
 
 
 async def test_connections_are_reused() -> None:
@@ -137,7 +137,7 @@ async def test_cancelled_request_releases_its_slot(
     await client.list(NODES)
 
 
-# -- what requests have in common -----------------------------------------------------------
+# -- what requests have in common --------------------------------------------------------
 
 
 async def test_401_retry_uses_the_new_address(
@@ -187,7 +187,7 @@ async def test_request_headers(api: FakeApi, client: KubeClient) -> None:
     assert {head["accept-encoding"] for head in heads} == {"gzip"}
 
 
-# -- answers --------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------
 
 
 async def test_gzip_response_is_decoded(api: FakeApi, client: KubeClient) -> None:

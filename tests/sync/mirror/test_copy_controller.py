@@ -37,7 +37,7 @@ async def gone(harness: EngineHarness, name: str = "a") -> None:
     await harness.settle()
 
 
-# -- following -----------------------------------------------------------------------------
+# -- following ---------------------------------------------------------------------------
 
 
 async def test_a_config_map_follows_its_changes_deletion_and_return(harness: EngineHarness) -> None:
@@ -149,7 +149,7 @@ async def test_a_service_account_token_never_leaves_home(harness: EngineHarness)
     assert harness.secret() is None
 
 
-# -- ending --------------------------------------------------------------------------------
+# -- ending ------------------------------------------------------------------------------
 
 
 async def test_copies_are_deleted_with_the_last_pod_that_needs_them(harness: EngineHarness) -> None:
@@ -288,7 +288,7 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     assert harness.config_map()
 
 
-# -- in the way ----------------------------------------------------------------------------
+# -- in the way --------------------------------------------------------------------------
 
 
 async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(

@@ -174,7 +174,7 @@ def _held() -> Object:
     return {"name": "held", "namespace": REMOTE_NAMESPACE, "finalizers": ["example.com/hold"]}
 
 
-# -- two home namespaces, one in the remote ------------------------------------------------
+# -- two home namespaces, one in the remote ----------------------------------------------
 
 
 def meeting() -> tuple[str, str, str]:

@@ -51,7 +51,7 @@ def forged(harness: EngineHarness, made: Object) -> Object:
     }
 
 
-# -- somebody else's ------------------------------------------------------------------------
+# -- somebody else's ---------------------------------------------------------------------
 
 
 async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
@@ -124,7 +124,7 @@ async def test_replaced_namespace_is_not_owned(strict: EngineHarness) -> None:
     assert strict.remote_pod("b") is None
 
 
-# -- ours -----------------------------------------------------------------------------------
+# -- ours --------------------------------------------------------------------------------
 
 
 async def test_ownership_survives_a_restart(strict: EngineHarness) -> None:
@@ -226,7 +226,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     assert strict.remote_pod("c")
 
 
-# -- what it costs --------------------------------------------------------------------------
+# -- what it costs -----------------------------------------------------------------------
 
 
 async def test_record_is_written_only_for_new_namespaces(

@@ -144,7 +144,7 @@ async def test_cancellation_ends_all_watches_and_timers(
     await asyncio.sleep(2 * LINGER)
 
 
-# -- in the engine -------------------------------------------------------------------------
+# -- in the engine -----------------------------------------------------------------------
 
 
 async def test_namespaces_without_pods_on_the_node_are_not_read(harness: EngineHarness) -> None:

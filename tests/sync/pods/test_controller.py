@@ -24,7 +24,7 @@ def service(name: str, **selector: str) -> Object:
     }
 
 
-# -- creation and status -------------------------------------------------------------------
+# -- creation and status -----------------------------------------------------------------
 
 
 async def test_pod_is_created_after_its_namespace_and_references(harness: EngineHarness) -> None:
@@ -141,7 +141,7 @@ async def test_images_and_labels_follow(harness: EngineHarness) -> None:
     assert not [write for write in harness.writes() if write.startswith("remote")]
 
 
-# -- deletion ------------------------------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------
 
 
 async def test_deletion_is_forwarded_with_its_grace_and_waits_for_the_remote(
@@ -258,7 +258,7 @@ async def test_unmanaged_pods_in_the_remote_are_left_alone(harness: EngineHarnes
         assert "deletionTimestamp" not in harness.remote.get(PODS, "theirs", namespace)["metadata"]
 
 
-# -- refusals ------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------
 
 
 async def test_a_pod_that_must_not_run_twice_waits_without_a_write(harness: EngineHarness) -> None:
@@ -303,7 +303,7 @@ async def test_pod_deleted_in_the_remote_is_reported_and_recreated(harness: Engi
     assert "reason" not in harness.status()
 
 
-# -- DaemonSets ----------------------------------------------------------------------------
+# -- DaemonSets --------------------------------------------------------------------------
 
 
 def _daemon_pod(name: str = "agent", namespace: str = "default", **spec: object) -> Object:
@@ -468,7 +468,7 @@ async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(harness: Engine
     assert not [write for write in harness.writes() if "PATCH" in write]
 
 
-# -- what a life costs ---------------------------------------------------------------------
+# -- what a life costs -------------------------------------------------------------------
 
 
 async def test_the_life_of_a_pod_is_four_writes(harness: EngineHarness) -> None:

@@ -21,7 +21,7 @@ def creates(harness: EngineHarness) -> int:
     return len([entry for entry in posts if "dryRun" not in entry.query])
 
 
-# -- made once -----------------------------------------------------------------------------
+# -- made once ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
@@ -248,7 +248,7 @@ async def test_a_terminal_pod_is_never_touched_again(harness: EngineHarness) -> 
     assert harness.status()["phase"] == "Succeeded"
 
 
-# -- caches that lag -----------------------------------------------------------------------
+# -- caches that lag ---------------------------------------------------------------------
 
 
 async def test_stale_remote_cache_neither_starts_a_pod_twice_nor_reports_it_lost(
@@ -315,7 +315,7 @@ async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     assert origin.uid == second["metadata"]["uid"]
 
 
-# -- refusals and clashes ------------------------------------------------------------------
+# -- refusals and clashes ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def _ours(name: str) -> Object:
     return {"name": name, "labels": {LABEL_HOME: home_id_from_uid("some uid")}}
 
 
-# -- deletions that are refused ------------------------------------------------------------
+# -- deletions that are refused ----------------------------------------------------------
 
 
 async def test_deletion_answered_with_a_conflict_is_retried(

@@ -116,7 +116,7 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     )
 
 
-# -- admission -----------------------------------------------------------------------------
+# -- admission ---------------------------------------------------------------------------
 
 
 async def test_pod_bound_by_hand_that_selects_other_nodes_is_rejected(

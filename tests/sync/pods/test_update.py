@@ -34,7 +34,7 @@ def _remote_writes(harness: EngineHarness) -> list[str]:
     return [write for write in harness.writes() if write.startswith("remote")]
 
 
-# -- ephemeral containers ------------------------------------------------------------------
+# -- ephemeral containers ----------------------------------------------------------------
 
 
 async def test_ephemeral_container_is_added_after_its_references(harness: EngineHarness) -> None:
@@ -79,7 +79,7 @@ async def test_recreated_pod_gets_its_ephemeral_container(harness: EngineHarness
     assert [it["name"] for it in remote["spec"]["ephemeralContainers"]] == ["debugger"]
 
 
-# -- resize --------------------------------------------------------------------------------
+# -- resize ------------------------------------------------------------------------------
 
 
 async def test_resize_uses_its_subresource_and_keeps_remote_defaults(
@@ -220,7 +220,7 @@ async def test_reverted_resize_is_no_longer_pending(
     await harness.home.until(lambda: _pending(harness) is None)
 
 
-# -- refusals and webhooks -----------------------------------------------------------------
+# -- refusals and webhooks ---------------------------------------------------------------
 
 
 async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
@@ -290,7 +290,7 @@ async def test_rejected_update_does_not_hold_up_others(
     assert len(await harness.events_with_reason("UpdateRefused")) == 1
 
 
-# -- what is dropped or refused ------------------------------------------------------------
+# -- what is dropped or refused ----------------------------------------------------------
 
 
 async def test_dropped_fields_are_reported_in_one_event(harness: EngineHarness) -> None:

@@ -361,7 +361,7 @@ Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, dead
 TestAnySequence = Model.TestCase
 
 
-# -- groups --------------------------------------------------------------------------------
+# -- groups ------------------------------------------------------------------------------
 
 
 def of_namespaces(*keys: str) -> list[Key]:

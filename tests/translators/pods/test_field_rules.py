@@ -115,7 +115,7 @@ def test_translation_applies_the_table(decision: str) -> None:
             )
 
 
-# -- rejected and dropped fields -----------------------------------------------------------
+# -- rejected and dropped fields ---------------------------------------------------------
 
 
 def test_rejection_names_each_field_and_the_next_step() -> None:

@@ -42,7 +42,7 @@ def _container(name: str, state: str, code: int = 0) -> Object:
     return {"name": name, "ready": state == "running", "restartCount": 0, "state": {state: told}}
 
 
-# -- fields --------------------------------------------------------------------------------
+# -- fields ------------------------------------------------------------------------------
 
 
 @given(json_values)
@@ -129,7 +129,7 @@ def test_phase_is_copied(pod: Object, phase: str, terminal: bool) -> None:
     assert (pod_status.phase(pod), pod_status.is_terminal(pod)) == (phase, terminal)
 
 
-# -- conditions ----------------------------------------------------------------------------
+# -- conditions --------------------------------------------------------------------------
 
 
 def _found(home: Object, *theirs: Object) -> dict[str, Object]:
@@ -223,7 +223,7 @@ def test_not_ready_keeps_its_transition_time() -> None:
     assert _ready_since(None, ready) == "05"
 
 
-# -- containers ----------------------------------------------------------------------------
+# -- containers --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_container_statuses_are_kept_if_the_remote_pod_has_none() -> None:
     assert "containerStatuses" not in _to_home(home, {"phase": "Failed"})
 
 
-# -- observed generation -------------------------------------------------------------------
+# -- observed generation -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -350,7 +350,7 @@ def test_generation_is_reported_only_after_it_is_observed(before: int | None) ->
     assert status["conditions"][-1]["observedGeneration"] == before
 
 
-# -- disruptions ---------------------------------------------------------------------------
+# -- disruptions -------------------------------------------------------------------------
 
 
 def _disrupted(message: str) -> Object:
@@ -395,7 +395,7 @@ def test_pod_deleted_only_in_the_remote_is_not_ready(deleted_at_home: bool) -> N
         assert ready["lastTransitionTime"] == "2025-11-03T10:00:00Z"
 
 
-# -- all fields ----------------------------------------------------------------------------
+# -- all fields --------------------------------------------------------------------------
 
 
 def test_every_status_field_is_decided() -> None:
@@ -413,7 +413,7 @@ def test_every_container_status_field_is_copied(field: str) -> None:
     assert status["containerStatuses"] == [theirs]
 
 
-# -- synthetic statuses --------------------------------------------------------------------
+# -- synthetic statuses ------------------------------------------------------------------
 
 
 def _waiting(home: Object) -> Object:
@@ -524,7 +524,7 @@ def test_lost_pod_fails_with_all_containers() -> None:
     assert home == before
 
 
-# -- random statuses -----------------------------------------------------------------------
+# -- random statuses ---------------------------------------------------------------------
 
 _KINDS = ["Ready", "ContainersReady", "PodScheduled", "PodResizePending", _GATE]
 _words = st.sampled_from(["True", "False"])

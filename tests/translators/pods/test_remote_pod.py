@@ -53,7 +53,7 @@ def _spec(spec: Object) -> Object:
     return found
 
 
-# -- fields --------------------------------------------------------------------------------
+# -- fields ------------------------------------------------------------------------------
 
 
 @given(json_values)
@@ -105,7 +105,7 @@ def test_translated_pod_can_be_translated_again(name: str) -> None:
     }
 
 
-# -- placement -----------------------------------------------------------------------------
+# -- placement ---------------------------------------------------------------------------
 
 
 def test_node_terms_are_dropped_if_one_matches_every_node() -> None:
@@ -234,7 +234,7 @@ def test_system_priority_class_is_always_dropped() -> None:
     assert "is reserved for cluster components" in str(translated.dropped[0])
 
 
-# -- identity ------------------------------------------------------------------------------
+# -- identity ----------------------------------------------------------------------------
 
 
 def test_default_service_account() -> None:
@@ -287,7 +287,7 @@ def test_field_message_text() -> None:
     assert translated.pod["spec"]["volumes"] == [{"name": "vault", "projected": {"sources": []}}]
 
 
-# -- updates -------------------------------------------------------------------------------
+# -- updates -----------------------------------------------------------------------------
 
 
 def _update(home: Object, remote: Object) -> Object:
@@ -462,7 +462,7 @@ def test_overwritten_record_of_keys_is_repaired(record: str) -> None:
     }
 
 
-# -- ephemeral containers and resize -------------------------------------------------------
+# -- ephemeral containers and resize -----------------------------------------------------
 
 
 def test_ephemeral_containers_are_translated_and_added() -> None:
@@ -614,7 +614,7 @@ def test_update_is_idempotent(old: Object, new: Object, before: str, after: str)
     assert new.items() <= patched["metadata"]["labels"].items()
 
 
-# -- node selector of the virtual node -----------------------------------------------------
+# -- node selector of the virtual node ---------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def pair(name: str = "a", **fields: Any) -> tuple[Object, Object]:
     return pod(name, **fields), pod(name, **fields)
 
 
-# -- the plan ------------------------------------------------------------------------------
+# -- the plan ----------------------------------------------------------------------------
 
 
 def test_backends_are_ready_in_both_clusters() -> None:
@@ -155,7 +155,7 @@ def test_irrelevant_changes_keep_plan_inputs_equal() -> None:
     assert forward_plan.plan_inputs(known) != forward_plan.plan_inputs(None)
 
 
-# -- the slices ----------------------------------------------------------------------------
+# -- the slices --------------------------------------------------------------------------
 
 
 def test_each_endpoint_has_its_own_port() -> None:

@@ -45,7 +45,7 @@ def plan(found: Object, *slices: Object) -> ReversePlan:
     )
 
 
-# -- fields --------------------------------------------------------------------------------
+# -- fields ------------------------------------------------------------------------------
 
 
 def test_targets_are_ready_pods_at_the_ports_of_the_slice() -> None:
@@ -126,7 +126,7 @@ def test_number_of_endpoints_is_limited() -> None:
     assert len(made.agent_ports("web")) == reverse_plan.MAX_ENDPOINTS
 
 
-# -- ports and slices ------------------------------------------------------------------------
+# -- ports and slices --------------------------------------------------------------------
 
 SLOTS = st.lists(
     st.builds(
@@ -199,7 +199,7 @@ def test_objects_outside_the_mapped_namespace_are_ignored() -> None:
     assert not reverse_plan.is_own_relay_object(copied, IDENTITY)
 
 
-# -- relay agent -----------------------------------------------------------------------------
+# -- relay agent -------------------------------------------------------------------------
 
 
 def test_agent_pod_conforms_to_restricted() -> None:

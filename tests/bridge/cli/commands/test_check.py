@@ -40,7 +40,7 @@ What to do:
 
 
 class Checks:
-    """What is found, one report after the other, and what was asked for."""
+    """Replaces the checks: returns its reports one after the other, and records the settings."""
 
     def __init__(self) -> None:
         self.reports: list[list[Finding]] = [WELL]
@@ -61,7 +61,7 @@ class Checks:
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
-    """Nobody is asked."""
+    """Commands return these reports instead of checking clusters."""
     found = Checks()
     monkeypatch.setattr(check_runner, "check_before_join", found.preflight)
     monkeypatch.setattr(check_runner, "check_nodes", found.health)
@@ -89,10 +89,10 @@ def test_pre_takes_the_options_of_join(invoke: Invoke, checks: Checks) -> None:
     args = ("--pre", "--kubeconfig", "r.yaml", "--context", "r", "--network", "none")
     done = invoke("check", "burst", *args, "--port", "0", "--service-accounts", "none")
     assert done.exit_code == 0
-    [asked] = checks.pre
-    assert (asked.name, asked.network, asked.port) == ("burst", "none", 0)
-    assert asked.remote == KubeconfigRef(Path("r.yaml"), "r")
-    assert asked.service_accounts == "none"
+    [requests] = checks.pre
+    assert (requests.name, requests.network, requests.port) == ("burst", "none", 0)
+    assert requests.remote == KubeconfigRef(Path("r.yaml"), "r")
+    assert requests.service_accounts == "none"
 
 
 def test_wait_ends_once_no_check_fails(invoke: Invoke, checks: Checks) -> None:
@@ -143,7 +143,7 @@ def test_checks_with_a_common_obstacle_share_a_row(invoke: Invoke, checks: Check
     assert invoke("check", "-o", "name").stdout.splitlines()[0] == "check/BRG101"
 
 
-# -- version -------------------------------------------------------------------------------
+# -- version -----------------------------------------------------------------------------
 
 VERSIONS = """\
 WHAT     NODE    VERSION   NOTE
@@ -173,20 +173,20 @@ def test_version_shows_client_clusters_and_bridges(
 
 
 def test_version_client_contacts_no_cluster(invoke: Invoke) -> None:
-    said = json.loads(invoke("version", "--client", "-o", "json").stdout)
-    assert said["client"]["version"] == version()
+    versions_json = json.loads(invoke("version", "--client", "-o", "json").stdout)
+    assert versions_json["client"]["version"] == version()
 
 
-# -- bugreport -----------------------------------------------------------------------------
+# -- bugreport ---------------------------------------------------------------------------
 
 
 def test_bug_report_prints_its_files(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked = []
+    requests = []
 
     async def collect(settings: BugReportSettings, *, notify: object) -> BugReport:
-        asked.append(settings)
+        requests.append(settings)
         found = BugReport()
         found.add("check.json", "what bridge check finds", dict)
         return found
@@ -202,7 +202,7 @@ def test_bug_report_prints_its_files(
         "check.json      2       what bridge check finds",
         "problems.json   2       what could not be read, and why",
     ]
-    assert asked == [BugReportSettings(KubeconfigRef(), "burst")]
+    assert requests == [BugReportSettings(KubeconfigRef(), "burst")]
     again = invoke("bugreport", "burst", "-f", str(path))
     assert (again.exit_code, again.stdout) == (1, "")
     assert "exists" in again.stderr

@@ -38,8 +38,9 @@ def _facts() -> PodFacts:
 
 
 @dataclass
-class Asked:
-    """What `bridge.explain.cluster_lookup.look_up_pod` was called with, and what it found."""
+class PodLookupCalls:
+    """Replaces `bridge.explain.cluster_lookup.look_up_pod`: records its calls and returns
+    ``facts``."""
 
     settings: list[ExplainSettings] = field(default_factory=list)
     facts: PodFacts = field(default_factory=_facts)
@@ -53,14 +54,14 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Nothing is looked up."""
-    noted = Asked()
-    monkeypatch.setattr(cluster_lookup, "look_up_pod", noted.look_up_pod)
-    return noted
+def lookup(monkeypatch: pytest.MonkeyPatch) -> PodLookupCalls:
+    """Commands find the facts of these calls instead of a pod in a cluster."""
+    calls = PodLookupCalls()
+    monkeypatch.setattr(cluster_lookup, "look_up_pod", calls.look_up_pod)
+    return calls
 
 
-def test_text_starts_with_the_summary(invoke: Invoke, asked: Asked) -> None:
+def test_text_starts_with_the_summary(invoke: Invoke, lookup: PodLookupCalls) -> None:
     done = invoke("explain", "pod", "default/web")
     assert done.exit_code == 0
     lines = done.stdout.splitlines()
@@ -75,7 +76,7 @@ def test_text_starts_with_the_summary(invoke: Invoke, asked: Asked) -> None:
     ("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)], ids=["json", "yaml"]
 )
 def test_json_and_yaml_have_the_whole_report(
-    invoke: Invoke, asked: Asked, output: str, read: Callable[[str], Object]
+    invoke: Invoke, lookup: PodLookupCalls, output: str, read: Callable[[str], Object]
 ) -> None:
     done = invoke("explain", "pod", "default/web", "-o", output)
     answer = read(done.stdout)
@@ -83,21 +84,21 @@ def test_json_and_yaml_have_the_whole_report(
     assert {it["rule"] for it in answer["differences"]}.isdisjoint({""})
 
 
-def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, asked: Asked) -> None:
+def test_show_remote_prints_only_the_remote_pod(invoke: Invoke, lookup: PodLookupCalls) -> None:
     made = yaml.safe_load(invoke("explain", "pod", "web", "--show", "remote").stdout)
     assert (made["kind"], made["metadata"]["namespace"]) == ("Pod", "default-h")
-    asked.facts.chosen = None
+    lookup.facts.chosen = None
     done = invoke("explain", "pod", "web", "--show", "remote")
     assert (done.exit_code, done.stdout) == (1, "")
 
 
-def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, lookup: PodLookupCalls) -> None:
     remote = ("--kubeconfig", "remote.yaml", "--context", "r")
     home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
     assert invoke("explain", "pod", "shop/web", "--node", "b", *remote, *home).exit_code == 0
     assert invoke("explain", "pod", "web", "-n", "blog").exit_code == 0
     assert invoke("explain", "pod", "web").exit_code == 0
-    assert asked.settings == [
+    assert lookup.settings == [
         ExplainSettings(
             KubeconfigRef(Path("home.yaml"), "h"),
             KubeconfigRef(Path("remote.yaml"), "r"),
@@ -111,7 +112,7 @@ def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
 
 
 def test_file_with_a_template_after_other_objects_is_explained(
-    invoke: Invoke, asked: Asked, tmp_path: Path
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path
 ) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": objects.pod("x")["spec"]}
     deployment = {
@@ -122,7 +123,7 @@ def test_file_with_a_template_after_other_objects_is_explained(
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all([{"kind": "Service"}, deployment]))
     assert invoke("explain", "pod", "-f", str(file)).exit_code == 0
-    (settings,) = asked.settings
+    (settings,) = lookup.settings
     assert settings.manifest == {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -141,7 +142,7 @@ def test_file_with_a_template_after_other_objects_is_explained(
     ],
 )
 def test_file_without_a_pod_is_rejected(
-    invoke: Invoke, asked: Asked, tmp_path: Path, text: str | None, words: str
+    invoke: Invoke, lookup: PodLookupCalls, tmp_path: Path, text: str | None, words: str
 ) -> None:
     file = tmp_path / "file.yaml"
     if text is not None:
@@ -149,21 +150,21 @@ def test_file_without_a_pod_is_rejected(
     done = invoke("explain", "pod", "-f", str(file))
     assert done.exit_code == 2
     assert words in done.stderr
-    assert asked.settings == []
+    assert lookup.settings == []
 
 
 @pytest.mark.parametrize(
     "args", [(), ("a/b", "-f", "x"), ("a/b", "--context", "c"), ("a/b", "--node", "Not Good")]
 )
 def test_conflicting_options_are_rejected(
-    invoke: Invoke, asked: Asked, args: tuple[str, ...]
+    invoke: Invoke, lookup: PodLookupCalls, args: tuple[str, ...]
 ) -> None:
     assert invoke("explain", "pod", *args).exit_code == 2
-    assert asked.settings == []
+    assert lookup.settings == []
 
 
-def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
-    asked.raises = PreflightError("what, where, what next")
+def test_error_is_one_line(invoke: Invoke, lookup: PodLookupCalls) -> None:
+    lookup.raises = PreflightError("what, where, what next")
     done = invoke("explain", "pod", "a/b")
     assert (done.exit_code, done.stderr) == (1, "error: what, where, what next\n")
 
@@ -179,16 +180,16 @@ def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
     ],
 )
 def test_target_is_type_and_name_in_both_forms(
-    invoke: Invoke, asked: Asked, words: str, explained: tuple[str, str, str]
+    invoke: Invoke, lookup: PodLookupCalls, words: str, explained: tuple[str, str, str]
 ) -> None:
     assert invoke("explain", *words.split()).exit_code == 0
-    (settings,) = asked.settings
+    (settings,) = lookup.settings
     assert (settings.kind, settings.namespace, settings.name) == explained
 
 
 @pytest.mark.parametrize("words", ["service/web", "web", "pod/", "pod a b", "pod/a b", ""])
-def test_unknown_target_is_rejected(invoke: Invoke, asked: Asked, words: str) -> None:
+def test_unknown_target_is_rejected(invoke: Invoke, lookup: PodLookupCalls, words: str) -> None:
     done = invoke("explain", *words.split())
     assert done.exit_code == 2
     assert "name one pod/NAME or deployment/NAME, or a file with -f" in done.stderr
-    assert asked.settings == []
+    assert lookup.settings == []

@@ -137,7 +137,7 @@ def test_join_in_cluster_is_an_alias_of_install(
     monkeypatch.setattr(install, "apply_request", requests.append)
     options = ("--dry-run", "--timeout", "5m", "--no-wait", "--all-namespaces", "--share", "0.5")
     assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
-    [asked] = requests
-    assert (asked.dry_run, asked.timeout, asked.wait) == (True, 300.0, False)
-    assert asked.all_namespaces
-    assert asked.arguments == ["--share=0.5"]
+    [request] = requests
+    assert (request.dry_run, request.timeout, request.wait) == (True, 300.0, False)
+    assert request.all_namespaces
+    assert request.arguments == ["--share=0.5"]

@@ -25,36 +25,36 @@ REMOTE = ("join", "--kubeconfig", "remote.yaml")
 
 
 @dataclass
-class Asked:
-    """What `bridge.app.join_lifecycle.join` was called with."""
+class JoinCalls:
+    """Replaces `bridge.app.join_lifecycle.join`: records its settings."""
 
     settings: list[JoinSettings] = field(default_factory=list)
     raises: Exception | None = None
 
     async def join(
-        self, settings: JoinSettings, *, report: Callable[[str], None], stop: asyncio.Event
+        self, settings: JoinSettings, *, notify: Callable[[str], None], stop: asyncio.Event
     ) -> None:
         self.settings.append(settings)
-        report("home: a step")
+        notify("home: a step")
         if self.raises is not None:
             raise self.raises
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Joins are noted, not made."""
-    noted = Asked()
-    monkeypatch.setattr(join_lifecycle, "join", noted.join)
-    return noted
+def joins(monkeypatch: pytest.MonkeyPatch) -> JoinCalls:
+    """Commands record their settings instead of joining."""
+    calls = JoinCalls()
+    monkeypatch.setattr(join_lifecycle, "join", calls.join)
+    return calls
 
 
-def test_kubeconfig_is_the_only_required_option(invoke: Invoke, asked: Asked) -> None:
+def test_kubeconfig_is_the_only_required_option(invoke: Invoke, joins: JoinCalls) -> None:
     done = invoke(*REMOTE)
     assert done.exit_code == 0
     defaults = JoinSettings(
         KubeconfigRef(Path("remote.yaml")), KubeconfigRef(), taints=parse_taints(DEFAULT_TAINTS)
     )
-    assert asked.settings == [defaults]
+    assert joins.settings == [defaults]
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
         "✓ home: a step",
@@ -62,7 +62,7 @@ def test_kubeconfig_is_the_only_required_option(invoke: Invoke, asked: Asked) ->
     ]
 
 
-def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
     options = {
         "--context": "r",
         "--home-kubeconfig": "home.yaml",
@@ -102,7 +102,7 @@ def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     }
     done = invoke(*REMOTE, *(word for option in options.items() for word in option))
     assert done.exit_code == 0, done.stderr
-    assert asked.settings == [
+    assert joins.settings == [
         JoinSettings(
             remote=KubeconfigRef(Path("remote.yaml"), "r"),
             home=KubeconfigRef(Path("home.yaml"), "h"),
@@ -149,18 +149,18 @@ def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     "option", [("--relay-image", "bridge:1"), ("--relay-cidr", "10.77.0.0/24")]
 )
 def test_relay_options_require_network_relay(
-    invoke: Invoke, asked: Asked, option: tuple[str, str], network: str
+    invoke: Invoke, joins: JoinCalls, option: tuple[str, str], network: str
 ) -> None:
     done = invoke(*REMOTE, *option, "--network", network)
     assert done.exit_code == 2
     assert f"{option[0]} requires --network relay or auto, not {network}" in done.stderr
-    assert asked.settings == []
+    assert joins.settings == []
 
 
-def test_csr_certificate_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_csr_certificate_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
     options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
     assert invoke(*REMOTE, *options).exit_code == 0
-    (settings,) = asked.settings
+    (settings,) = joins.settings
     assert (settings.serving, settings.cert_dir) == ("csr", Path("certs"))
     assert settings.anonymous_auth
     assert settings.certificate is None
@@ -175,12 +175,12 @@ def test_csr_certificate_options_become_settings(invoke: Invoke, asked: Asked) -
     ],
 )
 def test_conflicting_certificate_options_are_rejected(
-    invoke: Invoke, asked: Asked, options: str
+    invoke: Invoke, joins: JoinCalls, options: str
 ) -> None:
     done = invoke(*REMOTE, *options.split())
     assert done.exit_code == 2
     assert "--serving-certificate" in done.stderr
-    assert asked.settings == []
+    assert joins.settings == []
 
 
 @pytest.mark.parametrize(
@@ -213,27 +213,27 @@ def test_conflicting_certificate_options_are_rejected(
     ids=lambda wrong: wrong[0],
 )
 def test_invalid_option_is_named_before_any_request(
-    invoke: Invoke, asked: Asked, wrong: tuple[str, str]
+    invoke: Invoke, joins: JoinCalls, wrong: tuple[str, str]
 ) -> None:
     done = invoke(*REMOTE, *wrong)
     assert done.exit_code == 2
     assert wrong[0] in done.stderr
-    assert asked.settings == []
+    assert joins.settings == []
 
 
 @pytest.mark.parametrize(
     "option", ["--name", "--home-name", "--address", "--labels", "--annotations", "--taints"]
 )
-def test_empty_value_is_not_the_default(invoke: Invoke, asked: Asked, option: str) -> None:
-    """As where a script's variable is empty."""
+def test_empty_value_is_not_the_default(invoke: Invoke, joins: JoinCalls, option: str) -> None:
+    """For example from an empty variable of a script."""
     done = invoke(*REMOTE, option, "")
     assert done.exit_code == 2
     assert done.stderr.startswith(f'error: {option}: "" is not ')
-    assert asked.settings == []
+    assert joins.settings == []
 
 
-def test_failed_join_prints_one_error_line(invoke: Invoke, asked: Asked) -> None:
-    asked.raises = PreflightError("what, where, what next")
+def test_failed_join_prints_one_error_line(invoke: Invoke, joins: JoinCalls) -> None:
+    joins.raises = PreflightError("what, where, what next")
     done = invoke(*REMOTE)
     assert done.exit_code == 1
     assert done.stderr.splitlines() == ["✓ home: a step", "error: what, where, what next"]
@@ -244,32 +244,32 @@ def test_failed_join_prints_one_error_line(invoke: Invoke, asked: Asked) -> None
 )
 def test_verbose_configures_the_log(
     invoke: Invoke,
-    asked: Asked,
+    joins: JoinCalls,
     monkeypatch: pytest.MonkeyPatch,
     args: tuple[str, ...],
     verbose: bool,
 ) -> None:
-    said = []
+    messages = []
     monkeypatch.setattr(
-        to_stderr, "configure_logging", lambda *, verbose, **_: said.append(verbose)
+        to_stderr, "configure_logging", lambda *, verbose, **_: messages.append(verbose)
     )
     invoke(*REMOTE, *args)
-    assert said == [verbose]
+    assert messages == [verbose]
 
 
 @pytest.mark.parametrize("url", ["collector:4318", "", "ftp://collector", "http://"])
-def test_traces_rejects_what_is_not_a_url(invoke: Invoke, asked: Asked, url: str) -> None:
+def test_traces_rejects_what_is_not_a_url(invoke: Invoke, joins: JoinCalls, url: str) -> None:
     done = invoke(*REMOTE, "--traces", url)
     assert done.exit_code == 2
     assert done.stderr == "error: --traces: write a URL such as http://collector:4318\n"
-    assert asked.settings == []
+    assert joins.settings == []
 
 
 def test_traces_without_packages_fails_with_a_hint(
-    invoke: Invoke, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, joins: JoinCalls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trace_exporter, "is_installed", lambda: False)
     done = invoke(*REMOTE, "--traces", "http://collector:4318")
     assert done.exit_code == 2
     assert "pip install 'cluster-bridge[traces]'" in done.stderr
-    assert asked.settings == []
+    assert joins.settings == []

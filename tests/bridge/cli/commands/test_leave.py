@@ -20,8 +20,9 @@ NODE = ("leave", "burst")
 
 
 @dataclass
-class Asked:
-    """What `bridge.leave.leave_procedure.leave` was called with."""
+class LeaveCalls:
+    """Replaces `bridge.leave.leave_procedure.leave`: records its settings, and asks for
+    agreement."""
 
     settings: list[LeaveSettings] = field(default_factory=list)
     lines: list[str] = field(default_factory=lambda: ["home:   Node burst", "remote: Pod a/b"])
@@ -44,29 +45,31 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Leaving is noted, not done."""
-    noted = Asked()
-    monkeypatch.setattr(leave_module, "leave", noted.leave)
-    return noted
+def leaving(monkeypatch: pytest.MonkeyPatch) -> LeaveCalls:
+    """Commands record their settings instead of leaving."""
+    calls = LeaveCalls()
+    monkeypatch.setattr(leave_module, "leave", calls.leave)
+    return calls
 
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody sits there."""
+    """Standard input is a terminal."""
     there = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(importlib.import_module("bridge.cli.commands.leave"), "sys", there)
 
 
-def test_without_terminal_yes_is_required(invoke: Invoke, asked: Asked) -> None:
+def test_without_terminal_yes_is_required(invoke: Invoke, leaving: LeaveCalls) -> None:
     done = invoke(*NODE)
     assert done.exit_code == 2
     assert "--yes" in done.stderr
-    assert asked.settings == []
+    assert leaving.settings == []
 
 
 @pytest.mark.parametrize("yes", ["--yes", "-y"])
-def test_yes_prints_the_list_without_a_question(invoke: Invoke, asked: Asked, yes: str) -> None:
+def test_yes_prints_the_list_without_a_question(
+    invoke: Invoke, leaving: LeaveCalls, yes: str
+) -> None:
     done = invoke(*NODE, yes)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == [
@@ -75,7 +78,7 @@ def test_yes_prints_the_list_without_a_question(invoke: Invoke, asked: Asked, ye
         "  remote: Pod a/b",
         "✓ node burst has left",
     ]
-    assert asked.settings == [LeaveSettings("burst", KubeconfigRef(), None, force=False)]
+    assert leaving.settings == [LeaveSettings("burst", KubeconfigRef(), None, force=False)]
 
 
 @pytest.mark.usefixtures("terminal")
@@ -90,7 +93,7 @@ def test_yes_prints_the_list_without_a_question(invoke: Invoke, asked: Asked, ye
     ids=["yes", "no", "just enter", "the end of the input"],
 )
 def test_question_defaults_to_no(
-    invoke: Invoke, asked: Asked, typed: str, code: int, end: str
+    invoke: Invoke, leaving: LeaveCalls, typed: str, code: int, end: str
 ) -> None:
     done = invoke(*NODE, typed=typed)
     assert done.exit_code == code
@@ -100,18 +103,18 @@ def test_question_defaults_to_no(
 
 
 @pytest.mark.usefixtures("terminal")
-def test_nothing_to_remove_asks_no_question(invoke: Invoke, asked: Asked) -> None:
-    asked.lines = []
+def test_nothing_to_remove_asks_no_question(invoke: Invoke, leaving: LeaveCalls) -> None:
+    leaving.lines = []
     done = invoke(*NODE)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == ["nothing is left to remove", "✓ node burst has left"]
 
 
-def test_cluster_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_cluster_options_become_settings(invoke: Invoke, leaving: LeaveCalls) -> None:
     remote = ("--kubeconfig", "remote.yaml", "--context", "r")
     home = ("--home-kubeconfig", "home.yaml", "--home-context", "h")
     assert invoke(*NODE, "--yes", "--force", *remote, *home).exit_code == 0
-    assert asked.settings == [
+    assert leaving.settings == [
         LeaveSettings(
             "burst",
             KubeconfigRef(Path("home.yaml"), "h"),
@@ -121,52 +124,52 @@ def test_cluster_options_become_settings(invoke: Invoke, asked: Asked) -> None:
     ]
 
 
-def test_workload_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_workload_options_become_settings(invoke: Invoke, leaving: LeaveCalls) -> None:
     assert invoke(*NODE, "-y", "--drain", "--timeout", "5", "--cert-dir", "c").exit_code == 0
     assert invoke(*NODE, "-y", "--keep-workloads").exit_code == 0
-    drained, kept = asked.settings
+    drained, kept = leaving.settings
     assert (drained.drain, drained.timeout, drained.cert_dir) == (True, 5.0, Path("c"))
     assert not drained.keep_workloads
     assert kept.keep_workloads
     assert not kept.drain
 
 
-def test_name_option_and_uninstall_are_aliases(invoke: Invoke, asked: Asked) -> None:
+def test_name_option_and_uninstall_are_aliases(invoke: Invoke, leaving: LeaveCalls) -> None:
     for args in (("leave", "--name", "burst"), ("uninstall", "burst")):
         assert invoke(*args, "--yes", "--timeout", "5m").exit_code == 0
-    assert [(it.name, it.timeout) for it in asked.settings] == [("burst", 300.0)] * 2
+    assert [(it.name, it.timeout) for it in leaving.settings] == [("burst", 300.0)] * 2
     assert invoke("leave", "a", "--name", "b", "--yes").exit_code == 2
     assert "--name" not in invoke("leave", "--help").stdout
 
 
-def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, asked: Asked) -> None:
+def test_drain_and_keep_workloads_exclude_each_other(invoke: Invoke, leaving: LeaveCalls) -> None:
     done = invoke(*NODE, "--yes", "--drain", "--keep-workloads")
     assert done.exit_code == 2
     assert "exclude each other" in done.stderr
-    assert asked.settings == []
+    assert leaving.settings == []
 
 
-def test_context_requires_kubeconfig(invoke: Invoke, asked: Asked) -> None:
-    """Alone it would be passed over, and the remembered one be taken."""
+def test_context_requires_kubeconfig(invoke: Invoke, leaving: LeaveCalls) -> None:
+    """Without a kubeconfig the command would ignore the context and use the recorded kubeconfig."""
     done = invoke(*NODE, "--yes", "--context", "r")
     assert done.exit_code == 2
     assert "--context" in done.stderr
     assert "--kubeconfig" in done.stderr
-    assert asked.settings == []
+    assert leaving.settings == []
 
 
 @pytest.mark.parametrize("name", ["", "Not Good", "a/b"])
-def test_invalid_node_name_is_rejected(invoke: Invoke, asked: Asked, name: str) -> None:
-    """An empty one, from a variable that is not set, would mean all pods without a node."""
+def test_invalid_node_name_is_rejected(invoke: Invoke, leaving: LeaveCalls, name: str) -> None:
+    """An empty name, from an unset variable, would select all pods without a node."""
     for args, option in ((("--name", name), "--name"), ((name,), "NODE")):
         done = invoke("leave", *args, "--yes")
         assert done.exit_code == 2
         assert done.stderr.startswith(f'error: {option}: "{name}" is not a node name; ')
-    assert asked.settings == []
+    assert leaving.settings == []
 
 
-def test_error_is_one_line(invoke: Invoke, asked: Asked) -> None:
-    asked.raises = PreflightError("what, where, what next")
+def test_error_is_one_line(invoke: Invoke, leaving: LeaveCalls) -> None:
+    leaving.raises = PreflightError("what, where, what next")
     done = invoke(*NODE, "--yes")
     assert done.exit_code == 1
     assert done.stderr == "error: what, where, what next\n"

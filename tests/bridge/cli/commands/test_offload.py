@@ -21,8 +21,8 @@ HOME = KubeconfigRef()
 
 
 @dataclass
-class Asked:
-    """What the commands were called with."""
+class OffloadCalls:
+    """Replaces the functions behind the commands: records their settings."""
 
     settings: list[OffloadSettings | StandaloneWebhookSettings | InClusterWebhookSettings] = field(
         default_factory=list
@@ -56,18 +56,20 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Nothing is written."""
-    noted = Asked()
-    monkeypatch.setattr(namespace_offloading, "offload_namespace", noted.offload)
-    monkeypatch.setattr(namespace_offloading, "unoffload_namespace", noted.unoffload)
-    monkeypatch.setattr(standalone_webhook, "serve", noted.serve)
-    monkeypatch.setattr(in_cluster_webhook, "serve", noted.serve)
-    monkeypatch.setattr(namespace_offloading, "list_offloaded_namespaces", noted.list_all)
-    return noted
+def offloading(monkeypatch: pytest.MonkeyPatch) -> OffloadCalls:
+    """Commands record their settings instead of writing to a cluster."""
+    calls = OffloadCalls()
+    monkeypatch.setattr(namespace_offloading, "offload_namespace", calls.offload)
+    monkeypatch.setattr(namespace_offloading, "unoffload_namespace", calls.unoffload)
+    monkeypatch.setattr(standalone_webhook, "serve", calls.serve)
+    monkeypatch.setattr(in_cluster_webhook, "serve", calls.serve)
+    monkeypatch.setattr(namespace_offloading, "list_offloaded_namespaces", calls.list_all)
+    return calls
 
 
-def test_table_is_on_stdout_and_progress_on_stderr(invoke: Invoke, asked: Asked) -> None:
+def test_table_is_on_stdout_and_progress_on_stderr(
+    invoke: Invoke, offloading: OffloadCalls
+) -> None:
     done = invoke("offload", "shop", "--node-selector", "a=b,c=d")
     assert done.exit_code == 0
     assert done.stderr == "✓ home: it is done\n"
@@ -75,26 +77,28 @@ def test_table_is_on_stdout_and_progress_on_stderr(invoke: Invoke, asked: Asked)
         "NAMESPACE   POLICY   VIRTUAL NODES   BY",
         "shop        burst    a=b,c=d         policy",
     ]
-    assert asked.settings == [OffloadSettings(HOME, "shop", selector={"a": "b", "c": "d"})]
+    assert offloading.settings == [OffloadSettings(HOME, "shop", selector={"a": "b", "c": "d"})]
 
 
-def test_options_become_settings(invoke: Invoke, asked: Asked) -> None:
+def test_options_become_settings(invoke: Invoke, offloading: OffloadCalls) -> None:
     options = ("--policy", "remote-only", "--by", "webhook", "--dry-run", "-o", "json")
     done = invoke("offload", "shop", *options)
     assert json.loads(done.stdout)["namespace"] == "shop"
     assert invoke("unoffload", "shop", "--dry-run").exit_code == 0
     assert invoke("webhook", "--address", "192.0.2.1", "--port", "0").exit_code == 0
-    assert asked.settings == [
+    assert offloading.settings == [
         OffloadSettings(HOME, "shop", "remote-only", {}, "webhook", dry_run=True),
         OffloadSettings(HOME, "shop", dry_run=True),
         StandaloneWebhookSettings(HOME, "192.0.2.1", 0),
     ]
 
 
-def test_without_namespace_lists_offloaded_namespaces(invoke: Invoke, asked: Asked) -> None:
+def test_without_namespace_lists_offloaded_namespaces(
+    invoke: Invoke, offloading: OffloadCalls
+) -> None:
     assert invoke("offload").stdout == "no namespace is offloaded\n"
     for name, selector, by in (("blog", {"a": "b"}, "webhook"), ("shop", {}, "")):
-        asked.listed.append(
+        offloading.listed.append(
             {"namespace": name, "policy": "burst", "nodeSelector": selector, "by": by}
         )
     assert invoke("offload").stdout.splitlines() == [
@@ -102,14 +106,14 @@ def test_without_namespace_lists_offloaded_namespaces(invoke: Invoke, asked: Ask
         "blog        burst    a=b             webhook",
         "shop        burst    all             nothing",
     ]
-    assert json.loads(invoke("offload", "-o", "json").stdout) == {"namespaces": asked.listed}
-    assert asked.settings == []
+    assert json.loads(invoke("offload", "-o", "json").stdout) == {"namespaces": offloading.listed}
+    assert offloading.settings == []
 
 
-def test_webhook_runs_behind_a_service(invoke: Invoke, asked: Asked) -> None:
+def test_webhook_runs_behind_a_service(invoke: Invoke, offloading: OffloadCalls) -> None:
     done = invoke("webhook", "--address", "192.0.2.1", "--port", "1", "--service", "ns/name")
     assert done.exit_code == 0
-    assert asked.settings == [InClusterWebhookSettings(HOME, "ns", "name", "192.0.2.1", 1)]
+    assert offloading.settings == [InClusterWebhookSettings(HOME, "ns", "name", "192.0.2.1", 1)]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +131,8 @@ def test_webhook_runs_behind_a_service(invoke: Invoke, asked: Asked) -> None:
     ],
 )
 def test_conflicting_options_are_rejected(
-    invoke: Invoke, asked: Asked, args: tuple[str, ...]
+    invoke: Invoke, offloading: OffloadCalls, args: tuple[str, ...]
 ) -> None:
     done = invoke(*args)
     assert done.exit_code == 2
-    assert asked.settings == []
+    assert offloading.settings == []

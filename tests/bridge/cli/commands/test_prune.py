@@ -19,8 +19,8 @@ REMOVE = (*LIST, "--remove", HOME)
 
 
 @dataclass
-class Asked:
-    """What the two functions were called with."""
+class PruneCalls:
+    """Replaces `list_leftovers` and `remove_leftovers`: records their settings."""
 
     settings: list[PruneSettings] = field(default_factory=list)
     table: list[str] = field(default_factory=lambda: ["HOME  NODE", f"{HOME}  burst"])
@@ -45,31 +45,33 @@ class Asked:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Noted, not done."""
-    noted = Asked()
-    monkeypatch.setattr(garbage_module, "list_leftovers", noted.listed)
-    monkeypatch.setattr(garbage_module, "remove_leftovers", noted.remove)
-    return noted
+def pruning(monkeypatch: pytest.MonkeyPatch) -> PruneCalls:
+    """Commands record their settings instead of reading or deleting."""
+    calls = PruneCalls()
+    monkeypatch.setattr(garbage_module, "list_leftovers", calls.listed)
+    monkeypatch.setattr(garbage_module, "remove_leftovers", calls.remove)
+    return calls
 
 
-def test_list_is_on_stdout(invoke: Invoke, asked: Asked) -> None:
+def test_list_is_on_stdout(invoke: Invoke, pruning: PruneCalls) -> None:
     done = invoke(*LIST, "--context", "r")
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == asked.table
-    assert asked.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
+    assert done.stdout.splitlines() == pruning.table
+    assert pruning.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
 
 
-def test_empty_list_is_a_sentence(invoke: Invoke, asked: Asked) -> None:
-    asked.table = []
+def test_empty_list_is_a_sentence(invoke: Invoke, pruning: PruneCalls) -> None:
+    pruning.table = []
     assert invoke(*LIST).stdout == "no bridge has resources in this cluster\n"
 
 
-def test_remove_is_limited_to_one_home(invoke: Invoke, asked: Asked) -> None:
+def test_remove_is_limited_to_one_home(invoke: Invoke, pruning: PruneCalls) -> None:
     done = invoke(*REMOVE, "--node", "burst", "--timeout", "5", "--yes")
     assert done.exit_code == 0
     assert done.stderr.splitlines() == ["To be removed:", "  remote: Pod a/b", "✓ gone"]
-    assert asked.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml")), HOME, "burst", 5.0)]
+    assert pruning.settings == [
+        PruneSettings(KubeconfigRef(Path("remote.yaml")), HOME, "burst", 5.0)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,13 @@ def test_remove_is_limited_to_one_home(invoke: Invoke, asked: Asked) -> None:
         "an empty node",
         "a node alone",
         "yes alone",
-        "nobody",
+        "unknown",
     ],
 )
 def test_invalid_options_exit_with_2_before_any_request(
-    invoke: Invoke, asked: Asked, args: tuple[str, ...], named: str
+    invoke: Invoke, pruning: PruneCalls, args: tuple[str, ...], named: str
 ) -> None:
     done = invoke(*args)
     assert done.exit_code == 2
     assert named in done.stderr
-    assert asked.settings == []
+    assert pruning.settings == []

@@ -1,4 +1,4 @@
-"""`bridge rbac`: its output, and the files of manifests/ that come from it."""
+"""`bridge rbac`: its output, and the files of manifests/ that are generated from it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def test_every_manifest_file_is_covered() -> None:
 
 
 def test_join_options_change_the_permissions(invoke: Invoke) -> None:
-    said = invoke(
+    expected = invoke(
         *("rbac", "home", "--name", "one", "--name", "two", "--serving-certificate", "csr"),
         *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
         *("--account", "team/burst"),
     ).stdout
-    asked = HomePermissions(["one", "two"], "none", "csr", "none", leave=True)
-    assert list(yaml.safe_load_all(said)) == rbac_manifests.home_objects(
-        asked, Account("team", "burst"), ["shop"]
+    permissions = HomePermissions(["one", "two"], "none", "csr", "none", leave=True)
+    assert list(yaml.safe_load_all(expected)) == rbac_manifests.home_objects(
+        permissions, Account("team", "burst"), ["shop"]
     )
-    said = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
+    expected = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
     wanted = rbac_manifests.remote_objects(
         RemotePermissions("kubelets", keep_namespaces=True), Account()
     )
-    assert list(yaml.safe_load_all(said)) == wanted
+    assert list(yaml.safe_load_all(expected)) == wanted
 
 
 def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
@@ -64,7 +64,7 @@ def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         (("home", "--namespace", "Shop"), "is not a namespace name"),
         (("home", "--name", "Not good"), "--name"),
@@ -76,9 +76,9 @@ def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
 def test_invalid_option_prints_no_yaml(
     invoke: Invoke,
     args: tuple[str, ...],
-    said: str,
+    expected: str,
 ) -> None:
     done = invoke("rbac", *args)
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert expected in done.stderr
     assert done.stdout == ""

@@ -25,34 +25,34 @@ from translators.objects import Object
 
 
 class Home:
-    """What home would answer, and what was asked of it."""
+    """Replaces home: returns its fields, and records all calls."""
 
     def __init__(self) -> None:
         self.found: list[Object] = [status()]
         self.events: list[Object] = []
         self.changed = True
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
         self.raises: Exception | None = None
 
-    def _ask(self, *what: Any) -> None:
-        self.asked.append(what)
+    def _record(self, *what: Any) -> None:
+        self.calls.append(what)
         if self.raises is not None:
             raise self.raises
 
     async def once(self, _: object, name: str | None) -> list[Object]:
-        self._ask(name)
+        self._record(name)
         return self.found
 
     async def listed(self, _: object, *, node: str | None, namespace: str | None) -> list[Object]:
-        self._ask(node, namespace)
+        self._record(node, namespace)
         return self.events
 
     async def cordon(self, _: object, name: str, *, unschedulable: bool, dry_run: bool) -> bool:
-        self._ask(name, unschedulable, dry_run)
+        self._record(name, unschedulable, dry_run)
         return self.changed
 
     async def drain(self, _: object, name: str, *, notify: Any, **options: Any) -> DrainResult:
-        self._ask(name, options)
+        self._record(name, options)
         notify("home: a step")
         return DrainResult(True, [objects.pod("web", "shop")], [objects.pod("agent", "shop")])
 
@@ -65,36 +65,36 @@ class Home:
         open_browser: bool,
         announce: object,
     ) -> None:
-        self._ask(name, open_browser)
+        self._record(name, open_browser)
 
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Home:
-    """Answers in the place of a cluster."""
-    there = Home()
+    """Commands call this fake instead of a cluster."""
+    fake = Home()
 
     @asynccontextmanager
     async def connected(ref: object, **_: Any) -> AsyncIterator[object]:
-        there.asked.append(ref)
+        fake.calls.append(ref)
         yield None
 
     monkeypatch.setattr(connection, "connect", connected)
-    monkeypatch.setattr(status_client, "read_statuses", there.once)
-    monkeypatch.setattr(event_list, "list_events", there.listed)
-    monkeypatch.setattr(cordon_and_drain, "cordon", there.cordon)
-    monkeypatch.setattr(cordon_and_drain, "drain", there.drain)
-    monkeypatch.setattr(dashboard_server, "serve", there.serve)
-    return there
+    monkeypatch.setattr(status_client, "read_statuses", fake.once)
+    monkeypatch.setattr(event_list, "list_events", fake.listed)
+    monkeypatch.setattr(cordon_and_drain, "cordon", fake.cordon)
+    monkeypatch.setattr(cordon_and_drain, "drain", fake.drain)
+    monkeypatch.setattr(dashboard_server, "serve", fake.serve)
+    return fake
 
 
 def test_status_as_tree_and_as_json(invoke: Invoke, home: Home) -> None:
     done = invoke("status", "remote")
     assert done.exit_code == 0
     assert done.stdout.startswith("remote: Ready\n  conditions\n")
-    assert home.asked[-1] == ("remote",)
+    assert home.calls[-1] == ("remote",)
     assert json.loads(invoke("status", "-o", "json").stdout) == {"nodes": home.found}
     assert yaml.safe_load(invoke("status", "-o", "yaml").stdout) == {"nodes": home.found}
-    assert home.asked[-1] == (None,)
+    assert home.calls[-1] == (None,)
 
 
 def test_not_ready_node_exits_with_1(invoke: Invoke, home: Home) -> None:
@@ -130,21 +130,21 @@ def test_page_excludes_watch_and_output(
         done = invoke("status", option, *options)
         assert done.exit_code == 2
         assert "--page" in done.stderr
-    assert not home.asked
+    assert not home.calls
 
 
 def test_dashboard_serves_the_page(invoke: Invoke, home: Home) -> None:
     assert invoke("status", "remote", "--page").exit_code == 0
-    assert home.asked[-1] == ("remote", False)
+    assert home.calls[-1] == ("remote", False)
     assert invoke("status", "--open").exit_code == 0
-    assert home.asked[-1] == (None, True)
+    assert home.calls[-1] == (None, True)
     assert invoke("dashboard", "remote").exit_code == 0
-    assert home.asked[-1] == ("remote", True)
+    assert home.calls[-1] == ("remote", True)
     assert invoke("dashboard", "--no-open").exit_code == 0
-    assert home.asked[-1] == (None, False)
+    assert home.calls[-1] == (None, False)
 
 
-def test_events(invoke: Invoke, home: Home) -> None:
+def test_events_prints_a_table_or_json(invoke: Invoke, home: Home) -> None:
     assert invoke("events").stdout == "no events\n"
     fields = {key: key for key in ("node", "namespace", "name", "type", "reason", "message")}
     home.events = [
@@ -164,15 +164,15 @@ def test_events(invoke: Invoke, home: Home) -> None:
     assert line.endswith(
         "d (x2)   type   reason   node   pod namespace/name   remote kubelet   message"
     )
-    assert home.asked[-1] == ("remote", "shop")
+    assert home.calls[-1] == ("remote", "shop")
     assert json.loads(invoke("events", "-o", "json").stdout) == {"events": home.events}
 
 
 def test_cordon_and_uncordon(invoke: Invoke, home: Home) -> None:
     assert invoke("cordon", "remote").stdout == "node remote cordoned\n"
-    assert home.asked[-1] == ("remote", True, False)
+    assert home.calls[-1] == ("remote", True, False)
     assert invoke("uncordon", "remote", "--dry-run").stdout == "node remote uncordoned (dry run)\n"
-    assert home.asked[-1] == ("remote", False, True)
+    assert home.calls[-1] == ("remote", False, True)
     home.changed = False
     assert invoke("cordon", "remote").stdout == "node remote is cordoned already\n"
     assert json.loads(invoke("uncordon", "remote", "-o", "json").stdout) == {
@@ -193,10 +193,10 @@ def test_drain(invoke: Invoke, home: Home) -> None:
     ]
     assert done.stderr == "✓ home: a step\n"
     defaults = {"options": DrainOptions(), "timeout": 5.0, "dry_run": False}
-    assert home.asked[-1] == ("remote", defaults)
+    assert home.calls[-1] == ("remote", defaults)
     flags = ("--force", "--delete-emptydir-data", "--no-ignore-daemonsets", "--grace-period", "3")
     invoke("drain", "remote", *flags)
-    assert home.asked[-1][1]["options"] == DrainOptions(
+    assert home.calls[-1][1]["options"] == DrainOptions(
         force=True, delete_emptydir_data=True, ignore_daemonsets=False, grace_period=3
     )
     assert json.loads(invoke("drain", "remote", "--dry-run", "-o", "json").stdout) == {

@@ -1,4 +1,4 @@
-"""Which pod a connection goes to."""
+"""The choice of a pod for a connection."""
 
 from __future__ import annotations
 

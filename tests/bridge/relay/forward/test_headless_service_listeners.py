@@ -22,7 +22,7 @@ from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay import fake_pods
-from tests.bridge.relay.fake_pods import Pod, answer_at, at_work, playing
+from tests.bridge.relay.fake_pods import Pod, answer_at, at_work, serve_pods
 from translators.objects import RemoteUid
 from translators.relay.forward_plan import Backend
 from translators.relay.headless_forward_plan import ListenAddress
@@ -38,11 +38,11 @@ class Routes:
 
     def __init__(self) -> None:
         self.ours: list[str] = []
-        self.refuses: int = 0
+        self.refuse: int = 0
 
     def add(self, to: IpNetwork) -> None:
-        if self.refuses:
-            raise OSError(self.refuses, "no")
+        if self.refuse:
+            raise OSError(self.refuse, "no")
         self.ours.append(str(to))
 
     def remove(self, to: IpNetwork) -> None:
@@ -89,14 +89,14 @@ class Relay:
 async def relaying(settings: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
     """A relay to these pods, which has the range."""
     async with FakeRemote() as remote:
-        playing(remote, played)
+        serve_pods(remote, played)
         made = Relay(access_for(remote.url, "remote"), settings or RelaySettings(cidr=CIDR))
         async with at_work(made.listeners, made.limited, made.metrics):
             yield made
 
 
 async def test_each_address_leads_to_its_own_pod_only(routes: Routes) -> None:
-    named = fake_pods.says_its_name
+    named = fake_pods.respond_with_name
     async with relaying(a=named, b=named) as made:
         assert routes.ours == [CIDR]
         await made.open(made.to(A, "a") | made.to(B, "b"))
@@ -113,7 +113,7 @@ async def test_each_address_leads_to_its_own_pod_only(routes: Routes) -> None:
 
 
 async def test_recreated_pod_keeps_its_address(routes: Routes) -> None:
-    async with relaying(new=fake_pods.says_its_name) as made:
+    async with relaying(new=fake_pods.respond_with_name) as made:
         await made.open(made.to(A, "old"))
         with pytest.raises(ConnectionResetError):
             await made.ask(A)
@@ -122,7 +122,7 @@ async def test_recreated_pod_keeps_its_address(routes: Routes) -> None:
 
 
 async def test_two_services_share_one_port_of_a_pod(routes: Routes) -> None:
-    async with relaying(a=fake_pods.says_its_name) as made:
+    async with relaying(a=fake_pods.respond_with_name) as made:
         await asyncio.gather(made.open(made.to(A, "a")), made.open(made.to(A, "a"), ADMIN))
         assert made.metrics.listening == 1
         await made.open({})
@@ -134,7 +134,7 @@ async def test_two_services_share_one_port_of_a_pod(routes: Routes) -> None:
 
 async def test_connections_count_against_their_service(routes: Routes) -> None:
     settings = RelaySettings(cidr=CIDR, per_service=1)
-    async with relaying(settings, a=fake_pods.waits, b=fake_pods.waits) as made:
+    async with relaying(settings, a=fake_pods.stay_silent, b=fake_pods.stay_silent) as made:
         await made.open(made.to(A, "a") | made.to(B, "b"))
         _, writer = await asyncio.open_connection(A, made.port)
         await wait_until(lambda: made.metrics.dials["ok"] == 1)
@@ -159,7 +159,7 @@ async def test_port_taken_on_the_node_is_reported(routes: Routes) -> None:
 
 
 async def test_nothing_listens_without_the_route(routes: Routes) -> None:
-    routes.refuses = errno.EPERM
+    routes.refuse = errno.EPERM
     async with relaying() as made:
         with pytest.raises(PortUnavailableError, match="CAP_NET_ADMIN"):
             await made.open(made.to(A, "a"))

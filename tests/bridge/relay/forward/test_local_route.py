@@ -102,7 +102,7 @@ async def test_route_exists_while_a_bridge_holds_it(node: FakeNode, cidr: str) -
     async with Holding(cidr) as held:
         assert held.unavailable_reason == ""
         assert node.ours() == [cidr]
-        assert not is_stale(cidr), "it is somebody's"
+        assert not is_stale(cidr), "another process uses it"
         remove_stale(cidr)
         assert node.ours() == [cidr], "a running bridge keeps its route"
     assert held.unavailable_reason
@@ -159,7 +159,7 @@ async def test_route_removed_by_others_is_tolerated(node: FakeNode, cidr: str) -
         node.routes.clear()
 
 
-# -- before a join -------------------------------------------------------------------------
+# -- before a join -----------------------------------------------------------------------
 
 
 def test_unused_range_is_available(node: FakeNode) -> None:
@@ -190,7 +190,7 @@ def test_missing_capability_is_reported(node: FakeNode) -> None:
         check_available("10.77.0.0/24")
 
 
-# -- the kernel's protocol -----------------------------------------------------------------
+# -- the kernel's protocol ---------------------------------------------------------------
 
 
 @given(

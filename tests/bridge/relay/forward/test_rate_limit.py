@@ -70,7 +70,7 @@ async def test_services_take_turns_under_load_of_one() -> None:
             order.append(key)
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(100):  # What the rate gives at once is gone then.
+        for _ in range(100):  # Uses up the burst.
             group.create_task(one(Key("shop", "first")))
         for _ in range(20):
             group.create_task(one(ONE))

@@ -20,7 +20,7 @@ from sync.kube.credentials import ClientConfig
 from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
-from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, playing, server_frame
+from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, serve_pods, server_frame
 from translators.objects import RemoteUid
 from translators.relay import forward_plan as forward_translator
 from translators.relay.forward_plan import Backend, EndpointPort, ForwardPlan
@@ -61,14 +61,14 @@ class Relay:
 async def relaying(settings: RelaySettings | None = None, **played: Pod) -> AsyncIterator[Relay]:
     """A relay to these pods."""
     async with FakeRemote() as remote:
-        playing(remote, played)
+        serve_pods(remote, played)
         relay = Relay(remote, settings or RelaySettings())
         async with at_work(relay.listeners, relay.limited, relay.metrics):
             yield relay
 
 
 async def test_connections_are_balanced_over_pods() -> None:
-    named = fake_pods.says_its_name
+    named = fake_pods.respond_with_name
     async with relaying(a=named, b=named, c=named) as relay:
         found = await relay.serve(plan("a", "b", "c"))
         assert sorted(found) == [
@@ -79,9 +79,9 @@ async def test_connections_are_balanced_over_pods() -> None:
         ports = [*found.values()]
         answers = [await relay.ask(port) for port in ports * 3]
         assert Counter(answers) == {b"a": 3, b"b": 3, b"c": 3}
-        asked = relay.remote.asked[0]
-        assert asked.target.endswith("/portforward?ports=8080")
-        assert asked.target.startswith("/api/v1/namespaces/shop-h/pods/")
+        request = relay.remote.requests[0]
+        assert request.target.endswith("/portforward?ports=8080")
+        assert request.target.startswith("/api/v1/namespaces/shop-h/pods/")
         await wait_until(lambda: relay.metrics.results["done"] == 9)
         assert relay.metrics.dials == {"ok": 9}
         assert relay.metrics.bytes == {"in": 9 * 4, "out": 9}
@@ -89,7 +89,7 @@ async def test_connections_are_balanced_over_pods() -> None:
 
 async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None:
     body = bytes(range(256)) * 20_000
-    async with relaying(a=fake_pods.echoes) as relay:
+    async with relaying(a=fake_pods.echo_data) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         got = b""
@@ -153,21 +153,21 @@ async def test_first_bytes_of_a_pod_are_not_lost(goes_on: bool) -> None:
     """Though it comes together with the answer to the port-forward, before there is a tunnel."""
     greeting, close = server_frame(2, b"\x00hello "), server_frame(8, b"\x03\xe8")
 
-    async def greets(asked: UpgradeRequest) -> None:
-        forward = Forward(asked, "a", 8080)
-        await asked.send(forward.opening() + greeting + (b"" if goes_on else close))
+    async def greets(request: UpgradeRequest) -> None:
+        forward = Forward(request, "a", 8080)
+        await request.send(forward.opening() + greeting + (b"" if goes_on else close))
         if goes_on:
             await forward.send(await forward.receive())
             await forward.close()
 
-    async with relaying(a=fake_pods.waits) as relay:
+    async with relaying(a=fake_pods.stay_silent) as relay:
         relay.remote.handler = greets
         (port,) = (await relay.serve(plan("a"))).values()
         assert await relay.ask(port, b"world") == (b"hello world" if goes_on else b"hello ")
 
 
 async def test_unreachable_pod_is_skipped() -> None:
-    async with relaying(b=fake_pods.says_its_name) as relay:
+    async with relaying(b=fake_pods.respond_with_name) as relay:
         ports = await relay.serve(plan("gone", "b"))
         answers = [await relay.ask(port) for port in [*ports.values()] * 3]
         assert set(answers) == {b"b"}
@@ -183,7 +183,7 @@ async def test_client_is_reset_if_no_pod_is_reachable() -> None:
 
 
 async def test_client_is_reset_if_no_pod_is_ready() -> None:
-    async with relaying(a=fake_pods.says_its_name) as relay:
+    async with relaying(a=fake_pods.respond_with_name) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         assert await relay.serve(forward_translator.NO_FORWARDING) == {}
         with pytest.raises(ConnectionResetError):
@@ -192,7 +192,7 @@ async def test_client_is_reset_if_no_pod_is_ready() -> None:
 
 
 async def test_client_is_reset_if_the_pods_port_is_closed() -> None:
-    async with relaying(a=fake_pods.refuses) as relay:
+    async with relaying(a=fake_pods.refuse) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         with pytest.raises(ConnectionResetError):
             await relay.ask(port)
@@ -260,7 +260,7 @@ async def test_client_is_reset_if_the_port_forward_is_lost_before_splicing(
 
 
 async def test_open_connection_outlives_pod_readiness() -> None:
-    async with relaying(a=fake_pods.echoes) as relay:
+    async with relaying(a=fake_pods.echo_data) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         reader, writer = await asyncio.open_connection(HERE, port)
         writer.write(b"one")
@@ -274,7 +274,7 @@ async def test_open_connection_outlives_pod_readiness() -> None:
 async def test_unpublished_port_lingers_and_can_be_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with relaying(a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
+    async with relaying(a=fake_pods.respond_with_name, b=fake_pods.respond_with_name) as relay:
         monkeypatch.setattr(service_listeners, "LINGER", 0.1)
         two = await relay.serve(plan("a", "b"))
         one = await relay.serve(plan("a"))
@@ -291,7 +291,7 @@ async def test_previous_ports_are_requested_first() -> None:
     with socket.create_server((HERE, 0)) as taken, socket.create_server((HERE, 0)) as free:
         used, wish = taken.getsockname()[1], free.getsockname()[1]
         free.close()
-        async with relaying(a=fake_pods.says_its_name) as relay:
+        async with relaying(a=fake_pods.respond_with_name) as relay:
             known = {EndpointPort("http", 0): wish, EndpointPort("http", 1): used}
             found = await relay.listeners.serve(WEB, plan("a", "b"), known)
             assert found[EndpointPort("http", 0)] == wish
@@ -302,7 +302,7 @@ async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     with socket.create_server((HERE, 0)) as probe:
         first = probe.getsockname()[1]
     settings = RelaySettings(ports=PortRange(first, first))
-    async with relaying(settings, a=fake_pods.says_its_name) as relay:
+    async with relaying(settings, a=fake_pods.respond_with_name) as relay:
         assert await relay.serve(plan("a")) == {EndpointPort("http", 0): first}
         with pytest.raises(PortUnavailableError, match=f"{first}-{first}"):
             await relay.serve(plan("a"), Key("shop", "other"))
@@ -316,7 +316,7 @@ async def test_port_range_is_respected_and_its_exhaustion_reported() -> None:
     ],
 )
 async def test_connections_beyond_the_limit_are_reset(settings: RelaySettings, why: str) -> None:
-    async with relaying(settings, a=fake_pods.waits) as relay:
+    async with relaying(settings, a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         held = [await asyncio.open_connection(HERE, port) for _ in range(2)]
         await wait_until(lambda: relay.metrics.open == 2)
@@ -330,7 +330,7 @@ async def test_connections_beyond_the_limit_are_reset(settings: RelaySettings, w
 
 async def test_namespace_cannot_use_up_all_connections() -> None:
     """Nor by many Services; the limit of all holds as well."""
-    async with relaying(RelaySettings(connections=4), a=fake_pods.waits) as relay:
+    async with relaying(RelaySettings(connections=4), a=fake_pods.stay_silent) as relay:
         (web,) = (await relay.serve(plan("a"))).values()
         (api,) = (await relay.serve(plan("a"), Key("shop", "api"))).values()
         (other,) = (await relay.serve(plan("a"), Key("other", "web"))).values()
@@ -353,7 +353,7 @@ async def test_namespace_cannot_use_up_all_connections() -> None:
 
 
 async def test_namespace_cannot_use_up_all_listeners() -> None:
-    async with relaying(RelaySettings(listeners=4), a=fake_pods.says_its_name) as relay:
+    async with relaying(RelaySettings(listeners=4), a=fake_pods.respond_with_name) as relay:
         assert relay.metrics.listening_limit == 4
         for name in ("one", "two"):
             await relay.serve(plan("a"), Key("shop", name))
@@ -369,7 +369,7 @@ async def test_namespace_cannot_use_up_all_listeners() -> None:
 
 async def test_closed_listener_frees_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_listeners, "LINGER", 0.0)
-    async with relaying(RelaySettings(listeners=1), a=fake_pods.says_its_name) as relay:
+    async with relaying(RelaySettings(listeners=1), a=fake_pods.respond_with_name) as relay:
         await relay.serve(plan("a"))
         await relay.serve(plan())
         await wait_until(lambda: relay.metrics.listening == 0)
@@ -377,7 +377,7 @@ async def test_closed_listener_frees_its_place(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_rejection_is_reported_for_its_service() -> None:
-    async with relaying(RelaySettings(per_service=1), a=fake_pods.waits) as relay:
+    async with relaying(RelaySettings(per_service=1), a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         _, writer = await asyncio.open_connection(HERE, port)
         await wait_until(lambda: relay.metrics.open == 1)
@@ -389,7 +389,7 @@ async def test_rejection_is_reported_for_its_service() -> None:
 
 async def test_connections_beyond_the_rate_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections_module, "RATE_WAIT", 0.0)
-    async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.says_its_name) as relay:
+    async with relaying(RelaySettings(service_rate=0.01), a=fake_pods.respond_with_name) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         assert await relay.ask(port) == b"a"
         for _ in range(2):
@@ -403,7 +403,7 @@ async def test_connections_beyond_the_rate_are_rejected(monkeypatch: pytest.Monk
 
 
 async def test_connections_slightly_beyond_the_rate_wait() -> None:
-    async with relaying(RelaySettings(service_rate=20), a=fake_pods.says_its_name) as relay:
+    async with relaying(RelaySettings(service_rate=20), a=fake_pods.respond_with_name) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -419,7 +419,9 @@ async def test_flooded_service_does_not_delay_another(
     """The rate in all is used up by one; the next turns are both's."""
     monkeypatch.setattr(connections_module, "SLOT_WAIT", 60.0)
     settings = RelaySettings(rate=20, service_rate=1000)
-    async with relaying(settings, a=fake_pods.says_its_name, b=fake_pods.says_its_name) as relay:
+    async with relaying(
+        settings, a=fake_pods.respond_with_name, b=fake_pods.respond_with_name
+    ) as relay:
         (flood,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         many = [asyncio.create_task(relay.ask(flood)) for _ in range(60)]
@@ -433,7 +435,7 @@ async def test_flooded_service_does_not_delay_another(
 
 async def test_service_limit_leaves_capacity_for_others() -> None:
     settings = RelaySettings(per_service=1)
-    async with relaying(settings, a=fake_pods.waits, b=fake_pods.says_its_name) as relay:
+    async with relaying(settings, a=fake_pods.stay_silent, b=fake_pods.respond_with_name) as relay:
         (full,) = (await relay.serve(plan("a"))).values()
         (other,) = (await relay.serve(plan("b"), Key("shop", "other"))).values()
         _, writer = await asyncio.open_connection(HERE, full)
@@ -443,7 +445,7 @@ async def test_service_limit_leaves_capacity_for_others() -> None:
 
 
 async def test_idle_connection_is_closed() -> None:
-    async with relaying(RelaySettings(idle=0.1), a=fake_pods.waits) as relay:
+    async with relaying(RelaySettings(idle=0.1), a=fake_pods.stay_silent) as relay:
         (port,) = (await relay.serve(plan("a"))).values()
         assert await relay.ask(port) == b""
 
@@ -491,8 +493,8 @@ async def test_slow_client_applies_back_pressure_to_the_pod() -> None:
 async def test_response_without_port_forward_is_a_failed_dial() -> None:
     async with relaying() as relay:
 
-        async def other(asked: UpgradeRequest) -> None:
-            await asked.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
+        async def other(request: UpgradeRequest) -> None:
+            await request.send(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n")
 
         relay.remote.handler = other
         (port,) = (await relay.serve(plan("a"))).values()
@@ -508,8 +510,8 @@ async def test_port_forward_timeout_is_a_failed_dial(
     monkeypatch.setattr(connections_module, "TRIES", 1)
     async with relaying() as relay:
 
-        async def silent(asked: UpgradeRequest) -> None:
-            await asked.wait_closed()
+        async def silent(request: UpgradeRequest) -> None:
+            await request.wait_closed()
 
         relay.remote.handler = silent
         (port,) = (await relay.serve(plan("a"))).values()

@@ -22,7 +22,7 @@ from bridge.relay.reverse import control_messages as messages
 from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
-from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, playing
+from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, serve_pods
 from translators.objects import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
@@ -54,7 +54,7 @@ class ReverseWorld:
             metrics=self.metrics,
             is_leader=lambda: self.leads,
         )
-        playing(remote, {"relay": self._forwarded})
+        serve_pods(remote, {"relay": self._forwarded})
         self.forwards = 0
 
     async def _forwarded(self, forward: Forward) -> None:
@@ -92,7 +92,8 @@ class ReverseWorld:
         await wait_until(lambda: self.forwarder.agent_state(POD).listening == {self.port})
 
     async def ask(self, data: bytes = b"who?") -> bytes:
-        """What a client in the remote gets. Raises ConnectionResetError."""
+        """Connects as a client in the remote; returns the received data. Raises
+        ConnectionResetError."""
         return await answer_at(HERE, self.port, data)
 
 
@@ -130,7 +131,7 @@ def responds(name: bytes) -> Serving:
     return serve
 
 
-async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo_data(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
@@ -192,7 +193,7 @@ async def test_connections_are_balanced_over_pods_at_home() -> None:
 
 async def test_large_bodies_are_forwarded_unchanged_in_both_directions() -> None:
     body = bytes(range(256)) * 20_000
-    async with relayed() as back, at_home(echoes) as pod:
+    async with relayed() as back, at_home(echo_data) as pod:
         back.show(pod)
         await back.ready()
         reader, writer = await asyncio.open_connection(HERE, back.port)
@@ -241,12 +242,12 @@ async def test_connection_lost_at_home_resets_the_client() -> None:
 async def test_client_close_reaches_the_pod_at_home() -> None:
     ended = asyncio.Event()
 
-    async def waits(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    async def stay_silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             await reader.read()
         ended.set()
 
-    async with relayed() as back, at_home(waits) as pod:
+    async with relayed() as back, at_home(stay_silent) as pod:
         back.show(pod)
         await back.ready()
         _, writer = await asyncio.open_connection(HERE, back.port)
@@ -287,7 +288,7 @@ async def test_agent_stops_listening_without_a_bridge() -> None:
             return False
 
         async with asyncio.timeout(5):
-            while not await refused():  # noqa: ASYNC110  # it tells nobody
+            while not await refused():  # noqa: ASYNC110  # the condition has no event
                 await asyncio.sleep(0.05)
 
 
@@ -361,8 +362,8 @@ async def test_client_is_reset_if_no_pod_at_home_is_reachable(
         with pytest.raises(ConnectionResetError):
             await back.ask()
         await wait_until(lambda: back.metrics.results["no-way"] == 2)
-    told = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
-    [line] = [it for it in told if "the bridge cannot connect to its pods at home" in it]
+    messages = [it.getMessage() for it in caplog.records if it.levelname == "WARNING"]
+    [line] = [it for it in messages if "the bridge cannot connect to its pods at home" in it]
     assert "bridge install" in line, "what to do"
 
 
@@ -386,7 +387,7 @@ async def test_limits_in_all_and_of_a_service_are_kept() -> None:
         (RelaySettings(connections=2), "namespace-limit"),
         (RelaySettings(per_service=1), "service-limit"),
     ):
-        async with relayed(settings) as back, at_home(echoes) as pod:
+        async with relayed(settings) as back, at_home(echo_data) as pod:
             back.show(pod)
             await back.ready()
             _, writer = await asyncio.open_connection(HERE, back.port)
@@ -408,7 +409,7 @@ async def _first(back: ReverseWorld) -> bytes:
 
 
 async def test_idle_connection_is_closed() -> None:
-    async with relayed(RelaySettings(idle=0.2)) as back, at_home(echoes) as pod:
+    async with relayed(RelaySettings(idle=0.2)) as back, at_home(echo_data) as pod:
         back.show(pod)
         await back.ready()
         reader, writer = await asyncio.open_connection(HERE, back.port)
@@ -433,7 +434,7 @@ async def test_stopping_agent_ends_when_nothing_is_open() -> None:
         await running
 
 
-# -- who lies --------------------------------------------------------------------------------
+# -- who lies ----------------------------------------------------------------------------
 
 
 class FakeAgent:
@@ -461,7 +462,7 @@ async def with_fake_agent(
     """A bridge that speaks to it."""
     metrics = ReverseRelayMetrics()
     async with FakeRemote() as remote:
-        playing(remote, {"relay": agent})
+        serve_pods(remote, {"relay": agent})
         forwarder = HomePodConnections(
             access_for(remote.url, "remote"),
             settings=RelaySettings(),
@@ -481,10 +482,10 @@ async def with_fake_agent(
 
 async def test_agent_reaches_only_ports_with_a_route() -> None:
     """It names ports of its own alone: which pod of home that is, the bridge decides."""
-    asked: list[bytes] = []
+    connections: list[bytes] = []
 
     async def notes(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
-        asked.append(b"somebody came")
+        connections.append(b"connected")
 
     async with at_home(notes) as secret:
         agent = FakeAgent(
@@ -495,7 +496,7 @@ async def test_agent_reaches_only_ports_with_a_route() -> None:
         async with with_fake_agent(agent, {20000: ReverseRoute("web", ())}) as (_, metrics):
             await wait_until(lambda: metrics.results["no-pod"] == 2)
             await wait_until(lambda: b"".join(agent.heard).count(b"refuse") == 2)
-    assert not asked
+    assert not connections
 
 
 @pytest.mark.parametrize(
@@ -599,13 +600,13 @@ async def test_unreachable_agent_is_not_unresponsive(*, complains: bool) -> None
     """Nothing listens in it yet; the kubelet may hang up, or only say so."""
     begun = 0
 
-    async def refuses(forward: Forward) -> None:
+    async def refuse(forward: Forward) -> None:
         nonlocal begun
         begun += 1
         await forward.fail("failed to connect to localhost:19999 inside namespace")
         await (forward.gone() if complains else forward.close())
 
-    async with with_fake_agent(refuses, {}) as (forwarder, _):
+    async with with_fake_agent(refuse, {}) as (forwarder, _):
         await wait_until(lambda: begun > 3)
         assert not forwarder.agent_state(POD).unresponsive
 
@@ -614,11 +615,11 @@ async def test_unreachable_agent_is_not_unresponsive(*, complains: bool) -> None
 async def test_lost_control_connection_does_not_make_an_agent_unresponsive() -> None:
     """The bridge reconnects, and the agent answers."""
     sleeper = Sleeper(greets=100)
-    told: list[bool] = []
+    unresponsive: list[bool] = []
     async with with_fake_agent(sleeper, {}) as (forwarder, _):
-        forwarder.on_change(lambda _: told.append(forwarder.agent_state(POD).unresponsive))
+        forwarder.on_change(lambda _: unresponsive.append(forwarder.agent_state(POD).unresponsive))
         await wait_until(lambda: sleeper.begun == 4)
-    assert not any(told)
+    assert not any(unresponsive)
 
 
 async def test_unknown_keys_of_a_message_are_ignored() -> None:
