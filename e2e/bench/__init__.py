@@ -1,4 +1,5 @@
 """Benchmarks on two real clusters: `python -m e2e.bench`.
 
-The figures are in docs/development/benchmarks.md.
+`pods` measures the life of pods, the modules here streams, the relay and memory, and the output of
+reports. docs/development/benchmarks.md has the figures.
 """

@@ -1,8 +1,8 @@
-"""`python -m e2e.bench COMMAND`: figures as JSON on standard output; on standard error progress,
-and a table that sets them beside their targets.
+"""`python -m e2e.bench COMMAND`: JSON reports on standard output; progress, and tables of figures
+and targets, on standard error.
 
-The clusters are those of ``--prefix``; they are started when they are not up, and then taken down.
-A run that lost or left a pod fails: the exit status is 1, and the report says what.
+Uses the clusters of ``--prefix``; clusters that are not up are started, and removed afterwards. If
+a run lost or left a pod, the exit status is 1, and the report has the reason.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 app.add_typer(pods)
 
 StreamsPrefix = Annotated[str, typer.Option(help="The set of clusters to use.")]
-Rounds = Annotated[int, typer.Option(help="How often each is measured.", min=1)]
-Megabytes = Annotated[int, typer.Option(help="What is downloaded at once.", min=1)]
-Idle = Annotated[int, typer.Option(help="Idle connections to measure memory with.", min=0)]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.", min=1)]
+Megabytes = Annotated[int, typer.Option(help="Size of a download.", min=1)]
+Idle = Annotated[int, typer.Option(help="Number of idle connections, for their memory.", min=0)]
 
 
 @app.command()
@@ -43,11 +43,13 @@ def streams(
     *,
     prefix: StreamsPrefix = "cb",
     rounds: Rounds = 7,
-    megabytes: Annotated[int, typer.Option(help="What goes over a stream at once.", min=1)] = 200,
-    idle: Annotated[int, typer.Option(help="Idle streams to measure memory with.", min=0)] = 200,
+    megabytes: Annotated[int, typer.Option(help="Data per stream.", min=1)] = 200,
+    idle: Annotated[
+        int, typer.Option(help="Number of idle streams, for their memory.", min=0)
+    ] = 200,
     plot: Plot = None,
 ) -> None:
-    """exec, port-forward and logs: throughput and latency, with and without the bridge."""
+    """Measure exec, port-forward and logs: throughput and latency, with and without the bridge."""
     with print_reports("streams", plot) as add:
         add(_streams(Streams(rounds=rounds, megabytes=megabytes, idle=idle), prefix))
 
@@ -61,7 +63,7 @@ def relay(
     idle: Idle = 0,
     plot: Plot = None,
 ) -> None:
-    """Connections to Services, carried by the bridge and over a flat network."""
+    """Measure connections to Services through the bridge, and over a flat network."""
     wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay", plot) as add, _pair(prefix) as (home, remote, log):
         add(with_targets(carried.run(home, remote, wanted, say, log).as_json()))
@@ -76,7 +78,7 @@ def relay_back(
     idle: Idle = 0,
     plot: Plot = None,
 ) -> None:
-    """The same from the remote to home's pods, through a relay pod of the bridge's image."""
+    """Measure connections from the remote to home's pods through a relay agent."""
     wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
         made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
@@ -91,19 +93,19 @@ def memory(
         int, typer.Option(help="Pods of the burst, of 30 containers each.", min=1)
     ] = 400,
 ) -> None:
-    """Resident memory with and without each measure that saves memory; needs no cluster."""
+    """Measure resident memory with and without each memory saving; needs no cluster."""
     typer.echo(json.dumps(memory_measures.measure(rounds=rounds, pods=pods, say=say), indent=2))
 
 
 @app.command()
 def short(*, plot: Plot = None) -> None:
-    """All of it in short, in under ten minutes on two cores: is anything slower than it was?"""
+    """Run all benchmarks in short, in under ten minutes on two cores, to detect regressions."""
     _suite("short", plot)
 
 
 @app.command()
 def full(*, plot: Plot = None) -> None:
-    """All of it at the sizes of the targets: about two hours on two cores."""
+    """Run all benchmarks at the sizes of the targets: about two hours on two cores."""
     _suite("full", plot)
 
 
@@ -114,10 +116,10 @@ def table(
     ],
     *,
     write: Annotated[
-        bool, typer.Option(help="Put them into docs/development/performance.md.")
+        bool, typer.Option(help="Write them into docs/development/performance.md.")
     ] = False,
 ) -> None:
-    """Print the tables of docs/development/performance.md; the last report of each counts."""
+    """Print the tables of docs/development/performance.md from the last reports."""
     found = [
         part
         for file in reports
@@ -140,16 +142,16 @@ def _suite(name: str, plot: Path | None) -> None:
             add(report)
 
 
-def _streams(asked: Streams, prefix: str) -> dict[str, Any]:
-    wanted = bench.Settings(rounds=asked.rounds, size=asked.megabytes * 10**6, idle=asked.idle)
+def _streams(size: Streams, prefix: str) -> dict[str, Any]:
+    wanted = bench.Settings(rounds=size.rounds, size=size.megabytes * 10**6, idle=size.idle)
     with _pair(prefix) as (home, remote, log):
         return with_targets(bench.as_report(bench.run(home, remote, wanted, say, log)))
 
 
 @contextmanager
 def _pair(prefix: str) -> Iterator[tuple[Cluster, Cluster, Path]]:
-    """Two clusters, and where a bridge between them is to log; they are started when they are not
-    up, and then taken down."""
+    """Two clusters, and the path of a bridge's log; clusters that are not up are started, and
+    removed afterwards."""
     settings = Settings(prefix=prefix)
     before = set(find(settings))
     try:

@@ -1,6 +1,6 @@
-"""docs/development/performance.md: its tables are made from reports. Pure.
+"""The tables of docs/development/performance.md, generated from reports. Pure.
 
-What is measured again replaces what was there; what no report is of stays as it is.
+New measurements replace previous ones; rows without a report stay.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Json = Mapping[str, Any]
 
 
 def renewed(document: str, reports: Sequence[Json]) -> str:
-    """The document with its tables made anew; what is around them stays.
+    """The document with re-generated tables; all other text stays.
 
-    :raises ValueError: the marks between which they belong are not there.
+    :raises ValueError: the marks of the tables are missing.
     """
     for begin, wanted in ((TARGETS_BEGIN, TARGETS), (RELAY_BEGIN, RELAY)):
         document = _between(document, begin, partial(targets, reports, wanted))
@@ -44,8 +44,8 @@ def _between(document: str, begin: str, text: Callable[[str], str]) -> str:
 
 
 def targets(reports: Sequence[Json], wanted: Sequence[Target] = TARGETS, old: str = "") -> str:
-    """A table with a row for every target, whether it was measured or not. ``old`` is the table
-    that it replaces."""
+    """A table with a row for every target, measured or not. ``old`` is the table that it
+    replaces."""
     lines = ["| what | target | found | | printed by |", "|---|---|---:|---|---|"]
     for target in wanted:
         report = _of(target, reports)
@@ -56,15 +56,15 @@ def targets(reports: Sequence[Json], wanted: Sequence[Target] = TARGETS, old: st
             continue
         found = verdict(target, report) if report else Verdict(target)
         cell = cell_of(report["figures"][target.figure]) if report else "-"
-        asked = report["asked"] if report else target.shape
-        command = f"`{_command(target.benchmark, asked)}`"
+        parameters = report["asked"] if report else target.shape
+        command = f"`{_command(target.benchmark, parameters)}`"
         row = (target.what, found.wanted, cell, found.word, command)
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
 
 
 def _of(target: Target, reports: Sequence[Json]) -> Json | None:
-    """The report to judge by: the last one of the size that is meant, or else the last one."""
+    """The report for the verdict: the last one of the target's size, else the last one."""
     found = [
         report
         for report in reports
@@ -75,8 +75,8 @@ def _of(target: Target, reports: Sequence[Json]) -> Json | None:
 
 
 def figures(reports: Sequence[Json], old: str = "") -> str:
-    """Every figure of every report but those about streams, a section a report. ``old`` are the
-    sections that these replace, where they are of the same benchmark."""
+    """Every figure of every report except those about streams, a section per report. ``old`` are
+    the previous sections, which reports of the same benchmark replace."""
     found = {report["benchmark"]: "" for report in reports if report["benchmark"] != "streams"}
     kept = {_benchmark(it): it.strip() for it in re.split(r"(?m)^(?=### )", old) if it.strip()}
     kept.pop("", None)
@@ -101,10 +101,10 @@ def _figures(report: Json) -> str:
     return f"### {title(report)}\n\n`{command}`, on {where}\n\n{table}"
 
 
-def _command(benchmark: str, asked: Json) -> str:
-    given = f" -n {asked['pods']}" if "pods" in asked else ""
-    if asked.get("idle"):
-        given += f" --idle {asked['idle']}"
-    if asked.get("scale", 1) != 1:
-        given += f" --scale {asked['scale']:g}"
-    return f"python -m e2e.bench {benchmark}{given}"
+def _command(benchmark: str, parameters: Json) -> str:
+    options = f" -n {parameters['pods']}" if "pods" in parameters else ""
+    if parameters.get("idle"):
+        options += f" --idle {parameters['idle']}"
+    if parameters.get("scale", 1) != 1:
+        options += f" --scale {parameters['scale']:g}"
+    return f"python -m e2e.bench {benchmark}{options}"

@@ -1,17 +1,17 @@
-"""Connections that the bridge carries, next to a flat network, in one run.
+"""Connections through the relay, compared with a flat network in one run.
 
-Two ways lead to the same pod of the remote, taken in turn in each round: ``relay`` (the port that
-the bridge publishes, its port-forward, the pod) and ``flat`` (the pod's own address: the tests'
-clusters have routes for this machine). The client is this process, for both, on the machine's own
-processors: a rate is of all together.
+Two paths lead to the same remote pod, in turn in each round: ``relay`` (the port that the bridge
+publishes, its port-forward, the pod) and ``flat`` (the pod's own address: the tests' clusters have
+routes to this machine). The client is this process, for both, on the same processors as the bridge.
 
-- ``connect_N``: connections a second with N clients, each of which connects, asks, reads the answer
-  and closes;
-- ``request_ms``: an answer on a connection that stands;
-- ``download``: megabytes a second of one connection, and what a megabyte costs the bridge;
-- ``idle_kib``: what a connection that does nothing takes of the bridge's memory.
+- ``connect_N``: connections per second with N clients, each of which connects, sends a request,
+reads
+  the response and closes;
+- ``request_ms``: a request on an open connection;
+- ``download``: megabytes per second of one connection, and the bridge's CPU time per megabyte;
+- ``idle_kib``: the bridge's memory per idle connection.
 
-``ratio_to_flat`` and ``added_to_flat`` are taken in each round.
+``ratio_to_flat`` and ``added_to_flat`` are computed in each round.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from e2e.workload_manifests import AGNHOST, pod, shell
 
 NODE = NAMESPACE = "bench-relay"
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge-relay"
-#: Clients at once.
+#: Numbers of concurrent clients.
 CLIENTS = (1, 10, 100, 500)
-#: Connections of one round, for each number of clients.
+#: Connections per round, for each number of clients.
 CONNECTIONS = 500
 #: Requests on one connection.
 REQUESTS = 200
@@ -46,7 +46,7 @@ _CPU = "cpu_per_megabyte_ms"
 
 _SCRIPT = "mkdir /www; head -c {size} /dev/zero >/www/big; exec httpd -f -p 9000 -h /www"
 _SERVER = {"name": "server", "image": AGNHOST, "args": ["netexec", "--http-port=8080"]}
-#: Home's Service, whose ports have names.
+#: Home's Service, with named ports.
 SERVICE = """
 apiVersion: v1
 kind: Service
@@ -66,42 +66,44 @@ Endpoints = dict[str, tuple[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is done."""
+    """The parameters of a run."""
 
     rounds: int
     size: int
     """Bytes of a download."""
     idle: int
-    """Connections that do nothing; 0 for none."""
+    """Number of idle connections; 0 for none."""
 
 
-def run(home: Cluster, remote: Cluster, asked: Settings, say: Progress, log: Path) -> Report:
+def run(home: Cluster, remote: Cluster, settings: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
-    with joined(home, remote, log) as pid, _served(home, remote, asked.size) as ways:
-        return measure_paths("relay", asked, ways, {"": pid}, say)
+    with joined(home, remote, log) as pid, _served(home, remote, settings.size) as ways:
+        return measure_paths("relay", settings, ways, {"": pid}, say)
 
 
 def measure_paths(
     name: str,
-    asked: Settings,
+    settings: Settings,
     ways: Mapping[str, Endpoints],
     pids: Mapping[str, int],
     say: Progress,
 ) -> Report:
-    """Measures both ways. ``pids`` are processes to look at, by what their figures begin with."""
-    report = Report(name, {"rounds": asked.rounds, "bytes": asked.size, "idle": asked.idle})
-    # First, while memory is as small as it will ever be: what a process has freed, it keeps.
-    if asked.idle:
-        for whose, each in _idle(ways["relay"]["http"], asked.idle, pids).items():
-            say(f"{asked.idle} idle connections: {whose}idle {each / 1024:.1f} KiB each")
+    """Measures both paths. ``pids`` are measured processes, by the prefix of their figures."""
+    report = Report(
+        name, {"rounds": settings.rounds, "bytes": settings.size, "idle": settings.idle}
+    )
+    # First, while memory is minimal: a process keeps freed memory.
+    if settings.idle:
+        for whose, each in _idle(ways["relay"]["http"], settings.idle, pids).items():
+            say(f"{settings.idle} idle connections: {whose}idle {each / 1024:.1f} KiB each")
             report.add(f"relay.{whose}idle_kib", "KiB", [each / 1024])
     found: dict[str, list[float]] = {}
-    for number in range(asked.rounds):
+    for number in range(settings.rounds):
         for way in ("relay", "flat") if number % 2 else ("flat", "relay"):
             for figure, value in _round(ways[way], pids).items():
                 found.setdefault(f"{way}.{figure}", []).append(value)
-        said = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
-        say(f"round {number + 1}: {said}")
+        latest = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
+        say(f"round {number + 1}: {latest}")
     for figure, rounds in with_comparisons(found).items():
         if not (figure.startswith("flat.") and _CPU in figure):
             report.add(figure, _unit(figure), rounds)
@@ -109,7 +111,7 @@ def measure_paths(
 
 
 def with_comparisons(found: Mapping[str, list[float]]) -> dict[str, list[float]]:
-    """What was found in each round, and the relay's of it beside that of the flat network."""
+    """The figures of each round, with the relay's compared with the flat network's."""
     more: dict[str, list[float]] = {}
     for name, flat in found.items():
         way, _, figure = name.partition(".")
@@ -147,7 +149,7 @@ def _round(way: Endpoints, pids: Mapping[str, int]) -> dict[str, float]:
 
 
 async def _connections(at: tuple[str, int], clients: int) -> float:
-    """Connections a second."""
+    """Connections per second."""
     left = iter(range(max(CONNECTIONS, clients)))
 
     async def one() -> None:
@@ -158,7 +160,7 @@ async def _connections(at: tuple[str, int], clients: int) -> float:
                 answer = b""
                 while not answer.endswith(_ANSWER):
                     more = await reader.read(4096)
-                    assert more, f"an answer that is not whole: {answer!r}"
+                    assert more, f"an incomplete response: {answer!r}"
                     answer += more
                 writer.close()
 
@@ -181,7 +183,7 @@ def _request(at: tuple[str, int]) -> float:
 
 
 def _download(at: tuple[str, int]) -> tuple[float, int]:
-    """Megabytes a second, and the bytes."""
+    """Megabytes per second, and the number of bytes."""
     with socket.create_connection(at, SECONDS) as sock:
         began, got = time.monotonic(), 0
         sock.sendall(_BIG)
@@ -206,20 +208,20 @@ def _idle(at: tuple[str, int], count: int, pids: Mapping[str, int]) -> dict[str,
 
 
 def _exchange(sock: socket.socket) -> None:
-    """One answer on a connection that stands."""
+    """Sends one request on an open connection and reads the response."""
     sock.sendall(_HELLO)
     answer = b""
     while not answer.endswith(_ANSWER):
         more = sock.recv(4096)
-        assert more, f"an answer that is not whole: {answer!r}"
+        assert more, f"an incomplete response: {answer!r}"
         answer += more
 
 
 @contextmanager
 def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[int]:
-    """A bridge with these arguments more: its process."""
+    """A bridge with these additional arguments; its process ID."""
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
-    # What is measured is how fast it goes, and not how fast it may.
+    # The rate limits are not measured.
     unbound = ("--relay-rate", "1000000", "--relay-service-rate", "1000000")
     many = ("--relay-connections", "10000", "--relay-service-connections", "5000")
     bridge = Bridge(home, remote, log, (*args, "--network", "relay", *many, *unbound, *more))
@@ -235,11 +237,12 @@ def joined(home: Cluster, remote: Cluster, log: Path, *more: str) -> Iterator[in
 
 @contextmanager
 def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, Endpoints]]:
-    """A pod in the remote, and the two ways to its ports."""
+    """A remote pod, and the two paths to its ports."""
     with namespace(home):
         apply(home, SERVICE + server(NODE, size))
         found = wait_for(
-            lambda: get(home, "endpointslices", namespace=NAMESPACE, selector=OURS), "an endpoint"
+            lambda: get(home, "endpointslices", namespace=NAMESPACE, selector=OURS),
+            "an endpoint exists",
         )
         there = get_one(remote, "pod", "bench", namespace=f"{NAMESPACE}-{NODE}")
         yield {"relay": way(found[0]), "flat": flat(there["status"]["podIP"])}
@@ -247,35 +250,35 @@ def _served(home: Cluster, remote: Cluster, size: int) -> Iterator[dict[str, End
 
 @contextmanager
 def namespace(home: Cluster) -> Iterator[None]:
-    """The namespace of what is measured."""
+    """The namespace of the benchmark."""
     home.kubectl("create", "namespace", NAMESPACE)
     try:
         yield
     finally:
         home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
         gone = ("get", "pods", "-n", NAMESPACE, "-o", "name")
-        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
+        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods were deleted")
 
 
 def server(node: str, size: int) -> str:
-    """The pod that answers, on this node."""
+    """The server pod, on this node."""
     container = shell("main", _SCRIPT.format(size=size))
     return pod(node, "bench", {"labels": {"app": "bench"}}, containers=[container, _SERVER])
 
 
 def apply(home: Cluster, manifest: str) -> None:
-    """Applies it, and waits until its pods are Ready."""
+    """Applies the manifest and waits until its pods are Ready."""
     home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
     wait = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
     home.kubectl(*wait, "--timeout=60s")
 
 
 def way(slice_: Json) -> Endpoints:
-    """To where an EndpointSlice leads."""
+    """The addresses in an EndpointSlice."""
     (address,) = slice_["endpoints"][0]["addresses"]
     return {port["name"]: (str(address), int(port["port"])) for port in slice_["ports"]}
 
 
 def flat(address: str) -> Endpoints:
-    """To the pod's own address."""
+    """The pod's own address."""
     return {"http": (address, 8080), "file": (address, 9000)}

@@ -1,6 +1,6 @@
-"""What a benchmark found, as data: figures with their rounds, and counts beside them.
+"""The report of a benchmark: figures with their rounds, and details.
 
-A report in JSON, as every command prints it:
+A report in JSON, as printed by every command:
 
     {"benchmark": "burst", "machine": {...}, "asked": {"pods": 1000, ...},
      "figures": {"bridge.cpu_burst_ms": {"unit": "ms", "median": 2.1, "min": ..., "max": ...,
@@ -8,7 +8,7 @@ A report in JSON, as every command prints it:
      "targets": [{"what": ..., "wanted": "at most 2.5 ms", "found": 2.1, "met": true, ...}],
      "details": {...}}
 
-A figure's name is WAY.FIGURE where ways are compared, so that a table can set them side by side.
+A figure's name is PATH.FIGURE if paths are compared, so that a table can show them side by side.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Digits that a figure of a benchmark is worth.
+#: Significant digits of a figure.
 _DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that was measured, once a round."""
+    """One measured quantity, with a value per round."""
 
     unit: str
-    """ms, s, MB, pods/s, %, x (a ratio), or empty: a count."""
+    """ms, s, MB, pods/s, %, x (a ratio), or empty for a count."""
     rounds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """Of the rounds."""
+        """The median of the rounds."""
         return statistics.median(self.rounds)
 
     def as_json(self) -> dict[str, Any]:
@@ -50,22 +50,22 @@ class Figure:
 
 @dataclass(slots=True)
 class Report:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     benchmark: str
     parameters: Mapping[str, Any]
-    """What it was asked to do; a target names what it is meant for in these words."""
+    """The benchmark's parameters (``asked`` in JSON); a target refers to them."""
     figures: dict[str, Figure] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
-    """Counts by verb and resource, and whatever explains a figure."""
+    """Counts by verb and resource, and other explanations of figures."""
 
     def add(self, name: str, unit: str, rounds: Iterable[float | None]) -> None:
-        """Adds a figure, unless no round has it."""
+        """Adds a figure unless no round has a value."""
         if known := tuple(value for value in rounds if value is not None):
             self.figures[name] = Figure(unit, known)
 
     def as_json(self) -> dict[str, Any]:
-        """See the module's docstring; without the targets."""
+        """The report without targets, as described in the module."""
         return {
             "benchmark": self.benchmark,
             "machine": machine(),
@@ -76,7 +76,7 @@ class Report:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, and a reader elsewhere does not have."""
+    """Properties of the machine on which the figures depend."""
     return {
         "cpus": os.cpu_count(),
         "load": rounded(os.getloadavg()[0]),
@@ -86,12 +86,12 @@ def machine() -> dict[str, Any]:
 
 
 def rounded(value: float) -> float:
-    """To `_DIGITS` digits, whatever its size."""
+    """Rounds to `_DIGITS` significant digits."""
     return float(f"{value:.{_DIGITS}g}")
 
 
 def percentile(values: Iterable[float], percent: int) -> float:
-    """That percentile, interpolated; of one value, itself."""
+    """The interpolated percentile; of one value, that value."""
     known = list(values)
     if len(known) == 1:
         return known[0]

@@ -1,6 +1,5 @@
-"""What every command does with its figures: JSON on standard output, a table for people on
-standard error, and a picture where one is asked for. A run that failed is told in all of them, and
-is the command's exit status.
+"""Output of all commands: JSON on standard output, a table on standard error, and a plot if
+requested. A failed run appears in all of them, and in the exit status.
 """
 
 from __future__ import annotations
@@ -32,24 +31,25 @@ from sync.base.exception_summary import leaves
 Json = dict[str, Any]
 Measure = Callable[[ClusterPair], Awaitable[Report]]
 Plot = Annotated[
-    Path | None, typer.Option(help="Draw a picture into this file, .svg or .png.", metavar="FILE")
+    Path | None, typer.Option(help="Draw a plot into this file, .svg or .png.", metavar="FILE")
 ]
 
-#: What ends a run that is otherwise well: it counts for nothing, and says why.
+#: Failures of a run: the report then has the reason instead of figures.
 _FAILURES = (PodsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
 
 
 def say(line: str) -> None:
-    """Progress, on standard error."""
+    """Prints a line of progress on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def print_reports(name: str, plot: Path | None = None) -> Iterator[Callable[[Json], None]]:
-    """Prints the reports that are added in the block: one as it is, more as ``reports`` of one.
+    """Prints the reports that are added in the block: a single one as it is, several as
+    ``reports``.
 
-    Ends the command with status 1 when one of them failed, and 2 before anything is measured when
-    the picture cannot be drawn.
+    Exits with status 1 if one of them failed, and with 2 before any measurement if the plot cannot
+    be drawn.
     """
     if plot is not None:
         try:
@@ -61,7 +61,7 @@ def print_reports(name: str, plot: Path | None = None) -> Iterator[Callable[[Jso
     try:
         yield found.append
     finally:
-        # What was measured before an interruption of hours of it is worth having, too.
+        # After an interruption, the measurements so far are printed, too.
         if found:
             _print(name, found, plot)
     if any("failed" in one for one in found):
@@ -80,8 +80,8 @@ def _print(name: str, found: Sequence[Json], plot: Path | None) -> None:
 
 
 def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Iterator[Json]:
-    """Reports of these benchmarks, one after the other, on clusters with simulated nodes; they are
-    started when they are not up, and then taken down."""
+    """Reports of these benchmarks, in sequence, on clusters with simulated nodes; clusters that are
+    not up are started, and removed afterwards."""
     settings = Settings(prefix=prefix, backend=Backend.NATIVE)
     home = specs(["home"], nodes=Nodes.SIMULATED)
     remote = specs(["remote"], nodes=Nodes.SIMULATED, node_count=nodes)
@@ -101,7 +101,7 @@ def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Ite
 
 
 def _outcome(name: str, run: Callable[[], Report]) -> Json:
-    """The report with its targets, or why there is none."""
+    """The report with its targets, or with the reason of its failure."""
     failed: list[str] = []
     report: Json = {}
     try:
@@ -114,5 +114,5 @@ def _outcome(name: str, run: Callable[[], Report]) -> Json:
 
 
 def with_targets(report: Json) -> Json:
-    """The report, with the verdicts on its figures."""
+    """The report with the verdicts on its figures."""
     return {**report, "targets": [one.as_json() for one in judge(report)]}

@@ -1,6 +1,6 @@
-"""A picture of a report: bars of its figures, with the spread of the rounds, beside the targets.
+"""A plot of a report: bars of its figures with the spread of the rounds, and the targets.
 
-matplotlib draws it, which nothing else here needs: it is imported when a picture is asked for.
+Uses matplotlib, which nothing else here needs: it is imported only if a plot is requested.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from e2e.bench.report_tables import parts
 from e2e.bench.targets import judge
 
 Json = Mapping[str, Any]
-#: Inches of height that a bar takes.
+#: Height of a bar in inches.
 _BAR = 0.18
 
 
 class PlotFailed(Exception):
-    """No picture can be drawn; with what to do about it."""
+    """No plot can be drawn; with the remedy."""
 
 
 def require(file: Path) -> None:
-    """Sees to it, before anything is measured, that a picture can be drawn into this file.
+    """Verifies before any measurement that a plot can be drawn into this file.
 
-    :raises PlotFailed: matplotlib is missing, or the file is of another kind.
+    :raises PlotFailed: matplotlib is missing, or the file name or folder is unsuitable.
     """
     if file.suffix not in {".svg", ".png"}:
-        raise PlotFailed(f"{file}: a picture's name ends with .svg or .png")
+        raise PlotFailed(f"{file}: a plot's name must end with .svg or .png")
     if not file.absolute().parent.is_dir():
         raise PlotFailed(f"{file}: there is no such folder")
     try:
         import matplotlib as mpl
     except ImportError:
         raise PlotFailed(
-            "a picture needs matplotlib: .venv/bin/pip install --editable '.[plot]'"
+            "a plot needs matplotlib: .venv/bin/pip install --editable '.[plot]'"
         ) from None
-    mpl.use("Agg")  # draws into files, and needs no display
+    mpl.use("Agg")  # a backend for files, without a display
 
 
 def draw(report: Json, file: Path) -> None:
-    """Draws one row a benchmark, with one part for each unit."""
+    """Draws one row per benchmark, with one part per unit."""
     from matplotlib import pyplot as plt
 
     rows = [(one, _by_unit(one)) for one in parts(report) if one.get("figures")]
@@ -67,7 +67,7 @@ def draw(report: Json, file: Path) -> None:
 
 
 def _by_unit(report: Json) -> dict[str, list[str]]:
-    """The names of the figures of each unit, those of the same thing together."""
+    """Unit → names of its figures, with those of the same quantity adjacent."""
     found: dict[str, list[str]] = {}
     for name, figure in report["figures"].items():
         found.setdefault(figure["unit"], []).append(name)
@@ -78,7 +78,7 @@ def _by_unit(report: Json) -> dict[str, list[str]]:
 
 
 def _bars(axis: Any, report: Json, names: list[str], bounds: Mapping[str, float]) -> None:
-    """One bar a figure, of a colour a way, and a line across it where its target is."""
+    """One bar per figure, coloured by path, with a line at its target."""
     ways = list(dict.fromkeys(name.partition(".")[0] for name in report["figures"]))
     figures = [report["figures"][name] for name in names]
     axis.barh(

@@ -1,4 +1,4 @@
-"""Reports for people: their figures, one way beside the other, and beside their targets."""
+"""Tables of reports: figures by path, and targets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.table import Table
 
 from e2e.bench.targets import Verdict, judge, suffix
 
-#: Columns of output that goes to no terminal: no line of a table is longer.
+#: Width of output that is not a terminal.
 _PLAIN_WIDTH = 140
 
 Json = Mapping[str, Any]
 
 
 def show(report: Json) -> None:
-    """Prints a report on standard error: its figures, one way beside the other, and its targets."""
+    """Prints a report on standard error: figures by path, and targets."""
     console = Console(stderr=True)
     if not console.is_terminal:
         console = Console(stderr=True, width=_PLAIN_WIDTH, no_color=True)
@@ -31,7 +31,7 @@ def show(report: Json) -> None:
 
 
 def parts(report: Json) -> Sequence[Json]:
-    """The reports of several benchmarks in one; of one, itself."""
+    """The reports of a suite; of a single report, that report."""
     found: Sequence[Json] = report.get("reports", [report])
     return found
 
@@ -48,15 +48,15 @@ def _figures(report: Json) -> Table:
 
 
 def title(report: Json) -> str:
-    """What was measured, and what it was asked for."""
-    asked = ", ".join(f"{key} {value}" for key, value in report.get("asked", {}).items())
-    return f"{report['benchmark']}: {asked}"
+    """The benchmark and its parameters."""
+    parameters = ", ".join(f"{key} {value}" for key, value in report.get("asked", {}).items())
+    return f"{report['benchmark']}: {parameters}"
 
 
 def grid(report: Json) -> list[list[str]]:
-    """The figures as cells, the head first: a column for each way, a row for each figure."""
+    """The figures as cells, the header first: a column per path, a row per figure."""
     ways = list(dict.fromkeys(name.partition(".")[0] for name in report["figures"]))
-    # In the order of the way that has most figures, which is the bridge.
+    # In the order of the path with most figures, which is the bridge.
     names = [
         [name.partition(".")[2] for name in report["figures"] if name.startswith(f"{way}.")]
         for way in ways
@@ -92,7 +92,7 @@ def _found(one: Verdict) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits, and no more than are known."""
+    """Three significant digits, and no more than are known."""
     if value != 0 and abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

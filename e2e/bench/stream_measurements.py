@@ -1,8 +1,8 @@
-"""What is measured of streams: each function does it once over one way, and returns a figure.
+"""Measurements of streams: each function measures once over one path, and returns a figure.
 
-Throughput (MB/s, of 1,000,000 bytes) is measured with kubectl, from the first byte on, so that
-kubectl's own start does not count. Latency (ms) is measured on connections of this process, since
-the start of a kubectl takes longer than what is asked for.
+Throughput (MB/s, of 1,000,000 bytes) is measured with kubectl from the first byte on, which
+excludes kubectl's start. Latency (ms) is measured on connections of this process, since the start
+of a kubectl takes longer than the measured operation.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from e2e.bench.stream_paths import PATIENCE, StreamPath
 
 CHUNK = 1 << 20
 ECHO_PORT, SOURCE_PORT = 9000, 9001
-#: A log of some megabytes is less than what makes a kubelet begin a new file.
+#: Smaller than a kubelet's maximum log file.
 LOG_BYTES = 7_000_000
-#: What a pod of this benchmark runs: that log, and servers for port-forward.
+#: Script of the benchmark's pod: writes that log, and runs servers for port-forward.
 SCRIPT = (
     f"yes {'x' * 99} | head -c {LOG_BYTES}; "
     f"nc -ll -p {ECHO_PORT} -e /bin/cat & nc -ll -p {SOURCE_PORT} -e /bin/cat /dev/zero & wait"
@@ -34,14 +34,14 @@ SCRIPT = (
 
 @dataclass(frozen=True)
 class Measure:
-    """One figure; of a throughput more is better, of a latency less."""
+    """One measurement; high throughput is better, low latency is better."""
 
     name: str
     unit: Literal["MB/s", "ms"]
     take: Callable[[StreamPath, int], float]
-    """Of a way and how many bytes go over it (a latency needs none)."""
+    """Measures a path with so many bytes (unused for latency)."""
     tries: int = 1
-    """How often it is taken in a round; the median counts."""
+    """Repetitions per round; the median counts."""
 
 
 def _speed(size: int, since: float) -> float:
@@ -67,7 +67,7 @@ def _pour(write: Callable[[bytes], object], size: int) -> None:
 
 
 def _take(connection: socket.socket, size: int) -> None:
-    """Receives at least as much."""
+    """Receives at least ``size`` bytes."""
     while size > 0:
         received = len(connection.recv(CHUNK))
         if not received:
@@ -77,7 +77,7 @@ def _take(connection: socket.socket, size: int) -> None:
 
 @contextlib.contextmanager
 def _forwarded(way: StreamPath, port: int) -> Iterator[socket.socket]:
-    """A connection to that port of the pod, through a kubectl."""
+    """A connection to that port of the pod, through kubectl."""
     forwarded = kubectl_streams.forwarded(
         way.cluster, way.namespace, f"pod/{way.pod}", port, env={}
     )
@@ -86,7 +86,7 @@ def _forwarded(way: StreamPath, port: int) -> Iterator[socket.socket]:
 
 
 def _until_channel(made: WebSocket, channel: int) -> bytes:
-    """The first data of a channel; a server begins with an empty message on each."""
+    """The first data of a channel; a server starts each with an empty message."""
     while True:
         message = made.recv()
         if not isinstance(message, bytes) or not message:
@@ -96,7 +96,7 @@ def _until_channel(made: WebSocket, channel: int) -> bytes:
 
 
 def _output(way: StreamPath, size: int, *args: str) -> float:
-    """MB/s of what a kubectl prints."""
+    """MB/s of the output of a kubectl."""
     with _started(way, *args) as process:
         assert process.stdout is not None
         first = process.stdout.read(1)
@@ -108,12 +108,12 @@ def _output(way: StreamPath, size: int, *args: str) -> float:
 
 
 def exec_output(way: StreamPath, size: int) -> float:
-    """What a command writes."""
+    """Output of a command."""
     return _output(way, size, "exec", way.pod, "--", "head", "-c", str(size), "/dev/zero")
 
 
 def exec_input(way: StreamPath, size: int) -> float:
-    """What a command reads; it says when it has begun and when it has all."""
+    """Input of a command, which reports its start and end."""
     script = f"echo begun; head -c {size} >/dev/null; echo all"
     with _started(way, "exec", "-i", way.pod, "--", "sh", "-c", script) as process:
         assert process.stdin is not None
@@ -129,12 +129,12 @@ def exec_input(way: StreamPath, size: int) -> float:
 
 def logs(way: StreamPath, size: int) -> float:
     """The pod's whole log."""
-    del size  # a log is as long as it is
+    del size  # the length of the log is fixed
     return _output(way, LOG_BYTES, "logs", way.pod)
 
 
 def forward_download(way: StreamPath, size: int) -> float:
-    """What a server in the pod sends."""
+    """Data sent by a server in the pod."""
     with _forwarded(way, SOURCE_PORT) as connection:
         _take(connection, 1)
         since = time.perf_counter()
@@ -143,7 +143,7 @@ def forward_download(way: StreamPath, size: int) -> float:
 
 
 def forward_echo(way: StreamPath, size: int) -> float:
-    """What a server in the pod is sent and sends back."""
+    """Data echoed by a server in the pod."""
     with _forwarded(way, ECHO_PORT) as connection:
         since = time.perf_counter()
         sending = threading.Thread(target=_pour, args=(connection.sendall, size))
@@ -154,7 +154,7 @@ def forward_echo(way: StreamPath, size: int) -> float:
 
 
 def first_log_byte(way: StreamPath, size: int) -> float:
-    """From asking for the last line of the log to its first byte, on an open connection."""
+    """From the request for the log's last line to its first byte, on an open connection."""
     del size
     with way.connection() as connection:
         path = way.path("log", [("container", "main"), ("tailLines", "1")])
@@ -171,7 +171,7 @@ def first_log_byte(way: StreamPath, size: int) -> float:
 
 
 def exec_round_trip(way: StreamPath, size: int) -> float:
-    """From asking for a command that does nothing to its end."""
+    """From the request for a no-op command to its end."""
     del size
     since = time.perf_counter()
     with way.exec("true") as made:
@@ -180,7 +180,7 @@ def exec_round_trip(way: StreamPath, size: int) -> float:
 
 
 def keystroke(way: StreamPath, size: int) -> float:
-    """From a byte to its echo in an exec that is open."""
+    """From a byte to its echo in an open exec."""
     del size
     with way.exec("cat", stdin=True) as made:
         for last in (False, True):

@@ -1,6 +1,6 @@
-"""The ways to a pod that are compared, and the clients that measure them.
+"""The compared paths to a pod, and the clients that measure them.
 
-A `Way` is a pod, with the API server that is asked for it. The same calls go over each way in turn.
+A `StreamPath` is a pod and the API server that serves its streams. The same calls use each path.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from websocket import WebSocket, create_connection
 
 from e2e.clusters.cluster import Cluster
 
-#: Seconds for an answer on a busy machine.
+#: Seconds to wait for a response on a busy machine.
 PATIENCE = 60.0
 
 
 @dataclass(frozen=True)
 class StreamPath:
-    """A pod and the cluster whose API server is asked for it."""
+    """A pod and the cluster whose API server serves its streams."""
 
     name: str
     cluster: Cluster
@@ -45,7 +45,7 @@ class StreamPath:
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[http.client.HTTPSConnection]:
-        """A connection to the API server that can be used for one request after the other."""
+        """A connection to the API server for consecutive requests."""
         host, context = self._access
         made = http.client.HTTPSConnection(urlsplit(host).netloc, timeout=PATIENCE, context=context)
         with contextlib.closing(made):
@@ -66,11 +66,11 @@ class StreamPath:
         try:
             yield made
         finally:
-            made.shutdown()  # type: ignore[no-untyped-call]  # `close` would leave it open
+            made.shutdown()  # type: ignore[no-untyped-call]  # `close` does not close the socket
 
     @contextlib.contextmanager
     def exec(self, *command: str, stdin: bool = False) -> Iterator[WebSocket]:
-        """An exec with one channel a stream, as kubectl's."""
+        """An exec with one channel per stream, as used by kubectl."""
         query = [("container", "main"), ("stdout", "true"), ("stdin", str(stdin).lower())]
         query += [("command", argument) for argument in command]
         with self.websocket("exec", query, "v5.channel.k8s.io") as made:

@@ -1,12 +1,11 @@
-"""Streams over the bridge, next to the same calls without it, in one run.
+"""Streams through the bridge, compared with the same calls without it in one run.
 
-Three ways are taken in turn in each round: ``bridge`` (home's API server, the bridge, the remote's
-API server, its kubelet), ``direct`` (the remote's API server and kubelet: what the bridge is
-compared with), and ``home`` (home's own API server and kubelet: what home would do without a
-bridge). So what else the machine does meets all of them. A ratio or a difference is taken in each
-round, and the median of the rounds counts.
+Three paths are measured in turn in each round: ``bridge`` (home's API server, the bridge, the
+remote's API server, its kubelet), ``direct`` (the remote's API server and kubelet: the baseline),
+and ``home`` (home's own API server and kubelet: home without a bridge). So other load of the
+machine affects all of them. Ratios and differences are computed in each round; their median counts.
 
-No time is judged here: the figures are for a person, or for a document.
+No time is asserted: the figures are for people and documents.
 """
 
 from __future__ import annotations
@@ -39,27 +38,27 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is done."""
+    """The parameters of a run."""
 
     rounds: int
     size: int
-    """Bytes of a measurement of throughput."""
+    """Bytes per throughput measurement."""
     idle: int
-    """How many idle streams are opened to see what they take; 0 for none."""
+    """Number of idle streams, for their memory; 0 for none."""
 
 
 @dataclass
 class Taken:
-    """The figures of one measure: by way, one a round; and what the bridge spent on them."""
+    """The figures of one measurement by path, one per round; and the bridge's CPU time."""
 
     measure: Measure
     figures: dict[str, list[float]]
     cpu: list[float]
-    """Seconds of the bridge's CPU time for each round over it."""
+    """The bridge's CPU seconds per round."""
 
 
 def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, log: Path) -> Json:
-    """Joins, measures, and leaves; the report."""
+    """Joins, measures, and leaves; returns the report."""
     with _joined(home, remote, log) as bridge, _pods(home) as own:
         ways = [
             StreamPath(BRIDGE, home, NAMESPACE, POD),
@@ -68,7 +67,7 @@ def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, 
         ]
         assert bridge.process is not None
         pid = bridge.process.pid
-        # First, while its memory is as small as it will ever be: what it has freed, it keeps.
+        # First, while memory is minimal: a process keeps freed memory.
         idle = _idle(ways[0], settings.idle, pid, progress) if settings.idle else None
         taken = [_measured(m, ways, settings, pid, progress) for m in MEASURES]
     return report(taken, settings, idle)
@@ -79,7 +78,7 @@ def _measured(
 ) -> Taken:
     taken = Taken(measure, {way.name: [] for way in ways}, [])
     for number in range(settings.rounds):
-        # Who comes first has a cold cache: each does in turn.
+        # The first path has cold caches: each is first in turn.
         for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:
             before = cpu_seconds(pid)
             tries = [measure.take(way, settings.size) for _ in range(measure.tries)]
@@ -92,7 +91,7 @@ def _measured(
 
 
 def report(taken: Sequence[Taken], settings: Settings, idle: Json | None) -> Json:
-    """The figures as JSON: medians, and the bridge beside the ways without it."""
+    """The figures as JSON: medians, and the bridge compared with the other paths."""
     return {
         "rounds": settings.rounds,
         "bytes": settings.size,
@@ -122,7 +121,7 @@ def _compared(taken: Taken, settings: Settings) -> Json:
 
 
 def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
-    """What this many streams that do nothing take of the bridge's memory."""
+    """The bridge's memory for this many idle streams."""
     before = resident(pid)
     with contextlib.ExitStack() as stack:
         for _ in range(count):
@@ -139,17 +138,17 @@ def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has spent, in user and kernel mode."""
+    """A process's CPU time in user and kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory of a process."""
+    """A process's resident memory in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# -- what is measured on ---------------------------------------------------------------------------
+# -- environment -----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -172,7 +171,7 @@ def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
 
 @contextlib.contextmanager
 def _pods(home: Cluster) -> Iterator[str]:
-    """The pod on the virtual node, and one like it on home's own; the latter's name."""
+    """A pod on the virtual node, and an equal one on home's own node; returns the latter's name."""
     home.kubectl("create", "namespace", NAMESPACE)
     names = {NODE: POD, home.node_names[0]: f"{POD}-home"}
     try:
@@ -181,16 +180,16 @@ def _pods(home: Cluster) -> Iterator[str]:
             home.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
         ready = ("wait", "-n", NAMESPACE, "--for=condition=Ready", "pod", "--all")
         home.kubectl(*ready, "--timeout=60s")
-        time.sleep(2)  # their logs are written
+        time.sleep(2)  # until their logs are written
         yield names[home.node_names[0]]
     finally:
         home.kubectl("delete", "namespace", NAMESPACE, timeout=120)
         gone = ("get", "pods", "-n", NAMESPACE, "-o", "name")
-        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods are gone")
+        wait_for(lambda: not home.kubectl(*gone).stdout, "the pods were deleted")
 
 
 def as_report(found: Json) -> Json:
-    """The report as every benchmark prints it: `e2e.bench.report`."""
+    """The report in the form of `e2e.bench.report`."""
     made = Report("streams", {"rounds": found["rounds"], "bytes": found["bytes"]})
     for name, measure in found["measures"].items():
         for way, rounds in measure["rounds"].items():

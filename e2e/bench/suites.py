@@ -1,4 +1,4 @@
-"""Which benchmarks a suite has, and how large each is in it."""
+"""Suites of benchmarks, and the size of each benchmark in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from e2e.bench.report_output import Measure, say
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """How much goes over streams."""
+    """The size of the streams benchmark."""
 
     rounds: int
     megabytes: int
@@ -28,7 +28,7 @@ class Suite:
     nodes: int = 20
 
 
-#: Enough to see that something has become slower; no target is meant for these sizes.
+#: Sizes that detect regressions; no target applies to them.
 _SHORT: Mapping[str, Measure] = {
     "burst": lambda pair: burst.measure(pair, Shape(300), rounds=2, say=say),
     "latency": lambda pair: latency.measure(pair, pods=30, rounds=1, say=say),

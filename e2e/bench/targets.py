@@ -1,7 +1,7 @@
-"""What the bridge is to reach, as data, and whether a report does. Pure.
+"""The bridge's targets as data, and their verdicts on a report. Pure.
 
-A target is about one figure of one benchmark, at one size of it. A run of another size is judged
-too, and the verdict says so: a ratio means the same there, a total may not.
+A target applies to one figure of one benchmark of one size. A run of another size gets a verdict
+with a note: a ratio is comparable, a total may not be.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One bound."""
+    """One bound of a figure."""
 
     benchmark: str
     figure: str
     what: str
-    """For people: a row of a table."""
+    """The description in tables."""
     bound: float
     unit: str = ""
     at_least: bool = False
-    """Otherwise at most."""
+    """The bound is a minimum instead of a maximum."""
     shape: Mapping[str, Any] = field(default_factory=dict)
-    """What the benchmark is to be asked for, where the bound is meant for that."""
+    """The parameters of the benchmark for which the bound is meant."""
     worst: bool = False
-    """Every round counts, and not the median: of what must never happen."""
+    """Every round must meet the bound, not only the median."""
 
     def reached(self, figure: Mapping[str, Any]) -> tuple[float, bool]:
-        """What was found, of a figure in JSON, and whether it is good enough."""
+        """The value of a figure in JSON, and whether it meets the bound."""
         if self.at_least:
             found = figure["min" if self.worst else "median"]
             return found, found >= self.bound
@@ -81,14 +81,14 @@ def _update(figure: str) -> Target:
     return Target("configmap", f"bridge.{figure}", what, 1, shape={"pods": 1000}, worst=True)
 
 
-#: On the machine of the targets the least bridge took this of CPU a pod, burst and deletion: a
-#: bound in milliseconds means as many times the least bridge's on another.
+#: CPU time per pod of the minimal bridge on the reference machine, burst and deletion: a bound in
+#: milliseconds becomes a multiple of the minimal bridge's time on other machines.
 _LEAST_BURST_MS, _LEAST_DELETE_MS = 1.3, 1.1
-#: And this time for one pod: until it exists there, until home knows that it runs, and for its
-#: deletion beyond the 16 ms that the remote needs.
+#: Its time for one pod: until the pod exists there, until home has it Running, and for its deletion
+#: beyond the 16 ms that the remote needs.
 _LEAST_EXISTS_MS, _LEAST_RUNNING_MS, _LEAST_GONE_MS = 4.0, 5.0, 23.0 - 16.0
 
-#: Of pods.
+#: Targets of the pod benchmarks.
 TARGETS: tuple[Target, ...] = (
     _burst("of_least", "1,000 pods at once: rate, of the least bridge's", 0.9, "x", at_least=True),
     _burst("of_direct", "1,000 pods at once: rate, of direct", 0.55, "x", at_least=True),
@@ -131,7 +131,7 @@ TARGETS: tuple[Target, ...] = (
 
 _SPEED = ("exec_output", "exec_input", "port_forward_download", "port_forward_echo", "logs")
 _TIME = ("log_first_byte", "exec_round_trip", "exec_keystroke")
-#: Of streams: docs/development/benchmarks.md.
+#: Targets of the streams benchmark: docs/development/benchmarks.md.
 STREAMS: tuple[Target, ...] = (
     *(
         Target("streams", f"ratio_to_direct.{name}", f"{name}, of direct", 0.8, "x", at_least=True)
@@ -142,7 +142,7 @@ STREAMS: tuple[Target, ...] = (
 
 
 def _relayed(benchmark: str, direction: str) -> Iterator[Target]:
-    """Of connections that the bridge carries."""
+    """Targets of connections through the relay."""
 
     def bound(
         figure: str, what: str, bound: float, unit: str, *, at_least: bool = False, idle: int = 0
@@ -161,7 +161,7 @@ def _relayed(benchmark: str, direction: str) -> Iterator[Target]:
     yield bound("relay.cpu_per_megabyte_ms", "the bridge's CPU a megabyte of it", 2.5, "ms")
 
 
-#: Of connections that the bridge carries. A port-forward alone opens in 10 ms and carries 116 MB/s.
+#: Targets of the relay. A port-forward alone opens in 10 ms and transfers 116 MB/s.
 RELAY: tuple[Target, ...] = (
     *_relayed("relay", ""),
     *_relayed("relay-back", "from the remote to home: "),
@@ -170,17 +170,17 @@ RELAY: tuple[Target, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target beside what was found; ``found`` is None where the report has no such figure."""
+    """A target with the figure found; ``found`` is None if the report lacks the figure."""
 
     target: Target
     found: float | None = None
     met: bool = False
     elsewhere: str = ""
-    """What the run was asked for instead of what the target is meant for, for people."""
+    """Differences between the run's parameters and those of the target."""
 
     @property
     def wanted(self) -> str:
-        """The bound, for people."""
+        """The bound as text."""
         bound = f"{self.target.bound:g}{suffix(self.target.unit)}"
         return f"at {'least' if self.target.at_least else 'most'} {bound}"
 
@@ -192,7 +192,7 @@ class Verdict:
         return ("met" if self.met else "missed") + (f" ({self.elsewhere})" * bool(self.elsewhere))
 
     def as_json(self) -> dict[str, Any]:
-        """A line of a report."""
+        """An entry of a report."""
         return {
             "what": self.target.what,
             "figure": self.target.figure,
@@ -206,7 +206,7 @@ class Verdict:
 def judge(
     report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY)
 ) -> list[Verdict]:
-    """The verdicts on a report in JSON, for the targets of its benchmark that it has figures of."""
+    """The verdicts on a report in JSON, for the targets whose figures it has."""
     return [
         verdict(target, report)
         for target in targets
@@ -215,18 +215,18 @@ def judge(
 
 
 def verdict(target: Target, report: Mapping[str, Any]) -> Verdict:
-    """The verdict on one figure of a report that has it."""
+    """The verdict on one figure in a report."""
     figure = report["figures"][target.figure]
     found, met = target.reached(figure)
-    asked = report.get("asked", {})
+    parameters = report.get("asked", {})
     other = [
-        f"{key} {asked.get(key)}, not {wanted}"
+        f"{key} {parameters.get(key)}, not {wanted}"
         for key, wanted in target.shape.items()
-        if asked.get(key) != wanted
+        if parameters.get(key) != wanted
     ]
     return Verdict(target, found, met, ", ".join(other))
 
 
 def suffix(unit: str) -> str:
-    """How a unit is written behind a number: `5 ms`, `0.3%`, `1.15x`."""
+    """The suffix of a number with this unit: `5 ms`, `0.3%`, `1.15x`."""
     return unit if unit in {"", "%", "x"} else f" {unit}"

@@ -1,9 +1,9 @@
 """`python -m e2e.conformance run|document`: the upstream tests on the real and the virtual node.
 
-The report goes to standard output as JSON, what a person wants to see meanwhile to standard error.
-Exit status 0: what the real node passes, the virtual node passes; 1: it does not, or the tests
-could not be run; 2: the request was wrong. The environment says which clusters, as for the tests
-(`e2e/clusters/pytest_fixture.py`); those that were not up before are taken down again.
+Prints the report as JSON to standard output, and progress to standard error. Exit status 0: the
+virtual node passes every test that the real node passes; 1: it does not, or the tests could not
+run; 2: invalid request. The environment selects the clusters, as for the tests
+(`e2e/clusters/pytest_fixture.py`); clusters that were not up before are removed afterwards.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from e2e.conformance import exceptions as exempt
 from e2e.conformance.report import Report
 from e2e.conformance.runner import Node, Request, conduct
 
-# A real kubelet on two cores keeps up with so many tests at a time: most of a test is waiting.
+# A real kubelet on two cores keeps up with so many concurrent tests, which mostly wait.
 DEFAULT_PROCS = 8
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
@@ -34,8 +34,8 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 @app.command()
 def run(
     *,
-    focus: Annotated[str, typer.Option(help="Of the selection, only what matches this.")] = "",
-    smoke: Annotated[bool, typer.Option("--smoke", help="Only a few quick tests.")] = False,
+    focus: Annotated[str, typer.Option(help="Only tests of the selection that match this.")] = "",
+    smoke: Annotated[bool, typer.Option("--smoke", help="Run a few quick tests only.")] = False,
     only: Annotated[Node | None, typer.Option(help="Run on one of the two nodes only.")] = None,
     baseline: Annotated[
         Path | None,
@@ -43,13 +43,13 @@ def run(
     ] = None,
     procs: Annotated[int, typer.Option(help="Tests at a time.", min=1)] = DEFAULT_PROCS,
     repeat_failed: Annotated[
-        bool, typer.Option(help="Run what fails once more, alone, and report both.")
+        bool, typer.Option(help="Repeat each failed test once, alone, and report both.")
     ] = True,
     output: Annotated[Path, typer.Option(help="Folder for logs and JUnit files.")] = Path(
         "conformance"
     ),
 ) -> None:
-    """Run the selection on both nodes, and compare."""
+    """Run the selection on both nodes, and compare the results."""
     if baseline is not None and only is not Node.VIRTUAL:
         raise InvalidRequest("--baseline is for --only virtual", where="--baseline")
     request = Request(
@@ -66,7 +66,7 @@ def run(
         report, selection = conduct(request, clusters, settings, _say)
     about = {"kubernetes": str(settings.kubernetes), "left_out": selection.skipped}
     print(json.dumps(report.as_json(about), indent=2))
-    _tell(report)
+    _print_summary(report)
     if report.unexplained():
         raise typer.Exit(1)
 
@@ -74,9 +74,11 @@ def run(
 @app.command()
 def document(
     *,
-    check: Annotated[bool, typer.Option("--check", help="Only see if it is up to date.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check whether it is up to date.")
+    ] = False,
 ) -> None:
-    """Make the tables of docs/development/conformance.md from the selection and the exceptions."""
+    """Write the tables of docs/development/conformance.md from the selection and the exceptions."""
     there = documents.FILE.read_text()
     made = documents.renewed(there, exempt.load(exempt.FILE.read_text()))
     if made == there:
@@ -88,7 +90,7 @@ def document(
 
 
 def main() -> None:
-    """Run the command line, and exit with its status."""
+    """Run the command line and exit with its status."""
     try:
         app(prog_name="python -m e2e.conformance")
     except InvalidRequest as error:
@@ -101,7 +103,7 @@ def main() -> None:
 
 @contextmanager
 def _clusters(settings: Settings) -> Iterator[dict[str, Cluster]]:
-    """Both clusters; those that were not up before are taken down again."""
+    """Both clusters; those that were not up before are removed afterwards."""
     wanted = specs()
     before = set(find(settings))
     try:
@@ -111,14 +113,14 @@ def _clusters(settings: Settings) -> Iterator[dict[str, Cluster]]:
             down(started, settings, _say)
 
 
-def _tell(report: Report) -> None:
-    """The report in a few lines."""
+def _print_summary(report: Report) -> None:
+    """Prints the report in a few lines."""
     for name in report.unexplained():
         _say(f"fails on the virtual node: {name}")
     for name in report.stale():
-        _say(f"no exception any more, it passes: {name}")
+        _say(f"obsolete exception, the test passes: {name}")
     for name in report.flaky():
-        _say(f"failed on the virtual node, and passed when it was run again: {name}")
+        _say(f"failed on the virtual node, and passed when it was repeated: {name}")
     for node, counts in report.counts().items():
         _say(f"{node} node: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
 

@@ -1,4 +1,4 @@
-"""The tables of docs/development/conformance.md, made from selection and exceptions. Pure."""
+"""The tables of docs/development/conformance.md, from selection and exceptions. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _END = "<!-- end -->"
 
 
 def renewed(document: str, exceptions: Mapping[str, str]) -> str:
-    """The document with its tables made anew; what is around them stays.
+    """The document with re-generated tables; all other text stays.
 
-    :raises ValueError: the marks between which they belong are not there.
+    :raises ValueError: the marks of the tables are missing.
     """
     before, begin, rest = document.partition(_BEGIN)
     _, end, after = rest.partition(_END)

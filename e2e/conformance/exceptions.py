@@ -1,7 +1,7 @@
-"""Tests that the real node passes and the virtual node need not: read from `exceptions.yaml`.
+"""Tests that the virtual node need not pass, from `exceptions.yaml`.
 
-The file is a list of reasons, each with the full names of the tests that it excuses. It is the one
-place for them: docs/development/conformance.md is made from it.
+The file is a list of reasons, each with the full names of the excused tests, and the only source of
+exceptions: docs/development/conformance.md is generated from it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("exceptions.yaml")
 def load(text: str) -> dict[str, str]:
     """Test name → reason, in the order of the file.
 
-    :raises ValueError: the file has another form, or a test twice.
+    :raises ValueError: the file has another form, or a test appears twice.
     """
     found: dict[str, str] = {}
     for entry in yaml.safe_load(text) or []:
@@ -31,9 +31,9 @@ def load(text: str) -> dict[str, str]:
 
 
 def require_known(exceptions: Mapping[str, str], names: Collection[str]) -> None:
-    """Every exception is for a test that exists.
+    """Verifies that every exception is for an existing test.
 
-    :raises ValueError: it names those that do not.
+    :raises ValueError: a test does not exist.
     """
     if unknown := [name for name in exceptions if name not in set(names)]:
         raise ValueError(f"no such tests: {'; '.join(unknown)}")

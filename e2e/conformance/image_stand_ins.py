@@ -1,8 +1,8 @@
-"""Stand-ins for the images that the upstream tests ask for, under the names they know.
+"""Stand-ins for the images of the upstream tests, under their upstream names.
 
 No registry is needed: agnhost and nnp are upstream's programs, built from its module; the rest is
 busybox and bash of Debian, and two small programs for httpd, nginx and curl (`programs/`). An image
-does here what the selected tests ask of it, and no more.
+supports what the selected tests need, and no more.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _REGISTRY = "registry.k8s.io/e2e-test-images"
 _PROGRAMS = Path(__file__).with_name("programs")
 _PACKAGES = (Package("busybox-static", "busybox"), Package("bash-static", "bash-static"))
 
-# Where upstream's agnhost image takes its certificate from.
+# The source of the certificate in upstream's agnhost image.
 _CERTIFICATE = "test/images/agnhost/porter"
 
-# Upstream's agnhost has a user that belongs to a group by the image alone.
+# Upstream's agnhost image has a user whose group membership is defined in the image only.
 _USERS = b"""\
 root:x:0:0:root:/root:/bin/sh
 nobody:x:65534:65534::/:/bin/sh
@@ -48,7 +48,7 @@ user-defined-in-image:x:1000:
 group-defined-in-image:x:50000:user-defined-in-image
 """
 
-# Debian's busybox has no applet of that name.
+# Debian's busybox lacks this applet.
 _PRINTENV = b"""\
 #!/bin/bash
 [ "${!1+set}" ] && echo "${!1}"
@@ -60,11 +60,11 @@ _LOCAL_BIN = (Entry("usr/local"), Entry("usr/local/bin"))
 def archive(
     cache: Path, version: KubernetesVersion, kubernetes: Path, e2e: Path, say: Progress
 ) -> Path:
-    """The archive of these images, made once for each content of what they are made from.
+    """The archive of these images, built once for each version of its content.
 
     `kubernetes` and `e2e` are the folders of the programs of these recipes.
 
-    :raises ClusterError: a program does not compile, or a package or module cannot be had.
+    :raises ClusterError: a program does not compile, or a package or module is unavailable.
     """
     ensure(_PACKAGES, say)
     busybox, bash = (Path(shutil.which(package.program) or "") for package in _PACKAGES)
@@ -75,7 +75,7 @@ def archive(
     with locked(path.with_name(f".{path.name}.lock")):
         if path.exists():
             return path
-        say(f"making the images of the upstream tests in {path.parent}")
+        say(f"building the images of the upstream tests in {path.parent}")
         upstream = find_go(cache, OLDEST, say).fetch("k8s.io/kubernetes", str(version)).folder
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             programs = {
@@ -96,9 +96,9 @@ def archive(
 def _base(busybox: Path, bash: Path) -> tuple[Layer, ...]:
     """busybox, with bash beside its own shell.
 
-    busybox's shell drops variables whose names a shell cannot have, such as `data-1`, on the way to
-    the programs that it starts. The tests of ConfigMaps and Secrets, which look for them, start
-    `sh`; others start `/bin/sh`, and know what busybox's own says of an error.
+    busybox's shell drops variables whose names are invalid in a shell, such as `data-1`, from the
+    environment of the programs that it starts. The tests of ConfigMaps and Secrets, which read
+    them, start `sh`; others start `/bin/sh` and expect the error messages of busybox's shell.
     """
     shell: Layer = (
         Entry("bin/bash", content=bash.read_bytes()),

@@ -1,4 +1,4 @@
-"""What a run of the suite says of each test, read from the JUnit file that it writes. Pure."""
+"""Results of the upstream suite, from its JUnit file. Pure."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from xml.etree import ElementTree as ET
 
-# Ginkgo names what kind of node a report is of; "It" is a test, the rest is set-up and reports.
+# Ginkgo prefixes the kind of each entry; "It" is a test, the rest is set-up and reports.
 _TEST = "[It] "
 
-# Of a failure's message the first lines say what it is; the rest is dumps of objects.
+# The first lines of a failure's message identify it; the rest is dumps of objects.
 _MESSAGE = 600
 
 _BLANKS = re.compile(r"\s+")
 
 
 class Outcome(StrEnum):
-    """How one test ended.
+    """The outcome of one test.
 
-    `SKIPPED`: the test itself found that this cluster cannot have it. `MISSING`: it was selected,
-    and the suite ended without a word of it.
+    `SKIPPED`: the test itself determined that this cluster does not support it. `MISSING`: it was
+    selected, and the suite ended without a result.
     """
 
     PASSED = "passed"
@@ -32,7 +32,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test's end, after `seconds`; `message` says why it did not pass."""
+    """The outcome of one test after `seconds`; `message` is the reason if it did not pass."""
 
     outcome: Outcome
     message: str = ""
@@ -45,7 +45,7 @@ Results = Mapping[str, Result]
 def read_junit(text: str, names: Iterable[str]) -> dict[str, Result]:
     """The results of these tests, by name.
 
-    :raises ValueError: it is not XML.
+    :raises ValueError: the text is not XML.
     """
     try:
         root = ET.fromstring(text)
@@ -63,7 +63,7 @@ def _result(case: ET.Element) -> Result:
     seconds = round(float(case.get("time") or 0), 1)
     if (skipped := case.find("skipped")) is not None:
         reason = _message(skipped)
-        # Without a reason it is one that was not run: filtered out, or the run was interrupted.
+        # Without a reason the test did not run: it was filtered out, or the run was interrupted.
         return Result(Outcome.SKIPPED, reason, seconds) if reason else Result(Outcome.MISSING)
     for kind in ("failure", "error"):
         if (problem := case.find(kind)) is not None:
@@ -72,5 +72,5 @@ def _result(case: ET.Element) -> Result:
 
 
 def _message(element: ET.Element) -> str:
-    said = element.get("message") or element.text or ""
-    return _BLANKS.sub(" ", said).strip().removeprefix("skipped").removeprefix(" - ")[:_MESSAGE]
+    text = element.get("message") or element.text or ""
+    return _BLANKS.sub(" ", text).strip().removeprefix("skipped").removeprefix(" - ")[:_MESSAGE]

@@ -1,4 +1,4 @@
-"""Home with one node for the tests: its real one, or the virtual one alone."""
+"""Prepares home with one node for the tests: its real one, or the virtual one."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster, Progress
 from e2e.clusters.errors import ClusterError
 
-#: The virtual node; the tests' own helpers ask a kubelet at the standard port only.
+#: The virtual node; helpers of the tests use a kubelet's standard port.
 NODE = "virtual"
 _JOIN = ("--name", NODE, "--taints", "none", "--port", "10250")
 
-#: A node that was registered just now is Ready when the remote's nodes are summed up.
+#: Timeout of the node's readiness.
 _READY = "60s"
 
 
 def require_real_alone(home: Cluster) -> None:
-    """Home has its real nodes only.
+    """Verifies that home has its real nodes only.
 
-    :raises ClusterError: it has others: tests would run there.
+    :raises ClusterError: home has other nodes, on which tests would run.
     """
     found = json.loads(home.kubectl("get", "nodes", "-o", "json").stdout)["items"]
     others = {node["metadata"]["name"] for node in found} - set(home.node_names)
     if others:
         raise ClusterError(
             f"home has other nodes than its own: {', '.join(sorted(others))}",
-            next_step="end what made them (`make demo-down`), or take clusters of another prefix: "
+            next_step="remove them (`make demo-down`), or use clusters of another prefix: "
             "CLUSTER_BRIDGE_E2E_PREFIX",
         )
 
 
 @contextmanager
 def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -> Iterator[None]:
-    """Home's real nodes are cordoned, and a bridge serves a virtual node without taint.
+    """Cordons home's real nodes, and serves a virtual node without taint.
 
-    Afterwards the bridge has left, and the real nodes are as they were.
+    Afterwards the bridge has left, and the real nodes are schedulable.
 
-    :raises BridgeFailed: it did not join.
+    :raises BridgeFailed: the bridge did not join.
     :raises ClusterError: the node was not Ready in time, or the bridge could not leave.
     """
     folder.mkdir(parents=True, exist_ok=True)

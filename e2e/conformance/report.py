@@ -1,8 +1,8 @@
-"""What both nodes did with each test, and whether the virtual one did as the real one. Pure.
+"""The results of both nodes, and whether the virtual node conforms. Pure.
 
-A test that fails is run again once, alone; its last outcome counts, and both are in the report.
-The virtual node conforms when it passes every test that the real node passes, but for the
-exceptions. Without results of the real node it is held against all that it ran and did not pass.
+A failed test is repeated once, alone; its last outcome counts, and the report has both. The virtual
+node conforms if it passes every test that the real node passes, except the exceptions. Without
+results of the real node, it must pass every test that is not skipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The results on one node: of the first run, and of those that failed, run again."""
+    """The results on one node: of the first run, and of repeated tests."""
 
     first: Mapping[str, Result]
     again: Mapping[str, Result] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Run:
         return (self.again.get(name) or self.first[name]).outcome
 
     def failed(self) -> list[str]:
-        """The tests of the first run that ended without passing or being skipped."""
+        """The tests of the first run that neither passed nor were skipped."""
         failures = {Outcome.FAILED, Outcome.MISSING}
         return [name for name, result in self.first.items() if result.outcome in failures]
 
@@ -50,7 +50,7 @@ class Report:
         return [name for name in self.tests if self._differs(self.virtual, name)]
 
     def unexplained(self) -> list[str]:
-        """Differences that no exception gives a reason for."""
+        """Differences without an exception."""
         return [name for name in self.differences() if name not in self.exceptions]
 
     def stale(self) -> list[str]:
@@ -60,7 +60,7 @@ class Report:
         return [name for name in self.exceptions if name in passed]
 
     def flaky(self) -> list[str]:
-        """Tests that failed on the virtual node, and passed when they were run again."""
+        """Tests that failed on the virtual node, and passed when repeated."""
         again = self.virtual.again if self.virtual else {}
         return [name for name, result in again.items() if result.outcome is Outcome.PASSED]
 
@@ -69,7 +69,7 @@ class Report:
         return {node: self._counts(run) for node, run in self._runs().items()}
 
     def as_json(self, about: Json) -> Json:
-        """The report as a document, after what `about` says of the run."""
+        """The report as a document, after the properties of the run in `about`."""
         there = self._runs()
         return {
             **about,
@@ -102,7 +102,7 @@ class Report:
 def run_from_json(document: Json, node: str, tests: Iterable[str]) -> Run:
     """One node's run of these tests, from an earlier report.
 
-    :raises ValueError: the report has no results of that node for one of them.
+    :raises ValueError: the report lacks a result of that node.
     """
     first, again = {}, {}
     for name in tests:

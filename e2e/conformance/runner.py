@@ -1,4 +1,4 @@
-"""A selection of the upstream tests, run on home's real node, on the virtual node, or on both."""
+"""Runs a selection of the upstream tests on home's real node, on the virtual node, or on both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from e2e.conformance.upstream_suite import Suite
 
 
 class Node(StrEnum):
-    """Which node the tests run on."""
+    """The node on which the tests run."""
 
     REAL = "real"
     VIRTUAL = "virtual"
@@ -28,10 +28,10 @@ class Node(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be run, and how; `output` is the folder for logs and JUnit files.
+    """The parameters of a run; `output` is the folder for logs and JUnit files.
 
-    `nodes` are run in this order. `baseline` is an earlier report that stands for a run on the
-    real node.
+    `nodes` are run in this order. `baseline` is an earlier report that replaces a run on the real
+    node.
     """
 
     nodes: tuple[Node, ...]
@@ -46,10 +46,10 @@ class Request:
 def conduct(
     request: Request, clusters: dict[str, Cluster], settings: Settings, say: Progress
 ) -> tuple[Report, Selection]:
-    """Run what is asked for.
+    """Runs the requested tests.
 
-    :raises InvalidRequest: no test matches, or the baseline or an exception does not fit.
-    :raises ClusterError: the tests could not be run; see `e2e.clusters.errors`.
+    :raises InvalidRequest: no test matches, or the baseline or an exception is invalid.
+    :raises ClusterError: the tests could not run; see `e2e.clusters.errors`.
     :raises BridgeFailed: the bridge did not join.
     """
     home, remote = clusters["home"], clusters["remote"]
@@ -79,7 +79,7 @@ def conduct(
 
 
 def _provide(clusters: dict[str, Cluster], settings: Settings, say: Progress) -> Suite:
-    """Build the programs, and load the images that the tests ask for into every node."""
+    """Builds the programs, and loads the images of the tests into every node."""
     version, cache = settings.kubernetes, settings.cache
     e2e = programs(kubernetes_e2e(version), cache, say)
     components = programs(kubernetes(version), cache, say)

@@ -1,6 +1,6 @@
-"""Which upstream tests are run: the one definition, for both nodes and for the document. Pure.
+"""The selection of upstream tests, for both nodes and for the document. Pure.
 
-A test is selected when its name matches a group and no skip. Names are those that
+A test is selected if its name matches a group and no skip. Names are those that
 `e2e.test --list-tests` prints, such as "[sig-node] Pods should be updated [Conformance]".
 """
 
@@ -10,11 +10,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# A line of --list-tests: the place in the source, then the name. Blanks at its end are lost in the
-# results.
+# A line of --list-tests: the source location, then the name. Results lack trailing blanks.
 _LISTED = re.compile(r"\s*\S+\.go:\d+: (?P<name>\S.*?)\s*")
 
-# A few quick tests of what differs most from an ordinary kubelet: about a minute in all.
+# Quick tests of the largest differences from an ordinary kubelet: about a minute in all.
 SMOKE = (
     r"^\[sig-node\] Pods should be submitted and removed",
     r"^\[sig-node\] Pods should be updated",
@@ -33,7 +32,7 @@ SMOKE = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Tests whose names match are run, or not run, and why."""
+    """Tests with matching names run, or do not run, for this reason."""
 
     pattern: str
     reason: str
@@ -77,19 +76,19 @@ SKIPS = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tests to run, sorted, and how many of the groups each skip left out."""
+    """The tests to run, sorted, and the number of tests that each skip excluded."""
 
     names: tuple[str, ...]
     skipped: dict[str, int]
 
 
 def listed(output: str) -> list[str]:
-    """The names in what `e2e.test --list-tests` prints."""
+    """The names in the output of `e2e.test --list-tests`."""
     return [found["name"] for line in output.splitlines() if (found := _LISTED.fullmatch(line))]
 
 
 def select(names: Iterable[str], *, focus: str = "", smoke: bool = False) -> Selection:
-    """Select from all names; `focus` narrows it to names that match it, `smoke` to a few."""
+    """Selects from all names; `focus` narrows them to matching names, `smoke` to a few."""
     few = "|".join(SMOKE) if smoke else ""
     chosen, skipped = [], dict.fromkeys((rule.reason for rule in SKIPS), 0)
     for name in names:

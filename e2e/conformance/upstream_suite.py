@@ -1,7 +1,7 @@
-"""The upstream tests as a program: which there are, and a run of some of them on a cluster.
+"""The program of the upstream tests: lists them, and runs some of them on a cluster.
 
-A run is one `ginkgo` process and its workers, in a session of their own. It ends with them,
-whatever happens: an interrupted run first lets the tests in flight clean up, then kills the rest.
+A run is one `ginkgo` process with workers, in its own session. It always ends with them: an
+interrupted run first lets running tests clean up, then kills the rest.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from e2e.clusters.run_command import last_lines, run
 from e2e.conformance.junit_results import Result, read_junit
 from e2e.conformance.selection import listed
 
-#: How Ginkgo's full names of these tests begin; its filters see it too.
+#: Prefix of Ginkgo's full names of these tests, which its filters match.
 _SUITE = "Kubernetes e2e suite "
-#: Of all tests; one that hangs has a limit of its own, far below.
+#: Timeout of all tests; each test has a much shorter one.
 _LIMIT = "3h"
-#: A sign of life for a log, and for a person who wonders.
+#: Seconds between two lines of progress.
 _INTERVAL = 20.0
-#: What tests in flight have to clean up after Ctrl-C.
+#: Seconds for running tests to clean up after Ctrl-C.
 _GRACE = 60.0
 
 _DONE = re.compile(r"^•", re.MULTILINE)
@@ -38,27 +38,27 @@ _NICE = 10
 
 
 class SuiteFailed(ClusterError):
-    """The tests did not run to their end; with what was said last."""
+    """The tests did not run to their end; with the end of their log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The programs, and the cluster whose API the tests use."""
+    """The programs, and the cluster under test."""
 
     programs: Path
     cluster: Cluster
     say: Progress
 
     def names(self) -> list[str]:
-        """The names of all tests that there are."""
+        """The names of all tests."""
         return listed(run([self.programs / "e2e.test", "--list-tests"], timeout=120).stdout)
 
     def run(
         self, names: Sequence[str], *, title: str, folder: Path, procs: int
     ) -> dict[str, Result]:
-        """Run these tests, `procs` at a time; `folder` is made, for the log and the JUnit file.
+        """Runs these tests, `procs` at a time; creates `folder` for the log and the JUnit file.
 
-        :raises SuiteFailed: there is no JUnit file in the end.
+        :raises SuiteFailed: there is no JUnit file at the end.
         """
         folder.mkdir(parents=True, exist_ok=True)
         junit, log = folder / "junit_01.xml", folder / "log.txt"
@@ -67,7 +67,7 @@ class Suite:
             process = subprocess.Popen(
                 self._command(names, folder, procs),
                 cwd=folder,
-                # The tests know their cluster by a flag; some run a kubectl that would not.
+                # The tests get their cluster by a flag; some start a kubectl without it.
                 env={**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -98,7 +98,7 @@ class Suite:
             f"--kubeconfig={cluster.kubeconfig}",
             f"--kubectl-path={cluster.kubectl_path}",
             "--num-nodes=1",
-            # Neither wait for nodes that are cordoned, nor for pods of a system that has none.
+            # Wait neither for cordoned nodes, nor for system pods, which do not exist.
             *("--allowed-not-ready-nodes=-1", "--minStartupPods=-1"),
             *("--disable-log-dump", "--dump-logs-on-failure=false"),
             f"--report-dir={folder}",
@@ -112,8 +112,8 @@ class Suite:
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_INTERVAL)
-            said = log.read_text(errors="replace")
-            done, failed = len(_DONE.findall(said)), len(_FAILED.findall(said))
+            output = log.read_text(errors="replace")
+            done, failed = len(_DONE.findall(output)), len(_FAILED.findall(output))
             seconds = time.monotonic() - started
             self.say(f"{title}: {done} of {tests} tests, {failed} failed, {seconds:.0f} s")
             if process.returncode is not None:
@@ -121,10 +121,10 @@ class Suite:
 
 
 def focus(names: Sequence[str]) -> str:
-    """A regular expression for exactly these tests, blanks at the end aside.
+    """A regular expression for exactly these tests, without trailing blanks.
 
-    Anchored as a whole: Go's matcher then follows few alternatives at a time. One anchor a name
-    makes it take minutes for all names.
+    Anchored once as a whole: Go's matcher then follows few alternatives at a time. With one anchor
+    per name it takes minutes for all names.
     """
     return f"^{_SUITE}(?:{'|'.join(re.escape(name) for name in names)}) *$"
 

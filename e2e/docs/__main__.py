@@ -1,6 +1,6 @@
-"""`python -m e2e.docs`: generates pages of docs/ from the code, and checks the built site.
+"""`python -m e2e.docs`: writes the generated pages of docs/, and checks the site.
 
-Exit status: 0 for success, 1 if the site loads anything from another server.
+Exit status 0: success; 1: the site loads external resources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False)
 
 @app.command()
 def write() -> None:
-    """Write the generated pages that differ."""
+    """Write the generated pages."""
     for name, generate in generated_pages.GENERATED_PAGES.items():
         file = generated_pages.DOCS / name
         text = generate()
@@ -30,7 +30,7 @@ def write() -> None:
 def check(
     site: Annotated[Path, typer.Argument(help="Folder of the built site.")],
 ) -> None:
-    """Check that no page of the site loads anything from another server."""
+    """Check that no page of the site loads external resources."""
     found = external_resources.external_addresses(site)
     for line in found:
         typer.echo(line, err=True)

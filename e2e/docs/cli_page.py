@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command and option, generated from typer's command tree."""
+"""docs/reference/cli.md: every command and option, generated from the commands of typer."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ An environment variable sets each option: `CLUSTER_BRIDGE_JOIN_NAME` is `--name`
 Durations are written as `30s`, `5m` or `1h30m`; a number alone is seconds. With `-o json`, an error
 is also printed to standard output, as `{"error": {"message": …, "exitCode": …}}`.
 """
-#: Heading of options without a panel.
+#: The heading of options without a panel.
 _OTHERS = "Options"
 
 
-#: Command → the command whose options it shares; its table omits them.
+#: Commands that share most options with another, to whose table they refer.
 _SHARING = {f"bridge {it}": "bridge join" for it in ("install", "upgrade", "render")}
 
 
@@ -48,7 +48,7 @@ def _root() -> Any:
 
 
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every visible command with its full name."""
+    """All commands with their full names."""
     if command.hidden:
         return
     below: Mapping[str, Any] = getattr(command, "commands", {})
@@ -123,7 +123,7 @@ def _default(param: Any) -> str:
 
 
 def _kind(param: Any) -> str:
-    """The metavariable of the option's value; "" for a flag."""
+    """The type of the option's value; "" for a flag."""
     if param.metavar:
         return str(param.metavar)
     kind = param.type_descriptor
@@ -133,7 +133,7 @@ def _kind(param: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """The help text with Markdown's characters escaped."""
+    """Help as Markdown, with special characters escaped."""
     for mark, shown in (("\b\n", ""), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*")):
         text = text.replace(mark, shown)
     return text

@@ -1,11 +1,11 @@
-"""Finds resources that a built site loads from other servers. Links for readers do not count."""
+"""External resources that the pages of a built site load; links for readers do not count."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 from pathlib import Path
 
-#: Tag → the attribute whose address a browser loads without a click.
+#: Tag → attribute whose address a browser loads.
 _LOADED = {
     "audio": "src",
     "embed": "src",
@@ -16,7 +16,7 @@ _LOADED = {
     "source": "src",
     "video": "src",
 }
-#: Values of ``rel`` for which a browser loads nothing.
+#: Relations of links in the head that load nothing.
 _NOT_LOADED = frozenset({"canonical", "next", "prev", "alternate"})
 
 

@@ -1,4 +1,4 @@
-"""The generated pages of docs/, each with the function that returns its text."""
+"""The generated pages of docs/, and the functions that generate them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parses and rewrites the links and anchors of a Markdown page, by GitHub's rules. Pure."""
+"""Links and anchors of a Markdown page, as on GitHub and on the site. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])\((?P<target>[^()\s]
 
 
 class Link(NamedTuple):
-    """A link of a page, with its line number."""
+    """A link and its line."""
 
     line: int
     target: str
@@ -29,23 +29,23 @@ class Link(NamedTuple):
 
     @property
     def anchor(self) -> str:
-        """Anchor in that file; "" for the whole file."""
+        """The anchor; "" for the start of the page."""
         return self.target.partition("#")[2]
 
     @property
     def is_external(self) -> bool:
-        """Whether the target is a URL."""
+        """Whether it leads out of the repository."""
         return bool(re.match(r"[a-z][a-z0-9+.-]*:", self.target))
 
 
 def slug(heading: str, separator: str = "-") -> str:
-    """The anchor of a heading. MkDocs passes ``separator``."""
+    """The anchor of a heading. MkDocs calls it with the second parameter."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", _TAG.sub("", heading)).lower()
     return re.sub(r"[^\w\s-]", "", text).strip().replace(" ", separator)
 
 
 def heading_anchors(page: str) -> list[str]:
-    """The anchors of all headings, and explicit ones (``<a id>``), in order."""
+    """The anchors of all headings, and manual ones, in order."""
     found = []
     for _, line in _prose(page):
         found += _ID.findall(line)
@@ -81,7 +81,7 @@ def _without_links_in_code(line: str) -> str:
 
 
 def _prose(page: str) -> Iterator[tuple[int, str]]:
-    """The lines outside code blocks, numbered from 1."""
+    """The lines outside of code blocks, numbered from 1."""
     fence = ""
     for number, line in enumerate(page.split("\n"), start=1):
         match = _FENCE.match(line)

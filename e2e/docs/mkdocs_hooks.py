@@ -28,20 +28,20 @@ ROOT = {
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Sets the function that computes anchors."""
+    """Uses GitHub's anchors."""
     config.mdx_configs.setdefault("toc", {})["slugify"] = links.slug
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the repository's root."""
+    """Adds the pages of the root."""
     for name, page in ROOT.items():
         files.append(File.generated(config, page, abs_src_path=str(REPOSITORY / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrites the links of a page to paths of the site."""
+    """Rewrites the links for the site."""
     del config
     here = page.file.src_uri
     source = next((root for root, name in ROOT.items() if name == here), f"docs/{here}")

@@ -144,7 +144,7 @@ def _modules(wanted: Iterable[tuple[str, ModuleType]]) -> Iterator[str]:
 def _docstring(module: ModuleType) -> str:
     """The docstring of a module as Markdown."""
     text = inspect.cleandoc(module.__doc__ or "").replace("``", "`")
-    # A list begins after an empty line, which a docstring need not have.
+    # Markdown needs an empty line before a list, a docstring does not.
     text = re.sub(r"(?m)^(?![-\d ]|$)(.*)\n(?=- |1\. )", r"\1\n\n", text)
     name = module.__name__.replace(".", "/")
     return f"{text}\n\n[`{name}.py`](../../{name}.py)\n"

@@ -234,7 +234,7 @@ def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> No
     remote.add("create", "pods", **late)
     assert fairness._steps(logs, "single-0", 1) == [{"exists": 2.0, "bridge": 1.5, "remote": 0.5}]
     home.add("create", "pods", "load", **made(2, "b"))
-    with pytest.raises(PodsLost, match="1 single pods were not made"):
+    with pytest.raises(PodsLost, match="1 single pods were not created"):
         fairness._steps(logs, "single-0", 2)
 
 

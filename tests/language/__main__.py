@@ -29,6 +29,7 @@ CHECKED = (
     "sync",
     "translators",
     "docs",
+    "e2e",
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",

@@ -1,5 +1,5 @@
-"""What pods cost behind the bridge: many at once, one at a time, at rest, after a restart.
+"""The costs of pods behind the bridge: many at once, one at a time, idle, and after a restart.
 
-The remote's nodes are simulated, so that API servers and the bridge are all that is measured; each
-baseline is taken in the same run and alone, since a bridge that runs watches it too.
+The remote's nodes are simulated, so that only API servers and the bridge are measured. Each
+baseline is measured in the same run but alone, since a running bridge would watch it, too.
 """

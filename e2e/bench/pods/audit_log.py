@@ -1,8 +1,8 @@
-"""What a client asked of an API server, counted by the server itself: from its audit log.
+"""Counts a client's requests to an API server from the server's audit log.
 
-A server begins a new file when one is full, and keeps one old one. What was written since a mark is
-found all the same, as long as its first file is there: a file is known by its inode and how it
-begins, not by its name.
+A server rotates its log and keeps one old file. Entries since a mark are found after a rotation,
+too, as long as their first file exists: a file is identified by its inode and its first bytes, not
+by its name.
 """
 
 from __future__ import annotations
@@ -16,48 +16,48 @@ import orjson
 
 from translators.timestamps import parse_time
 
-#: The user agent of the bridge (`sync.kube.transport`), and of the least bridge.
+#: The user agents of the bridge (`sync.kube.transport`) and of the minimal bridge.
 BRIDGE = "cluster-bridge"
 LEAST = "cluster-bridge-least"
 READS = frozenset({"get", "list", "watch"})
-#: Told of pods at home, and counted on their own; and what keeps the node alive.
+#: Resources that are counted separately: Events, and the node's own objects.
 EVENTS = frozenset({"events"})
 NODE = frozenset({"leases", "nodes", "nodes/status"})
-#: Questions that change nothing, though they are asked with POST: a bridge's rights at its start.
+#: Reviews, which use POST but change nothing: the bridge's permission checks at its start.
 _QUESTIONS = frozenset(
     {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "subjectaccessreviews", "tokenreviews"}
 )
 
-#: Bytes that tell one file from another: an event's ID is among its first 200.
+#: Bytes that identify a file: an entry's ID is among its first 200.
 _BEGIN = 512
 
 
 class LogGone(Exception):
-    """The audit log has been written to so much that what is to be counted is no longer there."""
+    """The audit log was rotated so often that entries to be counted no longer exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One answered request; a watch counts when it begins."""
+    """One answered request; a watch counts at its start."""
 
     verb: str
     resource: str
-    """With its subresource, as ``pods/status``; a path where it is about no resource."""
+    """With its subresource, as ``pods/status``; the path of a request without a resource."""
     namespace: str
     name: str
     code: int
     received: float
     answered: float
-    """Seconds of the clock (`time.time`)."""
+    """Unix time (`time.time`)."""
     group: str
-    """Of the API; "" for the first one, and for what is about no resource."""
+    """API group; "" for the core group and for requests without a resource."""
     user: str
     forbidden: bool
-    """Whether authorisation refused it; admission refuses with the same code."""
+    """Whether authorisation rejected it; admission uses the same code."""
 
     @property
     def is_write(self) -> bool:
-        """Whether it asks for a change."""
+        """Whether it requests a change."""
         return self.verb not in READS and self.resource not in _QUESTIONS
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Request:
 
 
 class Requests:
-    """The requests of clients to one server since `mark`; ``whole``: all that its log has."""
+    """The requests of clients to one server since `mark`; ``whole``: all in the log."""
 
     def __init__(self, audit_log: Path, agent: str = BRIDGE, *, whole: bool = False) -> None:
         self._log, self._agent = audit_log, agent
@@ -80,14 +80,14 @@ class Requests:
         self._whole = False
         found = self._log.stat()
         self._inode, self._offset = found.st_ino, found.st_size
-        # The inode of a file that was removed may be a new file's; the first line has an ID.
+        # A new file may reuse the inode of a removed one; the first line has an ID.
         with self._log.open("rb") as log:
             self._begin = log.read(min(_BEGIN, self._offset))
 
     def all(self, *, agent: str | None = None) -> Iterator[Request]:
-        """Those of one client, in the order of the answers. Raises LogGone."""
+        """The requests of one client, in the order of the responses. Raises LogGone."""
         agent = agent or self._agent
-        # Most lines are of others: they are not decoded.
+        # Most lines belong to other clients and are not decoded.
         wanted = b'"userAgent":"%s"' % agent.encode()
         for file, offset in self._files():
             with file.open("rb") as log:
@@ -102,24 +102,24 @@ class Requests:
                             yield _request(event)
 
     def count(self) -> Counter[str]:
-        """``VERB RESOURCE[/SUBRESOURCE]`` → how many. Raises LogGone."""
+        """``VERB RESOURCE[/SUBRESOURCE]`` → count. Raises LogGone."""
         return Counter(map(str, self.all()))
 
     def writes(self, aside: Iterable[str] = EVENTS | NODE) -> Counter[str]:
-        """Those that change something other than ``aside``. Raises LogGone."""
+        """Changes of resources other than ``aside``. Raises LogGone."""
         return Counter(str(one) for one in self.all() if one.is_write and one.resource not in aside)
 
     def _files(self) -> list[tuple[Path, int]]:
-        """The files that were written to since the mark, oldest first, and where to begin."""
-        # The name of an old one has the time at which it was full, so that names sort by age; the
-        # name of the one in use has none, and sorts behind "-".
+        """The files written since the mark, oldest first, and the offset to start at."""
+        # The name of a rotated file has its time of rotation, so that names sort by age; the
+        # current file's name has none, and sorts after "-".
         there = sorted(self._log.parent.glob(f"{self._log.stem}*{self._log.suffix}"))
         if self._whole:
             return [(file, 0) for file in there]
         for place, file in enumerate(there):
             if self._is_marked(file):
                 return [(file, self._offset), *((later, 0) for later in there[place + 1 :])]
-        raise LogGone(f"{self._log}: the file of the mark was removed, fewer pods would fit")
+        raise LogGone(f"{self._log}: the file of the mark was removed; use fewer pods")
 
     def _is_marked(self, file: Path) -> bool:
         if file.stat().st_ino != self._inode:

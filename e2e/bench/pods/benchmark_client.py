@@ -1,4 +1,4 @@
-"""A client of an API server for measuring: no retries, no checks, an error ends the run."""
+"""An API client for benchmarks: no retries, no checks; an error ends the run."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import orjson
 import yaml
 from yarl import URL
 
-#: Connections to one server: enough that it is never idle, as few as a busy client would have.
+#: Connections to one server: enough to keep it busy, as few as a busy client would use.
 CONNECTIONS = 64
-#: The user agent of the load, and of those who watch it.
+#: The user agent of the load and its watches.
 AGENT = "cluster-bridge-bench"
 _PATCH = {"Content-Type": "application/strategic-merge-patch+json"}
 _JSON = {"Content-Type": "application/json"}
 
 
 class ApiFailed(Exception):
-    """The API server said no; with what it said, and its status."""
+    """The API server rejected a request; with its message and status code."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -34,14 +34,14 @@ class ApiFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkClient:
-    """One API server, for requests at `CONNECTIONS` at a time."""
+    """A client of one API server, with `CONNECTIONS` connections."""
 
     session: aiohttp.ClientSession
     server: str
     ssl: ssl.SSLContext
 
     def url(self, path: str) -> str:
-        """The whole address of a path."""
+        """The URL of a path."""
         return self.server + path
 
     async def call(
@@ -52,7 +52,7 @@ class BenchmarkClient:
         *,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """One request; the decoded answer. Raises ApiFailed."""
+        """Sends a request; the decoded response. Raises ApiFailed."""
         async with self.session.request(
             method,
             self.url(path),
@@ -67,8 +67,8 @@ class BenchmarkClient:
         return orjson.loads(raw)
 
     async def send(self, method: str, url: URL, body: bytes) -> None:
-        """One request whose answer nobody wants, at the least cost: the load takes processor time
-        from what is measured. Raises ApiFailed."""
+        """Sends a request and discards the response, at minimal cost: the load competes with the
+        measured processes for CPU time. Raises ApiFailed."""
         async with self.session.request(
             method, url, data=body, headers=_JSON, ssl=self.ssl, allow_redirects=False
         ) as answer:
@@ -77,17 +77,16 @@ class BenchmarkClient:
             raise ApiFailed(f"{method} {url.path}: {answer.status} {raw[:300]!r}", answer.status)
 
     async def version(self, path: str, query: Mapping[str, str]) -> str:
-        """The resource version of a list that is made now. Raises ApiFailed."""
+        """The current resource version of a list. Raises ApiFailed."""
         listed = await self.call("GET", path, query={**query, "limit": "1"})
         return str(listed["metadata"]["resourceVersion"])
 
     async def watch(
         self, path: str, query: Mapping[str, str], *, since: str | None = None
     ) -> AsyncIterator[Any]:
-        """The events after ``since``, or else after a list that is made now, without end. Raises
-        ApiFailed.
+        """Endless events after ``since``, or after the current state. Raises ApiFailed.
 
-        A server ends the watch of a client that does not keep up; it goes on where it was.
+        Resumes a watch that the server ended because the client was too slow.
         """
         version = since or await self.version(path, query)
         while True:
@@ -107,8 +106,7 @@ class BenchmarkClient:
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | str, *, agent: str = AGENT) -> AsyncIterator[BenchmarkClient]:
-    """A client with the first cluster and user of a kubeconfig that has its keys in it or beside
-    it, as those of `e2e.clusters` have."""
+    """A client with the first cluster and user of a kubeconfig, with inline keys or files."""
     server, context = credential(Path(kubeconfig))
     connector = aiohttp.TCPConnector(limit=CONNECTIONS)
     async with aiohttp.ClientSession(connector=connector, headers={"User-Agent": agent}) as session:
@@ -116,7 +114,7 @@ async def connect(kubeconfig: Path | str, *, agent: str = AGENT) -> AsyncIterato
 
 
 def credential(kubeconfig: Path) -> tuple[str, ssl.SSLContext]:
-    """The first cluster's server and the first user's certificate, for TLS connections."""
+    """The first cluster's server, and a TLS context with the first user's certificate."""
     config = yaml.safe_load(kubeconfig.read_text())
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     context = ssl.create_default_context(cadata=_pem(cluster, "certificate-authority").decode())

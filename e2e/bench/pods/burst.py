@@ -20,7 +20,7 @@ from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import Servers, account, own_cpu_seconds
 from e2e.bench.report import Report, rounded
 
-#: Of a core: a process that takes less has nothing left to do.
+#: Share of a core below which a process counts as idle.
 AT_REST = 0.02
 
 
@@ -30,39 +30,39 @@ def _unit(unit: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One load, one way. Costs are a pod; None where a way has no such figure."""
+    """One load on one target. Costs are per pod; None if the target has no such figure."""
 
     way: str
     running_seconds: float = field(metadata={"unit": "s"})
-    """From the first request until all pods are Running where they were made."""
+    """From the first request until all pods are Running in the cluster of their creation."""
     gone_seconds: float = field(metadata={"unit": "s"})
-    """From the request to delete them until all are gone there."""
+    """From the deletion request until no pod exists there."""
     cpu_burst_ms: float | None = _unit("ms")
-    """Processor time of the process for that, with what it put off until all were Running."""
+    """The process's CPU time for the creation, deferred work included."""
     cpu_delete_ms: float | None = _unit("ms")
     start_mb: float | None = _unit("MB")
-    """Resident memory before the load,"""
+    """Resident memory before the load."""
     resident_mb: float | None = _unit("MB")
-    """with all pods Running,"""
+    """Resident memory with all pods Running."""
     peak_mb: float | None = _unit("MB")
-    """and the largest over all."""
+    """Maximum resident memory."""
     writes: float | None = _unit("")
-    """To both servers together; Events, Leases and the Node aside."""
+    """Writes to both servers, except Events, Leases and the Node."""
     reads: float | None = _unit("")
-    """Watches and lists too."""
+    """Watches and lists included."""
     events: float | None = _unit("")
     servers_burst_ms: float | None = _unit("ms")
-    """Processor time of all API servers and etcds, over the same time."""
+    """CPU time of all API servers and etcds in the same period."""
     servers_delete_ms: float | None = _unit("ms")
     load_burst_ms: float | None = _unit("ms")
-    """Processor time of this process, which makes the pods and watches them."""
+    """CPU time of this process, which creates and watches the pods."""
     requests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Side → ``VERB RESOURCE`` → how many."""
+    """Side → ``VERB RESOURCE`` → count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """All accounts at one time."""
+    """CPU times and memory at one moment."""
 
     runner: float
     resident: float
@@ -84,7 +84,7 @@ async def measure(
     say: Say,
     ways_: Sequence[str] = load_targets.WAYS,
 ) -> Report:
-    """The report: medians and spread of each way's runs, and each rate as a part of the others'."""
+    """The report: medians and spread of each target's runs, and their ratios."""
     runs: list[Run] = []
     for number in range(rounds):
         for way in ways_:
@@ -97,12 +97,12 @@ async def measure(
 
 
 async def once(way: str, pair: ClusterPair, shape: Shape) -> Run:
-    """One load, one way. Raises Lost."""
+    """One load on one target. Raises PodsLost."""
     async with load_targets.running(way, pair, shape) as (runner, crowd):
         await asyncio.sleep(load_targets.REST)
         counts = pair.requests(way)
         run = await _load(pair, crowd, way, runner)
-        # What follows a pod's end, as the removal of its ConfigMap's copy, belongs to its life.
+        # Work after a pod's deletion, such as the removal of its ConfigMap's copy, counts, too.
         await asyncio.sleep(load_targets.REST)
         return counted(run, counts, shape.pods)
 
@@ -143,7 +143,7 @@ async def _load(pair: ClusterPair, crowd: Crowd, way: str, runner: Runner | None
 
 
 async def _rested(runner: Runner | None) -> None:
-    """Until the process has done what it had put off: it takes next to nothing for a while."""
+    """Waits until the process has finished deferred work and is idle for a while."""
     await asyncio.sleep(load_targets.REST)
     while True:
         before = account(runner.pid).cpu if runner else 0.0
@@ -153,15 +153,15 @@ async def _rested(runner: Runner | None) -> None:
 
 
 def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:
-    """The run, with what its process asked of the servers. Raises Lost if a pod was made twice."""
+    """The run with its process's requests. Raises PodsLost if a pod was created twice."""
     if not counts:
         return run
-    asked = {side: list(count.all()) for side, count in counts.items()}
-    made = sum(str(one) == "create pods" and one.code == 201 for one in asked["remote"])
-    # Fewer where an answer was lost on its way: all of them were Running.
+    requests_by_side = {side: list(count.all()) for side, count in counts.items()}
+    made = sum(str(one) == "create pods" and one.code == 201 for one in requests_by_side["remote"])
+    # Fewer if a response was lost: all of them were Running.
     if made > pods:
         raise PodsLost(f"{run.way} made {made} pods in the remote for {pods} at home")
-    every = [one for requests in asked.values() for one in requests]
+    every = [one for requests in requests_by_side.values() for one in requests]
 
     def a_pod(found: Iterable[Request]) -> float:
         return sum(1 for _ in found) / pods
@@ -170,20 +170,22 @@ def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:
         "writes": a_pod(one for one in every if one.is_write and one.resource not in EVENTS | NODE),
         "reads": a_pod(one for one in every if one.verb in READS),
         "events": a_pod(one for one in every if one.is_write and one.resource in EVENTS),
-        "requests": {side: Counter(map(str, requests)) for side, requests in asked.items()},
+        "requests": {
+            side: Counter(map(str, requests)) for side, requests in requests_by_side.items()
+        },
     }
     return Run(**{**asdict(run), **extra})
 
 
 def report(shape: Shape, runs: Sequence[Run]) -> Report:
-    """Figures of each way, and beside another way's of the same round."""
+    """The figures of each target, and their ratios within the same round."""
     made = Report("burst", asdict(shape))
     by_way = {way: [run for run in runs if run.way == way] for way in (run.way for run in runs)}
     for way, mine in by_way.items():
         made.add(
             f"{way}.pods_per_second", "pods/s", (shape.pods / run.running_seconds for run in mine)
         )
-        # Each way beside those that do less.
+        # Each target is compared with those that do less.
         for base in load_targets.WAYS[: load_targets.WAYS.index(way)]:
             if base in by_way:
                 _compare(made, way, base, list(zip(mine, by_way[base], strict=True)))
@@ -198,7 +200,7 @@ def report(shape: Shape, runs: Sequence[Run]) -> Report:
 
 
 def _compare(made: Report, way: str, base: str, pairs: list[tuple[Run, Run]]) -> None:
-    """One way beside another: rate, and what processor time it takes, itself and of the servers."""
+    """Compares rate and CPU time of two targets."""
     made.add(
         f"{way}.of_{base}",
         "x",
@@ -211,7 +213,7 @@ def _compare(made: Report, way: str, base: str, pairs: list[tuple[Run, Run]]) ->
 
 
 def _requests(run: Run, pods: int) -> dict[str, dict[str, float]]:
-    """The last round's, most first."""
+    """The requests of the last round, most frequent first."""
     return {
         side: {name: rounded(n / pods) for name, n in Counter(found).most_common()}
         for side, found in run.requests.items()

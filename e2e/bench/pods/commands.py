@@ -17,14 +17,14 @@ from e2e.bench.pods.load_targets import LEAST, WAYS
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report_output import Measure, Plot, measured, print_reports, say
 
-#: A set of its own, with simulated nodes.
+#: A separate set of clusters, with simulated nodes.
 PREFIX = "bench"
 
 app = typer.Typer()
 
-Pods = Annotated[int, typer.Option("--pods", "-n", help="How many pods.", min=1)]
-Rounds = Annotated[int, typer.Option(help="How often each is measured.", min=1)]
-NodeCount = Annotated[int, typer.Option("--nodes", help="Nodes of the remote.", min=1)]
+Pods = Annotated[int, typer.Option("--pods", "-n", help="Number of pods.", min=1)]
+Rounds = Annotated[int, typer.Option(help="Number of rounds.", min=1)]
+NodeCount = Annotated[int, typer.Option("--nodes", help="Number of remote nodes.", min=1)]
 Prefix = Annotated[str, typer.Option(help="The set of clusters to use.")]
 
 
@@ -35,15 +35,17 @@ def burst(
     rounds: Rounds = 3,
     namespaces: Annotated[int, typer.Option(help="Namespaces of the pods.", min=1)] = 1,
     references: Annotated[int, typer.Option(help="ConfigMaps that the pods share.", min=1)] = 10,
-    tokens: Annotated[bool, typer.Option(help="Pods have a service account's token.")] = False,
+    tokens: Annotated[
+        bool, typer.Option(help="Mount a service account token in the pods.")
+    ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(WAYS)}; all unless given.")
+        list[str] | None, typer.Option(help=f"Targets: {', '.join(WAYS)}; default: all.")
     ] = None,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """Many pods at once: made in the remote, behind the least bridge, behind the bridge."""
+    """Create many pods at once: in the remote, behind the minimal bridge, behind the bridge."""
     shape = Shape(pods, namespaces=namespaces, references=references, tokens=tokens)
     ways = tuple(only or WAYS)
     if not set(ways) <= set(WAYS) or (namespaces > 1 and LEAST in ways):
@@ -67,7 +69,7 @@ def latency(
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """One pod at a time: the steps of its life."""
+    """Measure the steps in the life of one pod at a time."""
     measure = latency_bench.measure
     _run(
         "latency",
@@ -88,7 +90,7 @@ def idle(
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """What a bridge costs whose pods all run."""
+    """Measure an idle bridge whose pods all run."""
     _run(
         "idle",
         lambda pair: idle_and_restart.idle(
@@ -109,7 +111,7 @@ def restart(
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """What a join costs that finds all pods running."""
+    """Measure a join that finds all pods running."""
     _run(
         "restart",
         lambda pair: idle_and_restart.restart(pair, Shape(pods), rounds=rounds, say=say),
@@ -124,16 +126,16 @@ def growth(
     *,
     rounds: Rounds = 1,
     scale: Annotated[
-        float, typer.Option(help="All that grows, times this: 0.1 is a quick look.", min=0.01)
+        float, typer.Option(help="Factor of all sizes; 0.1 is a quick check.", min=0.01)
     ] = 1.0,
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(growth_bench.SHAPES)}; all else.")
+        list[str] | None, typer.Option(help=f"Of {', '.join(growth_bench.SHAPES)}; default: all.")
     ] = None,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """Processor time a pod, at many pods, namespaces and ConfigMaps against few."""
+    """Compare CPU time per pod of many pods, namespaces and ConfigMaps with few."""
     kinds = tuple(only or growth_bench.SHAPES)
     if not set(kinds) <= set(growth_bench.SHAPES):
         raise typer.BadParameter(f"what grows is one of {', '.join(growth_bench.SHAPES)}")
@@ -156,7 +158,7 @@ def configmap(
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """An update of one ConfigMap that all pods use; a round each."""
+    """Measure an update of one ConfigMap that all pods use, in each round."""
     measure = configmap_bench.measure
     _run(
         "configmap",
@@ -176,7 +178,7 @@ def fairness(
     prefix: Prefix = PREFIX,
     plot: Plot = None,
 ) -> None:
-    """Single pods of one namespace, while another makes many at once."""
+    """Measure single pods of one namespace during a burst in another."""
     measure = fairness_bench.measure
     _run(
         "fairness",

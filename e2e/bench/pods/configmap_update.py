@@ -1,4 +1,4 @@
-"""One ConfigMap that all pods use is updated: what that costs, however many pods there are."""
+"""The cost of an update of one ConfigMap that all pods use, independent of the number of pods."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from e2e.bench.pods.pod_load import PodsLost, Shape
 from e2e.bench.pods.process_usage import account
 from e2e.bench.report import Report
 
-#: Seconds until the copy is right.
+#: Seconds until the copy has the new value.
 PATIENCE = 30.0
-#: Seconds after an update in which all that follows from it is asked.
+#: Seconds after an update in which its requests are counted.
 ECHO = 3.0
 
 
 class Copy:
-    """When the copy of the first ConfigMap of a remote namespace had which value."""
+    """Records when the copy of the first ConfigMap of a remote namespace had each value."""
 
     def __init__(self, api: BenchmarkClient, namespace: str) -> None:
         self._api = api
@@ -33,7 +33,7 @@ class Copy:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Sees the copy's values while the block runs."""
+        """Watches the copy while the block runs."""
         query = {"fieldSelector": "metadata.name=shared-0"}
         since = await self._api.version(self._path, query)
 
@@ -49,14 +49,16 @@ class Copy:
                 task.cancel()
 
     async def when(self, value: str) -> float:
-        """The time at which it had this value; waits for it. Raises Lost."""
+        """Waits until it has this value; the time of that. Raises PodsLost."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while value not in self._seen:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            raise PodsLost(f"the copy of the ConfigMap was not right in {PATIENCE:.0f} s") from None
+            raise PodsLost(
+                f"the copy of the ConfigMap did not have the new value in {PATIENCE:.0f} s"
+            ) from None
         return self._seen[value]
 
     def _saw(self, event: dict[str, Any]) -> None:
@@ -66,13 +68,13 @@ class Copy:
 
 
 async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
-    """Time, processor time and requests of an update, a round each."""
+    """Time, CPU time and requests of one update per round."""
     shape = Shape(pods, references=1, secrets=1)
     taken: list[float] = []
     spent = 0.0
     reads: list[float] = []
     writes: list[float] = []
-    asked: dict[str, Any] = {}
+    requests: dict[str, Any] = {}
     async with (
         load_targets.running(load_targets.BRIDGE, pair, shape) as (runner, crowd),
         crowd.watched(),
@@ -95,18 +97,18 @@ async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Rep
                     one
                     for count in counts.values()
                     for one in count.all()
-                    # A watch that ends by its own time begins anew, whatever is updated.
+                    # A watch that times out restarts independently of updates.
                     if one.resource not in EVENTS | NODE and one.verb != "watch"
                 ]
                 reads.append(float(sum(one.verb in READS for one in found)))
                 writes.append(float(sum(one.is_write for one in found)))
-                asked = {side: dict(count.count()) for side, count in counts.items()}
+                requests = {side: dict(count.count()) for side, count in counts.items()}
         await crowd.delete()
     made = Report("configmap", {"pods": pods})
     made.add("bridge.copied_ms", "ms", taken)
-    # One figure of all rounds: the kernel counts in steps of 10 ms.
+    # One figure for all rounds: the kernel counts in steps of 10 ms.
     made.add("bridge.cpu_ms", "ms", [spent / rounds])
     made.add("bridge.reads", "", reads)
     made.add("bridge.writes", "", writes)
-    made.details["requests"] = asked
+    made.details["requests"] = requests
     return made

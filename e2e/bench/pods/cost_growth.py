@@ -1,8 +1,8 @@
-"""How the bridge's cost a pod grows with what there is: it should not.
+"""The bridge's cost per pod with large and small loads, which should be equal.
 
-Each round runs the small and the large load of a kind one after the other. Both loads of
-``references`` have the same pods; every distinct ConfigMap is an object more to copy, so the cost
-of each object that is made (a pod or a copy) is told beside the cost a pod.
+Each round runs the small and the large load of a kind in sequence. Both loads of ``references``
+have the same pods; every distinct ConfigMap is one more object to copy, so the cost per created
+object (pod or copy) is reported beside the cost per pod.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from e2e.bench.pods.load_targets import ClusterPair, Say
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report import Report
 
-#: What grows: (small, large).
+#: Kind → (small, large).
 SHAPES = {
     "pods": (Shape(500), Shape(10_000)),
-    # One ConfigMap and Secret in each of many namespaces: it is namespaces that are to be more.
+    # One ConfigMap and Secret in each of many namespaces: only the namespaces increase.
     "namespaces": (Shape(1000), Shape(1000, namespaces=100, references=1, secrets=1)),
     "references": (Shape(2000, references=10), Shape(2000, references=2000)),
 }
@@ -31,7 +31,7 @@ Runs = Mapping[str, Sequence[Run]]
 async def measure(
     pair: ClusterPair, *, only: Sequence[str], scale: float, rounds: int, say: Say
 ) -> Report:
-    """Processor time a pod over its life, of small and large, and large over small."""
+    """CPU time per pod over its life, of small and large loads, and their ratio."""
     made = Report("growth", {"scale": scale})
     for kind in only:
         shapes = dict(zip(("small", "large"), map(scaler(scale), SHAPES[kind]), strict=True))
@@ -46,11 +46,11 @@ async def measure(
 
 
 def scaler(scale: float) -> Callable[[Shape], Shape]:
-    """Makes a load as many times as large, in all that grows."""
+    """Returns a function that scales a load."""
 
     def scaled(shape: Shape) -> Shape:
         def times(number: int) -> int:
-            # What is small stays: it is the least that there is of it.
+            # Small numbers stay: they are minimums.
             return max(1, round(number * scale)) if number > 10 else number
 
         return replace(
@@ -70,7 +70,7 @@ def add(made: Report, kind: str, shapes: Mapping[str, Shape], runs: Runs) -> Non
         size: [cost * shapes[size].pods / _objects(shapes[size]) for cost in found]
         for size, found in costs.items()
     }
-    # Of medians: rounds of one size differ more from another than from the other size.
+    # Ratio of medians: rounds of one size vary more than the sizes differ.
     made.add(f"{kind}.ratio", "x", [_ratio(costs)])
     if kind == "references":
         made.add(f"{kind}.ratio_an_object", "x", [_ratio(each)])
@@ -82,7 +82,7 @@ def add(made: Report, kind: str, shapes: Mapping[str, Shape], runs: Runs) -> Non
         made.add(f"{name}_peak_mb", "MB", [run.peak_mb for run in found])
         made.add(f"{name}_running_seconds", "s", [run.running_seconds for run in found])
         made.add(f"{name}_gone_seconds", "s", [run.gone_seconds for run in found])
-        # A run that loses, doubles or leaves a pod is an error: none of these was.
+        # A run that loses, duplicates or leaves a pod is an error, so there are none.
         made.add(f"{name}_lost", "", [0.0 for _ in found])
 
 
@@ -91,7 +91,7 @@ def _cost(run: Run) -> float:
 
 
 def _objects(shape: Shape) -> int:
-    """What a bridge makes in the remote for such a load."""
+    """Number of objects that a bridge creates in the remote for such a load."""
     copies = min(shape.references, shape.pods) + min(shape.secrets, shape.pods)
     return shape.pods + shape.namespaces * copies
 

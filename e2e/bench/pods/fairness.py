@@ -1,11 +1,11 @@
-"""One namespace makes many pods at once: what does a single pod of another namespace wait?
+"""The delay of a single pod during a burst of pods in another namespace.
 
-Single pods are made one after the other, first on an idle bridge, then beside the burst. Times are
-those of the servers' audit logs: the load and this process are busy, and would measure themselves.
+Single pods are created in sequence, first on an idle bridge, then during the burst. Times are those
+of the servers' audit logs: the load and this process are busy and would affect their own times.
 
-- ``exists``: from home's answer to the remote's answer to the bridge, that the pod is made;
-- ``remote``: how much of that the remote's API server took for its answer;
-- ``bridge``: the rest: until home's watch has told the bridge, in its queue, and on the way.
+- ``exists``: from home's response to the remote's response to the bridge's creation of the pod;
+- ``remote``: the part of that in the remote's API server;
+- ``bridge``: the rest: home's watch, the bridge's queue, and the network.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from e2e.bench.report import Report, percentile
 IDLE_PODS = 50
 #: Seconds between two single pods.
 PAUSE = 0.1
-#: Seconds after which the last request is in the log.
+#: Seconds until the audit log has the last request.
 LOGGED = 5.0
 Steps = dict[str, float]
 
 
 async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
-    """p50 and p99 of each step, idle and beside the burst."""
+    """p50 and p99 of each step, idle and during the burst."""
     taken: dict[str, list[list[Steps]]] = {"idle": [], "beside": []}
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}: single pods, then beside {pods}")
@@ -51,7 +51,7 @@ async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Rep
 async def _round(pair: ClusterPair, pods: int) -> dict[str, list[Steps]]:
     async with load_targets.running(load_targets.BRIDGE, pair, Shape(pods)) as (runner, crowd):
         assert runner is not None
-        # More than will be made: they are made by number.
+        # The number of pods is open: they are created by number.
         single = Crowd(pair.at_home, f"single-{runner.node}", Shape(1), node=runner.node)
         try:
             await single.prepare()
@@ -62,7 +62,7 @@ async def _round(pair: ClusterPair, pods: int) -> dict[str, list[Steps]]:
 
 async def _phases(pair: ClusterPair, crowd: Crowd, single: Crowd) -> dict[str, list[Steps]]:
     numbers = count()
-    # The first ones have the namespace made, and all copied that the others need; they stay.
+    # The first pods cause the namespace and all copies that the others need; they stay.
     for number in islice(numbers, single.shape.references):
         await single.create(number)
     await asyncio.sleep(LOGGED)
@@ -101,7 +101,7 @@ def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list
         )
     )
     if missing := wanted - len(home.keys() & remote.keys()):
-        raise PodsLost(f"{missing} single pods were not made in the remote")
+        raise PodsLost(f"{missing} single pods were not created in the remote")
     return [
         {
             "exists": remote[name].answered - home[name].answered,
@@ -113,7 +113,7 @@ def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list
 
 
 def _made(requests: Iterable[Request], namespace: str) -> Mapping[str, Request]:
-    """The requests that made the pods of a namespace, by pod."""
+    """Pod name → the request that created it in this namespace."""
     return {
         one.name: one
         for one in requests

@@ -1,4 +1,4 @@
-"""What a bridge costs that has nothing to do, and what a restart of it costs."""
+"""The cost of an idle bridge, and of a restart."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import account
 from e2e.bench.report import Report
 
-#: Seconds after a burst in which its last echoes are gone, and after a restart.
+#: Seconds until the last effects of a burst or a restart are over.
 SETTLE = 15.0
-#: Pods that change while the bridge is away: it is in sync when the last of them has followed.
+#: Pods that change while the bridge is stopped: it is in sync when all of them are updated.
 CHANGED = 20
-#: Seconds for a restart.
+#: Maximum seconds of a restart.
 PATIENCE = 120.0
 _LABEL = "bench-changed"
 
 
 async def idle(pair: ClusterPair, shape: Shape, *, rounds: int, seconds: float, say: Say) -> Report:
-    """Processor time, memory and requests of a bridge whose pods all run and do not change."""
+    """CPU time, memory and requests of a bridge whose pods all run and do not change."""
     made = Report("idle", {"pods": shape.pods, "seconds": seconds})
-    percent, writes, asked = [], [], {}
+    percent, writes, requests = [], [], {}
     async with _at_rest(pair, shape, say) as (runner, _):
         for number in range(rounds):
-            say(f"all Running; {seconds:.0f} s of nothing, {number + 1} of {rounds}")
+            say(f"all Running; {seconds:.0f} s idle, {number + 1} of {rounds}")
             counts, before = pair.requests(load_targets.BRIDGE), account(runner.pid)
             await asyncio.sleep(seconds)
             after = account(runner.pid)
             percent.append((after.cpu - before.cpu) / seconds * 100)
             writes.append(float(_writes(counts, NODE).total()))
-            asked = {side: dict(count.count()) for side, count in counts.items()}
+            requests = {side: dict(count.count()) for side, count in counts.items()}
     made.add("bridge.cpu_percent", "%", percent)
     made.add("bridge.resident_mb", "MB", [after.resident])
     made.add("bridge.writes", "", writes)
-    made.details["requests"] = asked
+    made.details["requests"] = requests
     return made
 
 
 async def restart(pair: ClusterPair, shape: Shape, *, rounds: int, say: Say) -> Report:
-    """Time, processor time and writes of a join that finds all pods running.
+    """Time, CPU time and writes of a join that finds all pods running.
 
-    Each round has two. In the first nothing has changed meanwhile: writes are counted. In the
-    second some pods have: it is in sync when these have followed, wherever in its queue they were.
+    Each round has two restarts. Nothing changes during the first: writes are counted. Some pods
+    change during the second: the bridge is in sync when they are updated, wherever in its queue.
     """
     found: list[dict[str, float]] = []
     written: dict[str, Any] = {}
@@ -84,14 +84,14 @@ async def restart(pair: ClusterPair, shape: Shape, *, rounds: int, say: Say) -> 
 
 
 async def _in_sync(pair: ClusterPair, crowd: Crowd, runner: Runner, value: str) -> float:
-    """Restarts; seconds from the start of the process until what changed meanwhile has followed."""
+    """Restarts; seconds from the process's start until pods that changed meanwhile are updated."""
     runner.stop()
     label = {"metadata": {"labels": {_LABEL: value}}}
     count = min(CHANGED, crowd.shape.pods)
     query = {"labelSelector": f"cluster-bridge.io/node={runner.node},{_LABEL}={value}"}
     since = await pair.in_remote.version("/api/v1/pods", query)
     for number in range(count):
-        # From the first to the last, as far apart as there are pods.
+        # Spread over the numbers of the pods.
         await crowd.patch(number * crowd.shape.pods // count, label)
 
     async def follow() -> float:
@@ -108,7 +108,7 @@ async def _in_sync(pair: ClusterPair, crowd: Crowd, runner: Runner, value: str) 
             group.create_task(asyncio.to_thread(runner.start))
             end = group.create_task(follow())
     except TimeoutError:
-        raise PodsLost(f"{count} changed pods did not follow in {PATIENCE:.0f} s") from None
+        raise PodsLost(f"{count} changed pods were not updated in {PATIENCE:.0f} s") from None
     return end.result() - begin
 
 
@@ -116,7 +116,7 @@ async def _in_sync(pair: ClusterPair, crowd: Crowd, runner: Runner, value: str) 
 async def _at_rest(
     pair: ClusterPair, shape: Shape, say: Say
 ) -> AsyncIterator[tuple[Runner, Crowd]]:
-    """A bridge whose pods all run, and have been left alone for a while; they are deleted then."""
+    """A bridge whose pods all run and were unchanged for a while; deletes them afterwards."""
     async with (
         load_targets.running(load_targets.BRIDGE, pair, shape) as (runner, crowd),
         crowd.watched(),
@@ -130,5 +130,5 @@ async def _at_rest(
 
 
 def _writes(counts: dict[str, Requests], aside: frozenset[str] = NODE) -> Counter[str]:
-    """All that was written on both sides, but for what keeps the node; Events count."""
+    """All writes on both sides, except those for the node; Events count."""
     return sum((count.writes(aside) for count in counts.values()), Counter())

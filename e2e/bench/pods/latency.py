@@ -1,14 +1,14 @@
-"""One pod at a time: how long each step of its life takes, with the bridge and without.
+"""The steps in the life of one pod at a time, with the bridge and without.
 
-Steps, in milliseconds: ``exists``: from home's answer to the pod's existence in the remote;
-``running``: from Running in the remote to Running at home; ``create_to_running``: the whole way;
-``gone``: from the request to delete it until it is gone; ``gone_added``: the median of that, less
-the median of the same round's pods without a bridge.
+Steps, in milliseconds: ``exists``: from home's response to the pod's existence in the remote;
+``running``: from Running in the remote to Running at home; ``create_to_running``: both clusters;
+``gone``: from the deletion request to the deletion; ``gone_added``: the median of that, less the
+median of the same round's pods without a bridge.
 
-The least bridge copies nothing: what its pods refer to is in the remote before. So the bridge is
+The minimal bridge copies nothing: referenced objects exist in the remote before. So the bridge is
 measured twice: ``bridge``, with other pods there that use the same ConfigMaps and Secrets, so that
-it has no more to do than the least bridge; and ``bridge_copying``, where each pod has a ConfigMap
-and a Secret of its own, which must be copied first.
+it has no more to do than the minimal bridge; and ``bridge_copying``, where each pod has its own
+ConfigMap and Secret, which must be copied first.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from e2e.bench.pods.load_targets import ClusterPair, Say
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.report import Report, percentile
 
-#: Seconds for one step of one pod.
+#: Maximum seconds of one step of one pod.
 PATIENCE = 30.0
-#: Seconds between two pods: each meets a bridge at rest.
+#: Seconds between two pods, so that each finds an idle bridge.
 PAUSE = 0.05
 
-#: ConfigMaps and Secrets that the pods use in turn, where they have none of their own.
+#: ConfigMaps and Secrets that pods without their own use in turn.
 REFERENCES = 10
 
 Moments = dict[str, float]
@@ -41,12 +41,12 @@ Steps = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way, and how many other pods run meanwhile."""
+    """One load target, and the number of other pods that run meanwhile."""
 
     way: str
     keepers: int = 0
     own: bool = False
-    """Whether each pod has a ConfigMap and a Secret of its own."""
+    """Whether each pod has its own ConfigMap and Secret."""
 
 
 VARIANTS: Mapping[str, Variant] = {
@@ -58,7 +58,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 class PodStateWatch:
-    """When the pods of a namespace came to which state, in one cluster, by one watch."""
+    """Records when the pods of a namespace reached each state in one cluster, by a watch."""
 
     def __init__(self, api: BenchmarkClient) -> None:
         self._api = api
@@ -68,7 +68,7 @@ class PodStateWatch:
 
     @asynccontextmanager
     async def watching(self, prefix: str) -> AsyncIterator[None]:
-        """Watches pods of namespaces that begin with ``prefix``."""
+        """Watches pods of namespaces with this prefix."""
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._watch(prefix))
             try:
@@ -77,7 +77,7 @@ class PodStateWatch:
                 task.cancel()
 
     async def when(self, pod: str, state: str) -> float:
-        """The time at which the pod came to this state; waits for it. Raises Lost."""
+        """Waits until the pod is in this state; the time of that. Raises PodsLost."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while state not in self.moments[pod]:
@@ -105,7 +105,7 @@ class PodStateWatch:
 
 
 async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Report:
-    """p50 and p99 of each step, for each way."""
+    """p50 and p99 of each step, for each variant."""
     taken: dict[str, list[list[Steps]]] = {name: [] for name in VARIANTS}
     for number in range(rounds):
         for name, variant in VARIANTS.items():
@@ -116,7 +116,7 @@ async def measure(pair: ClusterPair, *, pods: int, rounds: int, say: Say) -> Rep
 
 
 def report(pods: int, taken: Mapping[str, Sequence[Sequence[Steps]]]) -> Report:
-    """The figures of each variant, a round a value: those of all its pods."""
+    """The figures of each variant, a value per round over all its pods."""
     made = Report("latency", {"pods": pods})
     for name, rounds in taken.items():
         for step in next(iter(rounds))[0]:
@@ -134,7 +134,7 @@ def report(pods: int, taken: Mapping[str, Sequence[Sequence[Steps]]]) -> Report:
 
 
 def _add_of_least(made: Report) -> None:
-    """The steps that have a target, in times the least bridge's in the same round."""
+    """The steps that have a target, relative to the minimal bridge's in the same round."""
     for step in ("exists", "running", "gone_added"):
         ours, least = (
             made.figures[f"{way}.{step}_p50_ms"].rounds
@@ -145,7 +145,7 @@ def _add_of_least(made: Report) -> None:
 
 
 async def _steps(variant: Variant, pair: ClusterPair, pods: int) -> list[Steps]:
-    # The keepers, the first pod, which is not counted, and the measured ones.
+    # The keepers, a first pod that is not counted, and the measured ones.
     numbers = range(variant.keepers, variant.keepers + pods + 1)
     references = numbers.stop if variant.own else REFERENCES
     shape = Shape(pods=pods, references=references, secrets=references)
@@ -161,7 +161,7 @@ async def _steps(variant: Variant, pair: ClusterPair, pods: int) -> list[Steps]:
         for number in range(variant.keepers):
             await crowd.create(number)
             await made_in.when(f"pod-{number}", "running")
-        # The first pod of a namespace also makes the namespace and fills its caches.
+        # The first pod of a namespace also causes the namespace and fills its caches.
         steps = [await _one(number, crowd, made_in, runs_in) for number in numbers]
         for number in range(variant.keepers):
             await crowd.delete_one(number)
@@ -178,12 +178,12 @@ async def _one(number: int, crowd: Crowd, made_in: PodStateWatch, runs_in: PodSt
     exists = await runs_in.when(pod, "exists")
     ran, running = await runs_in.when(pod, "running"), await made_in.when(pod, "running")
     await asyncio.sleep(PAUSE)
-    asked = time.perf_counter()
+    requested = time.perf_counter()
     await crowd.delete_one(number)
     gone = await made_in.when(pod, "gone")
     return {
         "exists": exists - answered,
         "running": running - ran,
         "create_to_running": running - begin,
-        "gone": gone - asked,
+        "gone": gone - requested,
     }

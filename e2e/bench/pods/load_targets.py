@@ -1,8 +1,8 @@
-"""Who runs a load: the remote itself, the least bridge, or the bridge.
+"""The targets of a load: the remote itself, the minimal bridge, or the bridge.
 
-`running` starts who is to run home's pods, in a process of its own, and ends it; what it made in
-the remote must be gone then, or the run is an error. A run that fails is cleaned up after as well,
-so that the next one finds clusters with nothing of it.
+`running` starts the process that runs home's pods, and ends it; afterwards none of its objects may
+be left in the remote, or the run fails. A failed run is cleaned up, too, so that the next one finds
+clean clusters.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from e2e.clusters.cluster import Cluster
 
 DIRECT, LEAST, BRIDGE = WAYS = ("direct", "least", "bridge")
 AGENTS = {LEAST: LEAST_AGENT, BRIDGE: BRIDGE_AGENT}
-#: Seconds for caches, watches and connections to come to rest before and after a run.
+#: Seconds for caches, watches and connections to settle before and after a run.
 REST = 2.0
-#: How long the remote may need to lose what a bridge made, after home's pods are gone.
+#: Seconds for the remote to delete a bridge's objects after home's pods are deleted.
 LEFTOVER_SECONDS = 60.0
-#: What a bridge's `{home}` stands for in the names of remote namespaces.
+#: The value of `{home}` in the names of remote namespaces.
 HOME_NAME = "bench"
 
 Say = Callable[[str], None]
@@ -50,7 +50,7 @@ class ClusterPair:
     in_remote: BenchmarkClient
 
     def requests(self, way: str) -> dict[str, Requests]:
-        """Counts of what one way asks from now on, of each side; of none for the remote itself."""
+        """Counters of a target's requests to each side from now on; empty for the remote itself."""
         logs = {"home": self.home.audit_log, "remote": self.remote.audit_log}
         if (agent := AGENTS.get(way)) is None:
             return {}
@@ -59,19 +59,19 @@ class ClusterPair:
 
 @dataclass(slots=True)
 class Runner:
-    """Who runs the pods of home: a process, and the node that it serves."""
+    """The process that runs home's pods, and its node."""
 
     pid: int
     node: str
     bridge: Bridge | None = None
 
     def stop(self) -> None:
-        """Ends the bridge; what it runs goes on."""
+        """Stops the bridge; its pods continue."""
         assert self.bridge is not None
         self.bridge.stop()
 
     def start(self) -> float:
-        """Joins again; seconds until the bridge says that it has joined."""
+        """Joins again; seconds until the bridge reports that it is registered."""
         assert self.bridge is not None
         begin = time.perf_counter()
         self.bridge.start()
@@ -89,12 +89,12 @@ async def connected(clusters: dict[str, Cluster]) -> AsyncIterator[ClusterPair]:
 
 
 def name(way: str) -> str:
-    """A name that no other run has."""
+    """A unique name."""
     return f"{way}-{uuid.uuid4().hex[:6]}"
 
 
 def remote_namespace(namespace: str) -> str:
-    """Where the bridge has the pods of one of home's namespaces."""
+    """The remote namespace of a home namespace."""
     return f"{namespace}-{HOME_NAME}"
 
 
@@ -102,11 +102,11 @@ def remote_namespace(namespace: str) -> str:
 async def running(
     way: str, pair: ClusterPair, shape: Shape, *options: str
 ) -> AsyncIterator[tuple[Runner | None, Crowd]]:
-    """Who runs the pods, None for the remote itself, and the pods; prepared, and not made yet.
+    """The runner (None for the remote itself), and the load, prepared but without pods.
 
-    ``options`` are the bridge's, beside those that it always has.
+    ``options`` are additional options of the bridge.
 
-    :raises Lost: something of it is left in the remote, although the pods were deleted.
+    :raises PodsLost: objects are left in the remote after the pods were deleted.
     """
     run = name(way)
     if way == DIRECT:
@@ -125,7 +125,7 @@ async def running(
         ) as runner:
             yield runner, crowd
             await _nothing_left(pair.in_remote, run, "pods")
-        # Copies linger; leaving has removed them.
+        # Copies linger until `leave` removes them.
         await _nothing_left(pair.in_remote, run, "configmaps", "secrets")
     finally:
         await crowd.forget()
@@ -137,7 +137,7 @@ async def _bridge(pair: ClusterPair, node: str, options: Sequence[str]) -> Async
         args = ("--name", node, "--home-name", HOME_NAME, "--port", "0", *options)
         bridge = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
         try:
-            # In a thread: it waits, and the watches of this process go on meanwhile.
+            # In a thread, since it blocks and watches of this process must continue.
             await asyncio.to_thread(bridge.start)
             assert bridge.process is not None
             yield Runner(bridge.process.pid, node, bridge)
@@ -148,7 +148,7 @@ async def _bridge(pair: ClusterPair, node: str, options: Sequence[str]) -> Async
 
 
 def _leave(pair: ClusterPair, node: str) -> None:
-    """Removes the node, and what lingers of it in the remote: namespaces, and copies in them."""
+    """Removes the node and its lingering namespaces and copies in the remote."""
     bridge_command.run(
         *("leave", "--name", node, "--yes", "--force", "--kubeconfig", pair.remote.kubeconfig),
         home=pair.home,
@@ -158,7 +158,7 @@ def _leave(pair: ClusterPair, node: str) -> None:
 @asynccontextmanager
 async def _least(pair: ClusterPair, node: str, shape: Shape) -> AsyncIterator[Runner]:
     await pair.at_home.call("POST", "/api/v1/nodes", {"metadata": {"name": node}})
-    # The least bridge makes no namespace, and copies nothing.
+    # The minimal bridge creates no namespace and copies nothing.
     twin = Crowd(pair.in_remote, node, shape)
     try:
         await twin.prepare()
@@ -179,7 +179,7 @@ def _process(pair: ClusterPair, node: str, namespace: str) -> Iterator[int]:
     with Popen(command, stdout=PIPE, text=True) as process:
         assert process.stdout is not None
         if process.stdout.readline() != "ready\n":
-            raise PodsLost("the least bridge did not start")
+            raise PodsLost("the minimal bridge did not start")
         try:
             yield process.pid
         finally:
@@ -187,7 +187,7 @@ def _process(pair: ClusterPair, node: str, namespace: str) -> Iterator[int]:
 
 
 async def _nothing_left(remote: BenchmarkClient, node: str, *kinds: str) -> None:
-    """Waits until none of these kinds is left of this node's. Raises Lost."""
+    """Waits until none of these resources is left of the node. Raises PodsLost."""
     for kind in kinds:
         for label in (f"cluster-bridge.io/node={node}", f"least={node}"):
             for _ in range(int(LEFTOVER_SECONDS)):

@@ -1,8 +1,8 @@
-"""The least that a bridge can do: what a burst costs when nothing but pods is carried.
+"""A minimal bridge: the baseline of a burst when only pods are forwarded.
 
-It makes a remote pod for each pod that is bound to its node, writes one status at home when that
-runs, and passes deletion on: no ConfigMaps, no Services, no restart, no error is survived. It is
-the mark that the bridge is measured against, not something to run.
+It creates a remote pod for each pod bound to its node, writes one status at home when that runs,
+and passes deletions on. It supports no ConfigMaps, Services, restarts or errors, and is for
+comparison only.
 
     python -m e2e.bench.pods.minimal_bridge HOME_KUBECONFIG REMOTE_KUBECONFIG NODE NAMESPACE
 """
@@ -35,7 +35,7 @@ async def _main(home_file: str, remote_file: str, node: str, namespace: str) -> 
         connect(remote_file, agent=LEAST) as remote,
     ):
         made: dict[str, str] = {}
-        told: set[str] = set()
+        reported: set[str] = set()
         async with asyncio.TaskGroup() as group:
 
             def from_home(kind: str, pod: Any) -> None:
@@ -53,11 +53,11 @@ async def _main(home_file: str, remote_file: str, node: str, namespace: str) -> 
                 name = pod["metadata"]["name"]
                 at_home = f"/api/v1/namespaces/{namespace}/pods/{name}"
                 if kind == "DELETED":
-                    told.discard(name)
+                    reported.discard(name)
                     body = {"gracePeriodSeconds": 0}
                     group.create_task(home.call("DELETE", at_home, body))
-                elif pod["status"].get("phase") == "Running" and name not in told:
-                    told.add(name)
+                elif pod["status"].get("phase") == "Running" and name not in reported:
+                    reported.add(name)
                     body = {"status": pod["status"]}
                     group.create_task(home.call("PATCH", at_home + "/status", body))
 

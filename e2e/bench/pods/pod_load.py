@@ -1,7 +1,7 @@
-"""The load: pods that are made at once, each with a ConfigMap and a Secret, and then deleted.
+"""The load: pods that are created at once, each with a ConfigMap and a Secret, and then deleted.
 
-`Crowd` makes them in one cluster and sees, through one watch, when they are Running and when they
-are gone. It knows nothing of who runs them.
+`Crowd` creates them in one cluster and records, through a watch, when they are Running and deleted.
+It does not depend on what runs them.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from yarl import URL
 
 from e2e.bench.pods.benchmark_client import CONNECTIONS, ApiFailed, BenchmarkClient
 
-#: Seconds for a phase of a run: ten times what the slowest bridge needs.
+#: Maximum seconds of a phase: ten times the slowest bridge's time.
 PATIENCE = 600.0
 _TIMED_OUT = 504
 
 
 class PodsLost(Exception):
-    """Pods did not become Running, or did not go: the run counts for nothing."""
+    """Pods did not become Running, or were not deleted: the run is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a load looks like."""
+    """The size of a load."""
 
     pods: int
     namespaces: int = 1
     references: int = 10
-    """How many different ConfigMaps the pods of a namespace share."""
+    """Number of ConfigMaps that the pods of a namespace share."""
     secrets: int = 10
-    """How many different Secrets they share."""
+    """Number of Secrets that they share."""
     tokens: bool = False
-    """Whether the pods have a service account's token, as pods have by default."""
+    """Whether the pods have a service account token, as by default."""
 
 
 class Crowd:
-    """The pods of one load in one cluster; ``node``: bound to it, else scheduled there."""
+    """The pods of one load in one cluster, bound to ``node`` or scheduled."""
 
     def __init__(
         self, api: BenchmarkClient, name: str, shape: Shape, *, node: str | None = None
@@ -58,10 +58,10 @@ class Crowd:
         self._changed = asyncio.Event()
         self._urls: dict[str, URL] = {}
 
-    # -- what is made ----------------------------------------------------------------------
+    # -- creation --------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Makes the namespaces and what the pods refer to."""
+        """Creates the namespaces and the referenced objects."""
         for namespace in self.namespaces:
             await self._api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
         for kind, field, count in (
@@ -107,36 +107,36 @@ class Crowd:
         return namespace, {"metadata": meta, "spec": spec}
 
     async def create(self, number: int) -> None:
-        """Makes one pod."""
+        """Creates one pod."""
         namespace, body = self.pod(number)
         await self._api.send("POST", self._pods(namespace), orjson.dumps(body))
 
     async def delete_one(self, number: int) -> None:
-        """Asks for the deletion of one pod."""
+        """Deletes one pod."""
         await self._api.call("DELETE", self.path(number))
 
     async def patch(self, number: int, body: dict[str, Any]) -> None:
-        """Changes one pod."""
+        """Patches one pod."""
         await self._api.call("PATCH", self.path(number), body)
 
     async def patch_reference(self, body: dict[str, Any], *, namespace: int = 0) -> None:
-        """Changes the first ConfigMap of a namespace."""
+        """Patches the first ConfigMap of a namespace."""
         path = f"/api/v1/namespaces/{self.namespaces[namespace]}/configmaps/shared-0"
         await self._api.call("PATCH", path, body)
 
     def path(self, number: int) -> str:
-        """Where one pod is."""
+        """The path of one pod."""
         return f"/api/v1/namespaces/{self._namespace(number)}/pods/pod-{number}"
 
     def _pods(self, namespace: str) -> URL:
-        # Made once: to parse an address takes as long as to send a request.
+        # Cached: parsing a URL takes as long as sending a request.
         if namespace not in self._urls:
             path = self._api.url(f"/api/v1/namespaces/{namespace}/pods")
             self._urls[namespace] = URL(path, encoded=True)
         return self._urls[namespace]
 
     async def _all(self, make: Callable[[int], Any], count: int) -> None:
-        """Makes ``count`` of something, as fast as the connections allow."""
+        """Creates ``count`` objects, as fast as the connections allow."""
         numbers = iter(range(count))
 
         async def worker() -> None:
@@ -147,10 +147,10 @@ class Crowd:
             for _ in range(CONNECTIONS):
                 group.create_task(worker())
 
-    # -- what is measured ------------------------------------------------------------------
+    # -- measurement -----------------------------------------------------------------------
 
     async def run(self) -> float:
-        """Makes all pods at once; seconds until all are Running. Raises Lost."""
+        """Creates all pods at once; seconds until all are Running. Raises PodsLost."""
         begin = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._all(self.create, self.shape.pods))
@@ -161,12 +161,10 @@ class Crowd:
         return time.perf_counter() - begin
 
     async def delete(self) -> float:
-        """Deletes all pods at once; seconds until all are gone. Raises Lost."""
+        """Deletes all pods at once; seconds until none exists. Raises PodsLost."""
         begin = time.perf_counter()
         await self._all(self._delete, len(self.namespaces))
-        await self._until(
-            lambda: not self._phases, lambda: f"{len(self._phases)} pods are not gone"
-        )
+        await self._until(lambda: not self._phases, lambda: f"{len(self._phases)} pods still exist")
         return time.perf_counter() - begin
 
     async def _delete(self, number: int) -> None:
@@ -175,19 +173,19 @@ class Crowd:
             try:
                 await self._api.call("DELETE", path)
             except ApiFailed as failed:
-                # A server ends every request after a minute: too little for 10,000 pods.
+                # A server ends every request after a minute: too short for 10,000 pods.
                 if failed.status != _TIMED_OUT:
                     raise
             else:
                 return
 
     async def clear(self) -> None:
-        """Deletes the namespaces, without waiting."""
+        """Deletes the namespaces without waiting."""
         for namespace in self.namespaces:
             await self._api.call("DELETE", f"/api/v1/namespaces/{namespace}")
 
     async def forget(self) -> None:
-        """Deletes the namespaces of a run that failed; what cannot be deleted is left."""
+        """Deletes the namespaces of a failed run; ignores errors."""
         with suppress(ApiFailed, OSError, aiohttp.ClientError):
             await self.clear()
 
@@ -202,7 +200,7 @@ class Crowd:
 
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
-        """Sees what becomes of the pods while the block runs; of all that are made in it."""
+        """Watches the pods that are created in the block."""
         since = await self._api.version("/api/v1/pods", {"labelSelector": self._label})
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._watch(since))

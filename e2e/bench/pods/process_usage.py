@@ -1,4 +1,4 @@
-"""What a process costs, from the kernel's own accounts; this one, a bridge, or a cluster's."""
+"""CPU time and memory of a process, from the kernel: this one, a bridge, or a cluster's."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A process's account so far."""
+    """A process's usage so far."""
 
     cpu: float
-    """Seconds of processor time, in user and kernel mode, of all its threads."""
+    """Seconds of CPU time, in user and kernel mode, of all its threads."""
     peak: float
-    """Its largest resident memory, in MB."""
+    """Maximum resident memory, in MB."""
     resident: float
-    """Its resident memory now, in MB."""
+    """Current resident memory, in MB."""
 
 
 def account(pid: int) -> Account:
-    """The account of a process that runs (proc(5): stat fields 14 and 15, VmHWM, VmRSS)."""
+    """The usage of a running process (proc(5): stat fields 14 and 15, VmHWM, VmRSS)."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
@@ -36,21 +36,22 @@ def account(pid: int) -> Account:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process that runs, in seconds."""
+    """CPU time of a running process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK
 
 
 def own_cpu_seconds() -> float:
-    """Processor time of this process: of the load, and of watching what becomes of it."""
+    """CPU time of this process: of the load and its watches."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 class Servers:
-    """The API servers of some clusters, with their stores: what a bridge keeps busy.
+    """The API servers and etcds of some clusters.
 
-    Schedulers, controllers and simulated nodes are left out: they do the same for every way.
+    Schedulers, controllers and simulated nodes are excluded: their work is the same for every
+    target.
     """
 
     def __init__(self, clusters: Iterable[Cluster]) -> None:
@@ -62,5 +63,5 @@ class Servers:
         }
 
     def cpu(self) -> Mapping[str, float]:
-        """``CLUSTER COMPONENT`` → its processor time so far, in seconds."""
+        """``CLUSTER COMPONENT`` → its CPU time so far, in seconds."""
         return {name: cpu_seconds(pid) for name, pid in self._pids.items()}
