@@ -19,6 +19,9 @@ from e2e.clusters.cluster import Cluster
 
 #: The command of the current Python environment.
 BRIDGE = Path(sys.executable).with_name("bridge")
+#: The clusters' pod networks are connected, which no probe finds while the remote runs no pods. A
+#: later ``--network`` among the arguments takes precedence.
+_NETWORK = ("--network", "flat")
 #: Output of `bridge join` when pods can be bound to the node.
 REGISTERED = "is registered"
 #: Seconds for a join, on running clusters.
@@ -64,7 +67,7 @@ class Bridge:
     @property
     def command(self) -> list[str | Path]:
         """The command line."""
-        join = ("join", "--kubeconfig", self.remote.kubeconfig)
+        join = ("join", "--kubeconfig", self.remote.kubeconfig, *_NETWORK)
         return [*self.through, *self.program, *join, *self.args]
 
     def launch(self) -> int:

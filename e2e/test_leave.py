@@ -99,14 +99,14 @@ def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[st
     return bridge_command.run("leave", "--name", bridged.node, "--yes", *args, home=home)
 
 
-def garbage(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
-    """`bridge garbage` of the remote, without a home."""
-    return bridge_command.run("garbage", "--kubeconfig", bridged.remote.kubeconfig, *args)
+def prune(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
+    """`bridge prune` of the remote, without a home."""
+    return bridge_command.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
 
 
 def row(bridged: Bridged) -> list[str]:
-    """The node's line of `bridge garbage`; empty if there is none."""
-    listed = garbage(bridged)
+    """The node's line of `bridge prune`; empty if there is none."""
+    listed = prune(bridged)
     assert listed.returncode == 0, listed.stderr
     rows = [line.split() for line in listed.stdout.splitlines()]
     return next((row for row in rows if bridged.node in row), [])
@@ -186,11 +186,11 @@ def test_forced_leave_succeeds_without_the_remote(bridged: Bridged) -> None:
     bridged.remote.kubectl("create", "configmap", "-n", bridged.remote_namespace, "theirs")
     home, node, pods = row(bridged)[:3]
     assert (node, pods) == (bridged.node, "3")
-    removed = garbage(bridged, "--remove", home, "--node", node, "--yes")
+    removed = prune(bridged, "--remove", home, "--node", node, "--yes")
     assert removed.returncode == 0, removed.stderr
     assert "stays: it holds ConfigMap theirs" in removed.stderr
     bridged.remote.kubectl("delete", "configmap", "-n", bridged.remote_namespace, "theirs")
-    assert garbage(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
+    assert prune(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 
@@ -213,7 +213,7 @@ def test_kept_workloads_continue_and_can_be_pruned(bridged: Bridged) -> None:
     assert is_ready(pod)
     home, node, pods = row(bridged)[:3]
     assert (node, pods) == (bridged.node, "1")
-    assert garbage(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
+    assert prune(bridged, "--remove", home, "--node", node, "--yes").returncode == 0
     wait_for(lambda: is_clean(bridged), "all has gone")
 
 

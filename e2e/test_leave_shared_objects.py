@@ -146,8 +146,8 @@ def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, ot
     )
     home = _home_of(bridged)
     args = ("--remove", home, "--node", bridged.node, "--yes")
-    garbage = bridge_command.run("garbage", "--kubeconfig", bridged.remote.kubeconfig, *args)
-    assert garbage.returncode == 0, garbage.stderr
+    pruned = bridge_command.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
+    assert pruned.returncode == 0, pruned.stderr
     assert uids(bridged.remote_pods()) == {"theirs": before}
     assert get_one(bridged.remote, "configmap", "shared", namespace=namespace)
 

@@ -23,7 +23,7 @@ from typing import NoReturn
 from bridge.app import replica_lifecycle
 from bridge.app.kubelet_api import NodeKubelet, cert_dir, certificate_source
 from bridge.app.probe_server import ProbeHandler, serve_probes
-from bridge.app.replica_lifecycle import ReplicaTerm
+from bridge.app.replica_lifecycle import ReplicaTerm, TermOutdated
 from bridge.base import memory_savings
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
@@ -43,7 +43,9 @@ from sync.base.safe_callbacks import expire_now
 from sync.engine.controller_list import ControllerOptions
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
+from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
+from sync.kube.resources import NODES
 from sync.kube.write_fence import Fence
 from sync.runtime.log_fields import NODE
 from translators.translation_options import Policy
@@ -154,7 +156,7 @@ async def _serve_node(
             await kubelet.stop()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Wiring:
     """Holds what all terms of a join share, and constructs the parts of a term."""
 
@@ -233,8 +235,27 @@ class _Wiring:
             claim.home_fence,
             claim,
             RemoteReachability(self.remote, engine.informers),
+            self._require_recorded_network,
             remove_stale_objects=remove_stale_slices,
         )
+
+    async def _require_recorded_network(self) -> None:
+        """Raises TermOutdated, and adopts the Node's network mode for the next term, if another
+        replica recorded one since this replica selected its own. Raises KubeError."""
+        if self.settings.network != "auto":
+            return
+        try:
+            node = await self.home.get(NODES, self.facts.identity.node)
+        except NotFound:
+            return
+        recorded = join_record_annotation.recorded_network(node)
+        if recorded is None or recorded == self.facts.recorded_network:
+            return
+        selected = self.facts.selected_network
+        differs = (recorded.mode, recorded.source) != (selected.mode, selected.source)
+        self.facts = self.facts.with_network(recorded, self.settings)
+        if differs:
+            raise TermOutdated(f"both: another replica recorded {recorded}; following it")
 
     def _policy(self) -> Policy:
         settings, facts = self.settings, self.facts
@@ -282,6 +303,7 @@ class _Wiring:
                 self._policy(),
                 metrics=settings.metrics,
                 certificate="files" if settings.certificate else settings.serving,
+                network_source=facts.selected_network.source,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",

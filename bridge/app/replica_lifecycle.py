@@ -8,7 +8,8 @@ Each term takes these steps, again and again until cancelled:
 3. The fence opens, and the replica acquires the claim in the remote
    (`bridge.remote_claim.claim_keeper`). Where another home of the same identity holds the claim,
    the bridge ends before any other write.
-4. The Node is registered and the controllers start. Where another replica served the node before,
+4. The Node is registered (or, if another replica recorded another network mode on it, a term with
+   that mode begins) and the controllers start. Where another replica served the node before,
    they start once the caches have that replica's last writes.
 5. While the lease cannot be renewed, the fence is closed and all else continues; while the claim
    cannot be renewed, a second fence closes for the remote alone. When another replica acquires the
@@ -47,6 +48,10 @@ RELEASE_SECONDS = 3.0
 REGISTER_SECONDS = 0.5
 
 
+class TermOutdated(Exception):
+    """Another replica recorded an option that the parts of this term were not made for."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaTerm:
     """The parts that decide and write during one term, all behind its fences."""
@@ -56,6 +61,8 @@ class ReplicaTerm:
     fence: Fence
     claim: RemoteClaim
     reachability: RemoteReachability
+    check_current: Callable[[], Awaitable[None]]
+    """Raises TermOutdated if the parts no longer fit, and KubeError."""
     remove_stale_objects: Callable[[], Awaitable[None]]
     """Removes objects of a previous replica that this one would not update. Raises KubeError."""
 
@@ -73,8 +80,8 @@ async def run_replica(
     while True:
         try:
             await _run_term(term, election, notify)
-        except* LeadershipLost as lost:
-            notify(str(first_leaf(lost)))
+        except* (LeadershipLost, TermOutdated) as ended:
+            notify(str(first_leaf(ended)))
         term = next_term()
         kubelet.use_engine(term.engine, term.node.node)
 
@@ -113,7 +120,8 @@ async def _run_term(
 
 
 async def _register(term: ReplicaTerm, *, retry: bool) -> None:
-    """Registers the Node, whose status then names this replica. Raises NodeTaken.
+    """Registers the Node, whose status then names this replica. Raises NodeTaken and
+    TermOutdated.
 
     Without ``retry`` (no other replica has served the node, so a user waits for the result), it
     raises KubeError instead of trying again.
@@ -121,6 +129,7 @@ async def _register(term: ReplicaTerm, *, retry: bool) -> None:
     node = term.node
     while True:
         try:
+            await term.check_current()
             await term.remove_stale_objects()
             await node.register()
         except KubeError as error:

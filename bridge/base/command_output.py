@@ -49,6 +49,7 @@ class Output:
 Output.TABLE, Output.WIDE, Output.NAME = Output("table"), Output("wide"), Output("name")
 Output.JSON, Output.YAML = Output("json"), Output("yaml")
 _ONE = (Output.TABLE, Output.JSON, Output.YAML)
+_NAMES = (Output.TABLE, Output.NAME, Output.JSON, Output.YAML)
 _LIST = (Output.TABLE, Output.WIDE, Output.NAME, Output.JSON, Output.YAML)
 
 
@@ -76,8 +77,10 @@ def _option(formats: Sequence[Output]) -> Any:
     )
 
 
-#: ``-o`` of a command with a single result, and of one that prints a list.
+#: ``-o`` of a command with a single result, of one that prints a list, and of one whose list has
+#: more columns with ``wide``.
 OutputOption = Annotated[Output, _option(_ONE)]
+NamesOutputOption = Annotated[Output, _option(_NAMES)]
 ListOutputOption = Annotated[Output, _option(_LIST)]
 
 
@@ -92,9 +95,8 @@ def print_result(
 ) -> None:
     """Prints ``data`` for programs, or the text of ``as_text`` for people.
 
-    ``names`` returns the lines of ``-o name``; ``as_wide`` the text of ``-o wide``, which is that
-    of ``as_text`` otherwise. Escapes control characters in a text, unless it ``is_drawn``: escaped
-    already, and coloured for a terminal.
+    ``names`` returns the lines of ``-o name``, ``as_wide`` the text of ``-o wide``. Escapes control
+    characters in a text, unless it ``is_drawn``: escaped already, and coloured for a terminal.
     """
     if output.is_for_people:
         if output is Output.WIDE and as_wide is not None:

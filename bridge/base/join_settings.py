@@ -19,7 +19,7 @@ from translators.names import dns_label
 from translators.objects import Object
 from translators.ownership_labels import DOMAIN
 from translators.relay import forward_plan, ipam
-from translators.translation_options import DaemonSets, HostPort, ServiceAccounts
+from translators.translation_options import DaemonSets, HostPort, Network, ServiceAccounts
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
 KUBELET_PORT = 10250
@@ -47,13 +47,30 @@ _NAMESPACE_GLOB = re.compile(r"[-a-z0-9*?]{1,63}")
 _API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
-#: How pods of the two clusters reach each other: ``auto`` is ``flat`` if remote pods accept
-#: connections from this machine, else ``relay``.
+#: How pods of the two clusters reach each other; ``auto`` probes
+#: (`bridge.clusters.network_selection`).
 NetworkChoice = Literal["auto", "flat", "relay", "none"]
+#: How a network mode was determined: by ``--network``, by a probe with a clear result, or as the
+#: safe mode because no probe had one.
+NetworkSource = Literal["configured", "probed", "assumed"]
 
 
 class SettingsError(ValueError):
     """An option's value is invalid; the message names the option, the value and what to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedNetwork:
+    """A network mode, and how it was determined."""
+
+    mode: Network
+    source: NetworkSource
+    reason: str = ""
+    """The result of the probe, or why an earlier result still counts."""
+
+    def __str__(self) -> str:
+        how = "not probed" if self.source == "assumed" else self.source
+        return f"pod networks: {self.mode} ({how}{': ' if self.reason else ''}{self.reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +139,7 @@ class JoinSettings:
     """Names of home's namespaces in the remote."""
     accept_namespaces: tuple[str, ...] = ()
     """Remote namespaces to use once they are handed over: names or globs."""
-    network: NetworkChoice = "flat"
+    network: NetworkChoice = "auto"
     """How pods of the two clusters reach each other."""
     relay: RelaySettings = RelaySettings()
     """For ``network`` relay."""

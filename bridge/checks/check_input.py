@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from bridge.base.command_error import PreflightError
-from bridge.base.join_settings import JoinSettings, MetricsSource
+from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.checks.findings import Finding
 from bridge.clusters.bridge_address import find_bridge_address
 from bridge.clusters.connection import cluster_uid
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from bridge.clusters.metrics_source_detection import select_metrics_source
-from bridge.clusters.pod_network_probe import SelectedNetwork, select_network
+from bridge.clusters.network_selection import select_network
 from bridge.election.serving_bridge_lookup import find_serving_bridge
+from bridge.node.join_record_annotation import recorded_network
 from bridge.rbac import permissions
-from sync.kube.api_errors import ApiError, Side
+from sync.kube.api_errors import ApiError, NotFound, Side
 from sync.kube.client import KubeClient
 from sync.kube.resources import NODES
 from translators.objects import Object
@@ -140,13 +141,32 @@ class CheckContext:
             "metrics", lambda: select_metrics_source(self.remote_client, choice)
         )
 
+    async def registered_node(self) -> Object | None:
+        """The Node of this name in home, of whatever kind; None if there is none."""
+        return self.node or await self._read_once("node", self._get_node)
+
+    async def _get_node(self) -> Object | None:
+        try:
+            return await self.home_client.get(NODES, self.name)
+        except NotFound:
+            return None
+
     async def network(self) -> SelectedNetwork:
-        """The network mode, selected by test connections where it is ``auto``."""
-        return await self._read_once(
-            "network",
-            lambda: select_network(
-                self.settings.network, home=self.home_client, remote=self.remote_client
-            ),
+        """The network mode that the existing node records, or that a join would select."""
+        recorded = recorded_network(self.node) if self.node is not None else None
+        if recorded is not None:
+            return recorded
+        if self.settings.network != "auto":
+            return SelectedNetwork(self.settings.network, "configured")
+        return await self._read_once("network", self._select_network)
+
+    async def _select_network(self) -> SelectedNetwork:
+        return await select_network(
+            self.settings,
+            node=await self.registered_node(),
+            address=await self.bridge_address(),
+            home=self.home_client,
+            remote=self.remote_client,
         )
 
     async def serving_bridge(self) -> str | None:

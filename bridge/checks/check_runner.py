@@ -61,7 +61,7 @@ class NodeCheckSettings:
     """The virtual node; "" for all."""
     remote: KubeconfigRef | None = None
     """The remote's kubeconfig; None for the one that each node recorded."""
-    network: NetworkChoice = "flat"
+    network: NetworkChoice = "auto"
     """The network mode of a node without a join record."""
 
 

@@ -44,28 +44,24 @@ async def check_relay_range(context: CheckContext) -> list[Finding]:
 
 async def check_pod_network(context: CheckContext) -> list[Finding]:
     """BRG405, by connections from this machine."""
-    choice = context.settings.network
-    if choice == "none":
-        return [info("BRG405", "both", "--network none: no connections between pods")]
-    if choice == "relay":
-        return [info("BRG405", "both", "--network relay: the bridge forwards connections")]
-    if choice == "auto":
-        if missing := context.unavailable("home"):
-            return [not_checked("BRG405", "both", missing)]
-        network = await context.network()
-        return [info("BRG405", "both", f"--network auto selects {network.mode}: {network.reason}")]
+    needs_home = context.node is None and context.settings.network == "auto"
+    if needs_home and (missing := context.unavailable("home")):
+        return [not_checked("BRG405", "both", missing)]
+    network = await context.network()
+    if network.mode != "flat" or needs_home:
+        return [info("BRG405", "both", str(network))]
     dialed = await dial_pods(context.remote_client)
     if not dialed.count:
-        return [not_checked("BRG405", "both", "no pod of the remote is ready")]
+        return [not_checked("BRG405", "both", f"{network}; no pod of the remote is ready")]
     if dialed.timed_out:
         pods = summarize_names(map(describe_pod, dialed.timed_out))
         text = f"no response from {len(dialed.timed_out)} of {dialed.count} dialed pods: {pods}"
-        return [warning("BRG405", "both", text)]
+        return [warning("BRG405", "both", f"{network}; {text}")]
     if not dialed.accepted:
         text = f"all {dialed.count} dialed pods refuse a connection, as a firewall may do too"
-        return [info("BRG405", "both", text)]
+        return [info("BRG405", "both", f"{network}; {text}")]
     text = f"{len(dialed.accepted)} of {dialed.count} dialed pods accept a connection"
-    return [ok("BRG405", "both", text)]
+    return [ok("BRG405", "both", f"{network}; {text}")]
 
 
 async def check_home_api_address(context: CheckContext) -> list[Finding]:

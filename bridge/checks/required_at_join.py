@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bridge.base.command_error import PreflightError
-from bridge.base.join_settings import JoinSettings, MetricsSource
+from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.certificates import home_client_ca
 from bridge.checks import compatibility, network_paths, required_permissions, workloads
 from bridge.checks.catalog import CHECKS
@@ -22,6 +22,7 @@ from bridge.clusters import connection
 from bridge.clusters.bridge_address import relay_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.clusters.wait_for_clusters import retry_while_unreachable
+from bridge.node.join_record_annotation import recorded_network
 from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.client import KubeClient
@@ -44,11 +45,29 @@ class JoinFacts:
     home_api: HostPort | None
     """Where pods reach home's API server; None where they have no identity there."""
     metrics: MetricsSource
-    network: Network
+    selected_network: SelectedNetwork
+    recorded_network: SelectedNetwork | None
+    """What the Node recorded when ``auto`` selected the mode; None if there was no record."""
     relay_address: str
     """Where the bridge accepts forwarded connections; "" where it forwards none."""
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
+
+    @property
+    def network(self) -> Network:
+        """How pods of the two clusters reach each other."""
+        return self.selected_network.mode
+
+    def with_network(self, recorded: SelectedNetwork, settings: JoinSettings) -> JoinFacts:
+        """The facts with the network mode that another replica recorded. Raises PreflightError."""
+        address, cidr = _relay_addresses(recorded.mode, settings, self.address)
+        return replace(
+            self,
+            selected_network=recorded,
+            recorded_network=recorded,
+            relay_address=address,
+            relay_cidr=cidr,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +147,13 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     identity, address = await context.identity(), await context.bridge_address()
     client_cas = await _client_ca(context.home_client)
     await _require(last_stage, context, notify)
-    selected = await context.network()
+    selected, node = await context.network(), None
     if settings.network == "auto":
-        notify(f"both: --network auto selects {selected.mode}: {selected.reason}")
-    relay = relay_address(settings, address) if selected.mode == "relay" else ""
-    if relay:
-        notify(f"home: Services forward to pods in the remote through this bridge at {relay}")
+        node = await context.registered_node()
+        notify(f"both: {selected}")
+    relay_ip, cidr = _relay_addresses(selected.mode, settings, address)
+    if relay_ip:
+        notify(f"home: Services forward to pods in the remote through this bridge at {relay_ip}")
     has_identity = settings.service_accounts == "home"
     return JoinFacts(
         identity,
@@ -142,10 +162,18 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         client_cas,
         (await context.home_api_address()).address if has_identity else None,
         await context.metrics_source(),
-        selected.mode,
-        relay_address=relay,
-        relay_cidr=settings.relay.cidr or "" if relay else "",
+        selected,
+        recorded_network(node) if node is not None else None,
+        relay_address=relay_ip,
+        relay_cidr=cidr,
     )
+
+
+def _relay_addresses(mode: Network, settings: JoinSettings, address: str) -> tuple[str, str]:
+    """`JoinFacts.relay_address` and `JoinFacts.relay_cidr`. Raises PreflightError."""
+    if mode != "relay":
+        return "", ""
+    return relay_address(settings, address), settings.relay.cidr or ""
 
 
 async def _require(

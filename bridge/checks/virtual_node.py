@@ -7,8 +7,6 @@ from bridge.checks.check_input import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_of
 from bridge.remote_claim import claim_removal
-from sync.kube.api_errors import NotFound
-from sync.kube.resources import NODES
 from translators.objects import condition_of
 from translators.virtual_node_identity import Identity
 
@@ -16,9 +14,8 @@ from translators.virtual_node_identity import Identity
 async def check_node_name(context: CheckContext) -> list[Finding]:
     """BRG301."""
     name = context.name
-    try:
-        known = context.node or await context.home_client.get(NODES, name)
-    except NotFound:
+    known = await context.registered_node()
+    if known is None:
         return [ok("BRG301", "home", f"no node is named {name}")]
     if not is_virtual_node(known):
         return [error("BRG301", "home", f"node {name} exists and is not a bridge's virtual node")]

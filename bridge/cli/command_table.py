@@ -18,7 +18,7 @@ from bridge.cli.commands.config import schema, validate
 from bridge.cli.commands.cordon import cordon, drain, uncordon
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
-from bridge.cli.commands.install import install, render, upgrade
+from bridge.cli.commands.install import install, render
 from bridge.cli.commands.join import join
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
@@ -27,6 +27,7 @@ from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
+from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
 
 app = typer.Typer(
@@ -110,8 +111,8 @@ _add(
     _JOIN,
     "upgrade",
     upgrade,
-    "bridge upgrade --kubeconfig remote.yaml --name burst --image registry.example/bridge:2",
-    "bridge upgrade --kubeconfig remote.yaml --name burst --replicas 3 --dry-run",
+    "bridge upgrade burst --image registry.example/bridge:2",
+    "bridge upgrade burst --share 0.8 --dry-run",
 )
 _add(_JOIN, "leave", leave, "bridge leave burst", "bridge leave burst --drain --timeout 5m --yes")
 _add(_JOIN, "uninstall", uninstall, "bridge uninstall burst", "bridge uninstall burst --drain")

@@ -8,12 +8,10 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bridge.base.join_settings import NetworkChoice
 from bridge.rbac import permissions
 from sync.kube.client import KubeClient
 from sync.kube.resources import PODS
 from translators.objects import Object, is_ready, name_of, namespace_of
-from translators.translation_options import Network
 
 #: Timeout of a connection in seconds.
 CONNECT_SECONDS = 3.0
@@ -36,44 +34,14 @@ class DialResults:
         return len(self.accepted) + len(self.refused) + len(self.timed_out)
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedNetwork:
-    """A network mode, and why ``auto`` selected it ("" where the mode was configured)."""
-
-    mode: Network
-    reason: str = ""
-
-
-async def select_network(
-    choice: NetworkChoice, *, home: KubeClient, remote: KubeClient
-) -> SelectedNetwork:
-    """The configured network mode; for ``auto`` ``flat`` where all dialed pods accept a connection
-    and no pod of home has one of their addresses, else ``relay``. Raises KubeError."""
-    if choice != "auto":
-        return SelectedNetwork(choice)
-    dialed = await dial_pods(remote)
-    if dialed.timed_out:
-        return SelectedNetwork("relay", f"no response from {_describe(dialed.timed_out)}")
-    if dialed.refused:
-        reason = f"{_describe(dialed.refused)} refused a connection, which is inconclusive"
-        return SelectedNetwork("relay", reason)
-    if not dialed.accepted:
-        return SelectedNetwork("relay", "no pod of the remote is ready to be dialed")
-    at_home = [pod for pod in dialed.accepted if await find_pods_at(home, _pod_ip(pod))]
-    if at_home:
-        reason = f"home has pods with the addresses of {_describe(at_home)}"
-        return SelectedNetwork("relay", reason)
-    return SelectedNetwork("flat", f"{dialed.count} pod(s) of the remote accept a connection")
-
-
 async def dial_pods(remote: KubeClient) -> DialResults:
     """Dials a few ready pods of the remote, preferably on different nodes. Raises KubeError."""
     page, _ = await remote.list_page(
         PODS, query={"limit": PAGE_LIMIT, "fieldSelector": "status.phase=Running"}
     )
-    pods = [pod for pod in page.items if _has_address(pod)]
-    # Pods that declare a port come first.
-    pods.sort(key=lambda pod: not list(_ports(pod)))
+    ready = [pod for pod in page.items if _has_address(pod)]
+    # A pod that declares no port refuses connections on any network.
+    pods = [pod for pod in ready if list(_ports(pod))] or ready
     chosen = _spread(pods)[:MAX_DIALED]
     answers = await asyncio.gather(*(_dial(pod) for pod in chosen))
 
@@ -85,7 +53,8 @@ async def dial_pods(remote: KubeClient) -> DialResults:
     )
 
 
-def _pod_ip(pod: Object) -> str:
+def pod_ip(pod: Object) -> str:
+    """The IP of the pod; "" for none."""
     return str((pod.get("status") or {}).get("podIP") or "")
 
 
@@ -100,15 +69,11 @@ async def find_pods_at(client: KubeClient, address: str) -> list[Object]:
 
 def describe_pod(pod: Object) -> str:
     """``NAMESPACE/NAME at IP``."""
-    return f"{namespace_of(pod)}/{name_of(pod)} at {_pod_ip(pod)}"
-
-
-def _describe(pods: Iterable[Object]) -> str:
-    return ", ".join(map(describe_pod, pods))
+    return f"{namespace_of(pod)}/{name_of(pod)} at {pod_ip(pod)}"
 
 
 def _has_address(pod: Object) -> bool:
-    return bool(is_ready(pod) and _pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
+    return bool(is_ready(pod) and pod_ip(pod) and not (pod.get("spec") or {}).get("hostNetwork"))
 
 
 def _ports(pod: Object) -> Iterable[int]:
@@ -131,7 +96,7 @@ async def _dial(pod: Object) -> bool | None:
     """Whether the pod accepts a connection; None where its address does not respond."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(_pod_ip(pod), next(iter(_ports(pod)), 80))
+            _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))
     except ConnectionRefusedError:
         return False
     except (OSError, TimeoutError):

@@ -123,7 +123,7 @@ def container_arguments(installation: Installation) -> list[str]:
         f"--port={installation.port}",
         f"--health-port={HEALTH_PORT}",
     ]
-    if permissions.network != "flat":
+    if permissions.network != "auto":
         arguments.append(f"--network={permissions.network}")
     if permissions.service_accounts != "home":
         arguments.append(f"--service-accounts={permissions.service_accounts}")

@@ -15,7 +15,9 @@ from bridge.base.join_settings import (
     JoinSettings,
     MetricsChoice,
     NetworkChoice,
+    NetworkSource,
     RelaySettings,
+    SelectedNetwork,
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -37,8 +39,13 @@ def encode_policy(
     *,
     metrics: MetricsChoice = "auto",
     certificate: CertificateSource = "self-signed",
+    network_source: NetworkSource = "configured",
 ) -> str:
-    content = policy_options(policy) | {"metrics": metrics, "servingCertificate": certificate}
+    content = policy_options(policy) | {
+        "metrics": metrics,
+        "networkSource": network_source,
+        "servingCertificate": certificate,
+    }
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
 
 
@@ -123,6 +130,14 @@ def network_mode(node: Object) -> Network | None:
     """The network mode; None where the Node does not record it."""
     network: Network | None = _one_of(Network, _record(node).get("network"))
     return network
+
+
+def recorded_network(node: Object) -> SelectedNetwork | None:
+    """The network mode and how it was determined; None where the Node does not record a mode. A
+    mode without a source, as earlier versions recorded it, counts as assumed."""
+    mode = network_mode(node)
+    source: NetworkSource | None = _one_of(NetworkSource, _record(node).get("networkSource"))
+    return SelectedNetwork(mode, source or "assumed") if mode is not None else None
 
 
 def relay_cidr(node: Object | None) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
-from bridge.base.command_output import format_table
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal
@@ -20,6 +19,7 @@ from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory, NodeInventory
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.mirror.copy_rules import COPIED_RESOURCES
+from translators.objects import Object
 from translators.relay import reverse_plan
 
 
@@ -36,13 +36,24 @@ class PruneSettings:
     """Longest wait for pods to terminate, in seconds."""
 
 
-async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[str]:
-    """A table with a line per home and node; empty if there are no leftovers. Raises
-    PreflightError."""
+async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[Object]:
+    """What each virtual node of each home has in the remote, as counts by resource, and the time of
+    the last write. Raises PreflightError."""
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
-            found = await remote_inventory.list_node_inventories(remote)
-    return _format_table(found) if found else []
+            return list(map(_counts, await remote_inventory.list_node_inventories(remote)))
+
+
+def _counts(found: NodeInventory) -> Object:
+    copies = Counter(resource for resource, _ in found.copies)
+    return {
+        "home": found.home,
+        "node": found.node,
+        "pods": sum(reverse_plan.relay_home_namespace(pod) is None for pod in found.pods),
+        **{resource.plural: copies[resource] for resource in COPIED_RESOURCES},
+        "namespaces": len(found.namespaces),
+        "written": found.last_written,
+    }
 
 
 async def remove_leftovers(
@@ -107,15 +118,3 @@ def _merged(inventories: Sequence[NodeInventory]) -> Inventory:
         [it for its in inventories for it in its.namespaces],
         [it for its in inventories for it in its.shared],
     )
-
-
-def _format_table(found: Sequence[NodeInventory]) -> list[str]:
-    rows = []
-    for its in found:
-        copies = Counter(resource for resource, _ in its.copies)
-        pods = sum(reverse_plan.relay_home_namespace(pod) is None for pod in its.pods)
-        counts = [pods, *(copies[it] for it in COPIED_RESOURCES), len(its.namespaces)]
-        rows.append([its.home, its.node, *map(str, counts), its.last_written])
-    copied = (it.plural for it in COPIED_RESOURCES)
-    headers = ["home", "node", "pods", *copied, "namespaces", "written"]
-    return format_table(headers, rows).splitlines()

@@ -207,16 +207,18 @@ def required_at_home(settings: JoinSettings) -> tuple[Permission, ...]:
     """The permissions that a join with these settings needs at home."""
     tokens = HOME_API if settings.service_accounts == "home" else ()
     certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
-    return (*HOME, *tokens, *certificates, *for_network(settings.network))
+    # `auto` selects relay only where its permissions are granted.
+    relay = HOME_RELAY if settings.network == "relay" else ()
+    return (*HOME, *tokens, *certificates, *relay)
 
 
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
-    """The permissions at home, outside bound namespaces, that the network mode needs."""
+    """The permissions at home, outside bound namespaces, to grant for the network mode."""
     return HOME_RELAY if network in ("relay", "auto") else ()
 
 
 def for_home_namespaces(
-    *, network: NetworkChoice = "flat", service_accounts: ServiceAccounts = "home"
+    *, network: NetworkChoice = "auto", service_accounts: ServiceAccounts = "home"
 ) -> tuple[Permission, ...]:
     """The permissions in each home namespace whose pods may run on the node."""
     flat = HOME_NAMESPACE_FLAT if network in ("flat", "auto") else ()
@@ -232,7 +234,7 @@ def rbac_command(side: Side, settings: JoinSettings) -> str:
     command = ["bridge rbac home"]
     if settings.serving == "csr":
         command.append("--serving-certificate csr")
-    if for_network(settings.network):
+    if settings.network != "auto":
         command.append(f"--network {settings.network}")
     if settings.service_accounts != "home":
         command.append(f"--service-accounts {settings.service_accounts}")

@@ -56,7 +56,7 @@ class HomePermissions:
     """Names of the virtual nodes; empty for any name."""
     service_accounts: ServiceAccounts = "home"
     serving: ServingCertificate = "self-signed"
-    network: NetworkChoice = "flat"
+    network: NetworkChoice = "auto"
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
 

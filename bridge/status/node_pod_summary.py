@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from bridge.node import node_object
+from bridge.node.join_record_annotation import recorded_network
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
@@ -79,6 +80,7 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
         "cordoned": bool((obj.get("spec") or {}).get("unschedulable")),
         "created": metadata(obj).get("creationTimestamp"),
         "conditions": [_condition(it) for it in status.get("conditions") or ()],
+        "network": _network(obj),
         "resources": _resources(status, pods),
         "pods": None if pods is None else pods.as_dict(),
         "versions": {
@@ -86,6 +88,11 @@ def summarize_node(obj: Object, pods: PodCounts | None) -> Object:
             "bridge": node_object.bridge_version(obj),
         },
     }
+
+
+def _network(node: Object) -> Object | None:
+    recorded = recorded_network(node)
+    return {"mode": recorded.mode, "source": recorded.source} if recorded is not None else None
 
 
 def _condition(condition: Object) -> Object:

@@ -39,6 +39,7 @@ def build_tree(status: Object) -> Branch:
     """The tree of one node's status. If the field ``bridge`` is None, ``bridgeUnknown`` is why."""
     below = [
         _conditions(status),
+        _network(status),
         _resources(status),
         _pods(status),
         *_bridge(status),
@@ -94,6 +95,14 @@ def _conditions(status: Object) -> Branch | None:
     if quiet:
         shown.append(Branch("False", ", ".join(quiet), "dim"))
     return Branch("conditions", children=tuple(shown)) if shown else None
+
+
+def _network(status: Object) -> Branch | None:
+    network = status.get("network")
+    if network is None:
+        return None
+    how = "not probed" if network["source"] == "assumed" else network["source"]
+    return Branch("pod networks", f"{network['mode']} ({how})")
 
 
 def _resources(status: Object) -> Branch | None:

@@ -83,6 +83,7 @@ def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
         home_name="h",
         address="127.0.0.1",
         port=0,
+        network="flat",
     )
     return Clusters(home, remote, settings)
 

@@ -1,9 +1,9 @@
-"""`bridge install`, `bridge upgrade` and `bridge render`: a bridge in the home cluster."""
+"""`bridge install` and `bridge render`: a bridge in the home cluster."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,19 +33,10 @@ def _shown(*options: Option) -> list[Any]:
 def install(ctx: typer.Context, **values: Any) -> None:
     """Install the bridge in the home cluster, and wait until its virtual node is Ready.
 
-    Installing again applies what differs. An option that is missing then returns to its default.
+    Installing again applies what differs. An option that is missing then returns to its default;
+    bridge upgrade keeps it.
     """
-    apply_request(request(ctx, values))
-
-
-@with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
-def upgrade(ctx: typer.Context, **values: Any) -> None:
-    """Apply an installation again, with another image or other options.
-
-    As bridge install, but an error if the virtual node is not installed. An option that is missing
-    returns to its default: give all options of the installation.
-    """
-    apply_request(request(ctx, values), must_exist=True)
+    apply_request(request(values, given(ctx, (*JOIN, *PROCESS))))
 
 
 @with_options(*_shown(*JOIN, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS))
@@ -57,9 +48,8 @@ def render(ctx: typer.Context, **values: Any) -> None:
     from bridge.cli.commands.rbac import print_objects
     from bridge.install import installation_manifests
 
-    wanted, kubeconfig = _installation(
-        request(ctx, {"dry_run": True, "wait": False, "timeout": 0.0, **values})
-    )
+    values = {"dry_run": True, "wait": False, "timeout": 0.0, **values}
+    wanted, kubeconfig = _installation(request(values, given(ctx, (*JOIN, *PROCESS))))
     print_objects(installation_manifests.render(wanted, kubeconfig.text))
     _print_note(
         f"node {wanted.node}: the Secret holds the remote's credential; keep this YAML secret"
@@ -85,11 +75,11 @@ class InstallRequest:
     timeout: float
 
 
-def request(ctx: typer.Context, values: Mapping[str, Any]) -> InstallRequest:
-    """The request that the options make. Ends the command if the options are invalid."""
+def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequest:
+    """The request for a value of each option, by parameter name; the installed bridge is started
+    with the ``written`` options. Ends the command if the options are invalid."""
     from bridge.cli.command_runner import fail
 
-    written = given(ctx, (*JOIN, *PROCESS))
     for option in written:
         if option.is_rejected_in_cluster:
             raise fail(
@@ -116,43 +106,30 @@ def request(ctx: typer.Context, values: Mapping[str, Any]) -> InstallRequest:
     return InstallRequest(settings, arguments, **rest)
 
 
-def apply_request(wanted: InstallRequest, *, must_exist: bool = False) -> None:
-    """Applies the installation at home, and waits until the node is Ready. With ``must_exist`` an
-    installation of the node has to be there."""
+def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = None) -> None:
+    """Applies the installation at home, and waits until the node is Ready. With
+    ``stored_kubeconfig``, that of the installation, the remote's kubeconfig stays as it is."""
     from bridge.cli.command_runner import STOP_SECONDS, run
 
-    installation, kubeconfig = _installation(wanted)
+    installation, kubeconfig = _installation(wanted, stored_kubeconfig)
     run(
-        lambda _: _apply(wanted, installation, kubeconfig, must_exist=must_exist),
+        lambda _: _apply(wanted, installation, kubeconfig),
         stops=False,
         exit_within=STOP_SECONDS,
     )
 
 
 async def _apply(
-    wanted: InstallRequest,
-    installation: Installation,
-    kubeconfig: FlattenedKubeconfig,
-    *,
-    must_exist: bool,
+    wanted: InstallRequest, installation: Installation, kubeconfig: FlattenedKubeconfig
 ) -> None:
-    from bridge.base.command_error import PreflightError
     from bridge.cli.command_runner import report_step, report_waiting
     from bridge.install import installation_manifests, rollout, server_side_apply
-    from sync.kube.api_errors import NotFound
-    from sync.kube.resources import DEPLOYMENTS
+    from bridge.node.join_record_annotation import recorded_network
+    from sync.kube.resources import NODES
 
     node, where = installation.node, f"{installation.namespace}/{installation.name}"
     async with connect(wanted.settings.home, side="home", notify=report_step) as home:
         with as_preflight_errors("home"):
-            if must_exist:
-                try:
-                    await home.get(DEPLOYMENTS, installation.name, namespace=installation.namespace)
-                except NotFound:
-                    raise PreflightError(
-                        f"home: Deployment {where} does not exist; install node {node} "
-                        "first, with bridge install"
-                    ) from None
             done = await server_side_apply.apply(
                 home,
                 installation_manifests.render(installation, kubeconfig.text),
@@ -171,6 +148,9 @@ async def _apply(
                 await rollout.wait_until_ready(
                     home, installation, timeout=wanted.timeout, notify=report_waiting
                 )
+                network = recorded_network(await home.get(NODES, node))
+            if network is not None:
+                report_step(f"home: {network}")
             report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
     if not (installation.bound_namespaces or installation.all_namespaces):
         _print_note(
@@ -187,11 +167,14 @@ def check_relay_from(client: str) -> str:
     return check_network(client, "--relay-from") if "/" in client else check_namespace(client)
 
 
-def _installation(wanted: InstallRequest) -> tuple[Installation, FlattenedKubeconfig]:
+def _installation(
+    wanted: InstallRequest, stored_kubeconfig: str | None = None
+) -> tuple[Installation, FlattenedKubeconfig]:
     """The installation, and the remote's kubeconfig. Ends the command if either is invalid."""
     from bridge.base.version import version
     from bridge.cli.command_runner import fail
     from bridge.install import flattened_kubeconfig
+    from bridge.install.flattened_kubeconfig import FlattenedKubeconfig
     from bridge.install.installation import Installation
     from bridge.rbac.rbac_manifests import check_namespace
     from sync.kube.api_errors import ClientConfigError
@@ -205,7 +188,11 @@ def _installation(wanted: InstallRequest) -> tuple[Installation, FlattenedKubeco
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     try:
-        kubeconfig = flattened_kubeconfig.flatten_kubeconfig(settings.remote)
+        kubeconfig = (
+            flattened_kubeconfig.flatten_kubeconfig(settings.remote)
+            if stored_kubeconfig is None
+            else FlattenedKubeconfig(stored_kubeconfig, context="")
+        )
     except ClientConfigError as error:
         raise fail(str(error)) from None
     for note in kubeconfig.notes:

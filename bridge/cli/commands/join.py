@@ -34,7 +34,7 @@ def join(ctx: typer.Context, **values: Any) -> None:
     from bridge.cli.reexec import LogSettings, ServeRequest, start
 
     if values["in_cluster"]:
-        install.apply_request(install.request(ctx, values))
+        install.apply_request(install.request(values, given(ctx, (*JOIN, *PROCESS))))
         return
     try:
         settings = join_settings(values)

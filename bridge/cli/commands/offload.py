@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bridge.base.command_output import (
-    ListOutputOption,
+    NamesOutputOption,
     Output,
     OutputOption,
     format_table,
@@ -62,7 +62,7 @@ def offload(
         ),
     ] = "auto",
     dry_run: DryRun = False,
-    output: ListOutputOption = Output.TABLE,
+    output: NamesOutputOption = Output.TABLE,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
 ) -> None:
@@ -91,7 +91,7 @@ def offload(
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
     answer = run(lambda _: offload_namespace(settings, notify=report_step), stops=False)
-    print_result(answer, output, lambda: _table([answer]))
+    print_result(answer, output, lambda: _table([answer]), names=lambda: _names([answer]))
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
@@ -103,8 +103,12 @@ def _list(home: KubeconfigRef, output: Output) -> None:
         {"namespaces": found},
         output,
         lambda: _table(found) if found else "no namespace is offloaded",
-        names=lambda: [f"namespace/{it['namespace']}" for it in found],
+        names=lambda: _names(found),
     )
+
+
+def _names(found: list[Object]) -> list[str]:
+    return [f"namespace/{it['namespace']}" for it in found]
 
 
 def unoffload(

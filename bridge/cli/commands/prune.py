@@ -10,16 +10,19 @@ from typing import Annotated
 
 import typer
 
+from bridge.base.command_output import NamesOutputOption, Output, format_table, print_result
 from bridge.base.join_settings import SettingsError, check_name
-from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
+from bridge.cli.options.option_declaration import is_given
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.objects import Object
 
 #: A home's identity as the table has it (`translators.virtual_node_identity.home_id_from_uid`).
 _HOME = re.compile(r"[0-9a-f]{16}")
 
 
 def prune(
+    ctx: typer.Context,
     *,
     kubeconfig: Annotated[
         Path,
@@ -44,6 +47,7 @@ def prune(
         float, duration_option("Maximum time to wait for pods to terminate.")
     ] = 600.0,
     yes: Yes = False,
+    output: NamesOutputOption = Output.TABLE,
 ) -> None:
     """List or remove resources of bridges in a remote cluster, without contacting a home cluster.
 
@@ -52,18 +56,26 @@ def prune(
     still manages them.
     """
     from bridge.cli.command_runner import STOP_SECONDS, confirm_removal, fail, report_step, run
-    from bridge.prune.remote_leftovers import PruneSettings, list_leftovers
-    from bridge.prune.remote_leftovers import remove_leftovers as remove_garbage
+    from bridge.prune import remote_leftovers
+    from bridge.prune.remote_leftovers import PruneSettings
 
     ref = KubeconfigRef(kubeconfig, context)
     if remove is None:
         if node is not None or yes:
             raise fail("--node and --yes require --remove HOME", code=2)
         listing = PruneSettings(ref)
-        lines = run(lambda _: list_leftovers(listing, notify=report_step), stops=False)
-        for line in lines or ["no bridge has resources in this cluster"]:
-            typer.echo(escape_line(line))
+        found = run(
+            lambda _: remote_leftovers.list_leftovers(listing, notify=report_step), stops=False
+        )
+        print_result(
+            {"leftovers": found},
+            output,
+            lambda: _table(found) if found else "no bridge has resources in this cluster",
+            names=lambda: [f"home/{it['home']}" for it in found],
+        )
         return
+    if is_given(ctx, "output"):
+        raise fail("--output and --remove exclude each other", code=2)
     if not _HOME.fullmatch(remove):
         raise fail(
             f'--remove: "{remove}" is not the ID of a home cluster; use one of the list, 16 digits '
@@ -82,8 +94,12 @@ def prune(
 
     confirm = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: remove_garbage(settings, notify=report_step, confirm=confirm),
+        lambda _: remote_leftovers.remove_leftovers(settings, notify=report_step, confirm=confirm),
         stops=False,
         exit_within=STOP_SECONDS,
     ):
         raise fail("nothing was removed")
+
+
+def _table(found: list[Object]) -> str:
+    return format_table(list(found[0]), [list(map(str, it.values())) for it in found])

@@ -71,7 +71,7 @@ def rbac_home(
         typer.Option(
             help="How pods of the two clusters reach each other.", rich_help_panel=AS_JOIN
         ),
-    ] = "flat",
+    ] = "auto",
 ) -> None:
     """Print the permissions at home, for the node, its pods, and what these use by namespace."""
     from bridge.cli.command_runner import fail

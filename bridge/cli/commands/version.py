@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.command_output import ListOutputOption, Output, format_table, print_result
+from bridge.base.command_output import Output, OutputOption, format_table, print_result
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
@@ -29,7 +29,7 @@ def version(
     context: RemoteContext = None,
     home_kubeconfig: HomeKubeconfig = None,
     home_context: HomeContext = None,
-    output: ListOutputOption = Output.TABLE,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Show the versions of this command, of both clusters and of the running bridges.
 
@@ -46,12 +46,7 @@ def version(
     home = KubeconfigRef(home_kubeconfig, home_context)
     remote = KubeconfigRef(kubeconfig, context) if kubeconfig else None
     found = run(lambda _: version_report.collect_versions(home, remote), stops=False)
-    print_result(
-        found,
-        output,
-        lambda: _table(found),
-        names=lambda: [f"node/{it['name']}" for it in found["nodes"]],
-    )
+    print_result(found, output, lambda: _table(found))
 
 
 def _table(found: dict[str, Any]) -> str:

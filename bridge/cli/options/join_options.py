@@ -222,10 +222,10 @@ JOIN: tuple[Option, ...] = (
         "flat: pods of both clusters reach each other by IP, and Services have endpoints of both. "
         "relay: they do not, and the bridge forwards connections from home's Services to remote "
         "pods. none: neither. auto: flat if remote pods accept connections from this machine, else "
-        "relay.",
+        "relay; decided and recorded when the node is first joined.",
         WORKLOADS,
         kind=NetworkChoice,
-        default="flat",
+        default="auto",
         in_cluster=CONSUMED,
     ),
     Option(

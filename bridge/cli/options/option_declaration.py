@@ -117,6 +117,13 @@ class Option:
         values = value if isinstance(value, list | tuple) else [value]
         return [f"{self.flag}={it}" for it in values]
 
+    def value_of_argument(self, text: str) -> Any:
+        """The value that the option has after an argument of `arguments` with this text."""
+        if self.kind is bool:
+            return True
+        is_converted = self._is_duration or self.kind in (int, float, Path)
+        return self.kind(text) if is_converted else text
+
     # -- a configuration file ------------------------------------------------------------------
 
     def read(self, value: Any, *, folder: Path) -> Any:

@@ -13,6 +13,7 @@ from bridge.election import election_lease, elector
 from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
+from bridge.node.join_record_annotation import recorded_network
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.base.exception_summary import first_leaf
 from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
@@ -202,6 +203,21 @@ async def test_successor_survives_a_short_failure_of_home(
         await first.end()
         await second.wait_for_report("is registered")
         assert refused.hits == 3
+        await second.end()
+
+
+async def test_successor_follows_the_network_mode_that_the_leader_recorded(two: Clusters) -> None:
+    """The second replica starts before the first has registered the Node, and probes itself."""
+    async with running_join(two) as first:
+        two.home.fail(Fault("GET", NODES.path(NODE), code=404, reason="NotFound"))
+        second = start_join(two.but(network="auto"))
+        await second.wait_for_report("pod networks: none (not probed")
+        await second.wait_for_report("standing by")
+        await first.end()
+        await second.wait_for_report("another replica recorded pod networks: flat (configured)")
+        await second.wait_for_report("is registered")
+        node = two.home.get(NODES, NODE)
+        assert str(recorded_network(node)) == "pod networks: flat (configured)"
         await second.end()
 
 

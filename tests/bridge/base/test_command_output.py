@@ -62,10 +62,9 @@ def test_name_output_has_each_name_once(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "node/a\nnode/b\n"
 
 
-def test_wide_output_falls_back_to_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_is_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(DATA, Output.WIDE, lambda: "usual", as_wide=lambda: "wide")
-    print_result(DATA, Output.WIDE, lambda: "usual")
-    assert capsys.readouterr().out == "wide\nusual\n"
+    assert capsys.readouterr().out == "wide\n"
 
 
 def test_jsonpath_output_selects_from_the_data(capsys: pytest.CaptureFixture[str]) -> None:

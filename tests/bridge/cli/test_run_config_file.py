@@ -47,7 +47,7 @@ def test_documented_example_is_read_as_documented(tmp_path: Path) -> None:
     assert frankfurt.settings.node_selector == {"pool": "burst"}
     assert frankfurt.settings.labels == osaka.settings.labels == {"team": "orders"}
     assert (frankfurt.settings.port, osaka.settings.port) == (10250, 10260)
-    assert (frankfurt.settings.network, osaka.settings.network) == ("flat", "none")
+    assert (frankfurt.settings.network, osaka.settings.network) == ("auto", "none")
 
 
 def test_every_join_option_is_a_key(tmp_path: Path) -> None:

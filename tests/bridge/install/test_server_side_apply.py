@@ -378,9 +378,9 @@ async def test_leave_removes_the_webhook_after_its_pods_terminated(home: Home) -
 
 
 async def test_network_policy_is_removed_with_the_relay(home: Home) -> None:
-    await home.apply(replace(WANTED, permissions=replace(WANTED.permissions, network="relay")))
-    assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
     await home.apply()
+    assert len(home.two.home.objects(NETWORK_POLICIES)) == 1
+    await home.apply(replace(WANTED, permissions=replace(WANTED.permissions, network="flat")))
     assert home.two.home.objects(NETWORK_POLICIES) == []
 
 

@@ -74,7 +74,7 @@ class World:
         self.confirmations.append(lines)
         return self.answer
 
-    async def listed(self) -> list[str]:
+    async def listed(self) -> list[Object]:
         return await remote_leftovers.list_leftovers(self.settings, notify=self.notified.append)
 
     async def remove(self, home: str, node: str = "", *, timeout: float = SOON) -> bool:
@@ -98,20 +98,20 @@ async def test_list_shows_counts_and_last_write_without_writing(world: World) ->
         {"manager": "kubelet", "time": "2032-01-01T00:00:00Z"},
     ]
     world.remote.update(PODS, "web", {"metadata": {"managedFields": fields}}, "shop-a")
-    head, *rows = await world.listed()
-    assert head.split() == [
-        *("HOME", "NODE", "PODS", "CONFIGMAPS", "SECRETS", "SERVICES", "ENDPOINTSLICES"),
-        *("NAMESPACES", "WRITTEN"),
+    rows = await world.listed()
+    assert list(rows[0]) == [
+        *("home", "node", "pods", "configmaps", "secrets", "services", "endpointslices"),
+        *("namespaces", "written"),
     ]
-    assert [row.split()[:-1] for row in rows] == [
-        [A, "burst", "1", "1", "1", "0", "0", "1"],
-        [A, "pool", "1", "0", "0", "0", "0", "0"],
-        [B, "burst", "1", "1", "1", "0", "0", "1"],
+    assert [list(row.values())[:-1] for row in rows] == [
+        [A, "burst", 1, 1, 1, 0, 0, 1],
+        [A, "pool", 1, 0, 0, 0, 0, 0],
+        [B, "burst", 1, 1, 1, 0, 0, 1],
     ]
-    assert rows[0].split()[-1] == written
-    assert re.fullmatch(r"20\d\d-.*Z", rows[2].split()[-1])
+    assert rows[0]["written"] == written
+    assert re.fullmatch(r"20\d\d-.*Z", rows[2]["written"])
     assert world.remote.writes() == []
-    assert CANARY not in "".join([head, *rows])
+    assert CANARY not in str(rows)
 
 
 async def test_clean_remote_has_an_empty_list(two: Clusters) -> None:
@@ -254,8 +254,8 @@ async def test_relay_agent_is_removed_but_not_counted(world: World) -> None:
     )
     made["metadata"]["namespace"] = "shop-a"
     world.remote.put(made)
-    row = next(line for line in await world.listed() if line.split()[:2] == [A, "burst"])
-    assert row.split()[2] == "1", "the pod of home's"
+    row = next(it for it in await world.listed() if (it["home"], it["node"]) == (A, "burst"))
+    assert row["pods"] == 1, "the pod of home's"
     await world.remove(A, "burst")
     assert "remote: Pod shop-a/relay" in world.confirmations[0]
     assert world.remote.find(PODS, "relay", "shop-a") is None

@@ -104,7 +104,9 @@ async def test_permission_on_several_names_is_reviewed_for_each(
     monkeypatch.setattr(permissions, "HOME", (Permission(NODES, ("get",), names=names),))
     two.home.api.authorize = only(resource="nodes")
     message = await lacking(two, client_for)
-    assert message.startswith("home: the credential may not get nodes; `bridge rbac home`")
+    assert message.startswith(
+        "home: the credential may not get nodes; `bridge rbac home --network flat`"
+    )
     reviews = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
     assert reviews[:2] == [NODE, f"of-{NODE}"]
 
@@ -112,7 +114,7 @@ async def test_permission_on_several_names_is_reviewed_for_each(
 async def test_namespace_permissions_are_not_required(two: Clusters, client_for: ClientFor) -> None:
     per_namespace = {
         (right.resource.plural, right.subresource, verb)
-        for right in for_home_namespaces()
+        for right in for_home_namespaces(network="flat")
         for verb in right.verbs
     }
 
@@ -142,7 +144,7 @@ async def test_csr_permission_is_required_only_for_csr(
     settings = two.but(serving="csr")
     message = await lacking(replace(two, settings=settings), client_for)
     assert "may not create certificatesigningrequests.certificates.k8s.io" in message
-    assert "`bridge rbac home --serving-certificate csr` prints what to apply there" in message
+    assert "`bridge rbac home --serving-certificate csr --network flat` prints what" in message
 
 
 async def test_missing_permission_of_one_side_is_named(
@@ -162,7 +164,7 @@ async def test_missing_permissions_of_both_sides_are_named(
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
         "home: the credential may not patch leases.coordination.k8s.io; "
-        "`bridge rbac home` prints what to apply there; or use another credential; "
+        "`bridge rbac home --network flat` prints what to apply there; or use another credential; "
         "remote: the credential may not watch secrets; "
         "`bridge rbac remote` prints what to apply there; or use another credential"
     )
@@ -373,7 +375,11 @@ async def test_tables_match_requests_of_the_bridge(
 
     used: set[Use] = set()
     tables = {
-        "home": (*required_at_home(settings), *for_home_namespaces(), *HOME_CLIENT_CA),
+        "home": (
+            *required_at_home(settings),
+            *for_home_namespaces(network="flat"),
+            *HOME_CLIENT_CA,
+        ),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),
     }
     for side, api in (("home", two.home), ("remote", two.remote)):

@@ -15,8 +15,7 @@ from bridge.election import election_lease, elector
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node.node_lease import LEASE_NAMESPACE
-from bridge.prune.remote_leftovers import PruneSettings
-from bridge.prune.remote_leftovers import remove_leftovers as remove_garbage
+from bridge.prune.remote_leftovers import PruneSettings, remove_leftovers
 from bridge.remote_claim import claim_keeper, claim_record
 from bridge.remote_claim.claim_keeper import ClaimRejected
 from bridge.remote_claim.claim_record import Claim
@@ -332,13 +331,13 @@ async def test_a_restored_home_cannot_leave_with_the_originals_pods(
         assert uids(two) == before
 
 
-async def test_garbage_of_a_home_that_is_gone_has_its_claim(two: Clusters) -> None:
+async def test_leftovers_of_a_deleted_home_include_its_claim(two: Clusters) -> None:
     async with running_join(two):
         await running(two, "web")
     uid = str(two.home.get(NAMESPACES, "kube-system")["metadata"]["uid"])
     settings = PruneSettings(two.settings.remote, home=home_id_from_uid(uid))
     two.remote.remove(PODS, "web", REMOTE_NAMESPACE)
-    assert await remove_garbage(settings, notify=_quiet, confirm=lambda _: True)
+    assert await remove_leftovers(settings, notify=_quiet, confirm=lambda _: True)
     assert not two.remote.find(LEASES, lease_of(two), LEASE_NAMESPACE)
 
 

@@ -104,7 +104,10 @@ def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> 
         (("--namespace", "A"), "not a namespace name"),
         (("--network", "relay", "--relay-from", "A"), "not a namespace name"),
         (("--network", "relay", "--relay-from", "10.0.0.1/16"), "ADDRESS/BITS"),
-        (("--relay-from", "shop"), "requires --network relay or auto"),
+        (
+            ("--network", "flat", "--relay-from", "shop"),
+            "requires --network relay or auto",
+        ),
         (("--share", "2"), "--share"),
     ],
 )

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import yaml
 
-from bridge.prune import remote_leftovers as garbage_module
+from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
+from translators.objects import Object
 
 LIST = ("prune", "--kubeconfig", "remote.yaml")
 HOME = "0123456789abcdef"
 REMOVE = (*LIST, "--remove", HOME)
+LEFTOVER: Object = {"home": HOME, "node": "burst", "pods": 2, "written": "2031-02-03T04:05:06Z"}
 
 
 @dataclass
@@ -23,12 +27,14 @@ class PruneCalls:
     """Replaces `list_leftovers` and `remove_leftovers`: records their settings."""
 
     settings: list[PruneSettings] = field(default_factory=list)
-    table: list[str] = field(default_factory=lambda: ["HOME  NODE", f"{HOME}  burst"])
+    leftovers: list[Object] = field(default_factory=lambda: [LEFTOVER])
 
-    async def listed(self, settings: PruneSettings, *, notify: Callable[[str], None]) -> list[str]:
+    async def listed(
+        self, settings: PruneSettings, *, notify: Callable[[str], None]
+    ) -> list[Object]:
         self.settings.append(settings)
         notify("remote: it answers")
-        return self.table
+        return self.leftovers
 
     async def remove(
         self,
@@ -48,20 +54,31 @@ class PruneCalls:
 def pruning(monkeypatch: pytest.MonkeyPatch) -> PruneCalls:
     """Commands record their settings instead of reading or deleting."""
     calls = PruneCalls()
-    monkeypatch.setattr(garbage_module, "list_leftovers", calls.listed)
-    monkeypatch.setattr(garbage_module, "remove_leftovers", calls.remove)
+    monkeypatch.setattr(remote_leftovers, "list_leftovers", calls.listed)
+    monkeypatch.setattr(remote_leftovers, "remove_leftovers", calls.remove)
     return calls
 
 
 def test_list_is_on_stdout(invoke: Invoke, pruning: PruneCalls) -> None:
     done = invoke(*LIST, "--context", "r")
     assert done.exit_code == 0
-    assert done.stdout.splitlines() == pruning.table
+    assert done.stdout.splitlines() == [
+        "HOME               NODE    PODS   WRITTEN",
+        f"{HOME}   burst   2      2031-02-03T04:05:06Z",
+    ]
     assert pruning.settings == [PruneSettings(KubeconfigRef(Path("remote.yaml"), "r"))]
 
 
+def test_list_for_programs(invoke: Invoke, pruning: PruneCalls) -> None:
+    expected = {"leftovers": [LEFTOVER]}
+    assert json.loads(invoke(*LIST, "-o", "json").stdout) == expected
+    assert yaml.safe_load(invoke(*LIST, "-o", "yaml").stdout) == expected
+    pruning.leftovers.append({**LEFTOVER, "node": "pool"})
+    assert invoke(*LIST, "-o", "name").stdout == f"home/{HOME}\n"
+
+
 def test_empty_list_is_a_sentence(invoke: Invoke, pruning: PruneCalls) -> None:
-    pruning.table = []
+    pruning.leftovers = []
     assert invoke(*LIST).stdout == "no bridge has resources in this cluster\n"
 
 
@@ -84,6 +101,8 @@ def test_remove_is_limited_to_one_home(invoke: Invoke, pruning: PruneCalls) -> N
         ((*LIST, "--node", "burst"), "--remove"),
         ((*LIST, "--yes"), "--remove"),
         (REMOVE, "--yes"),
+        ((*REMOVE, "--yes", "-o", "json"), "--output"),
+        ((*LIST, "-o", "wide"), "--output"),
     ],
     ids=[
         "an empty home",
@@ -93,6 +112,8 @@ def test_remove_is_limited_to_one_home(invoke: Invoke, pruning: PruneCalls) -> N
         "a node alone",
         "yes alone",
         "unknown",
+        "an output without a list",
+        "an output without columns",
     ],
 )
 def test_invalid_options_exit_with_2_before_any_request(
