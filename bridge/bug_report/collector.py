@@ -28,7 +28,7 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
 from sync.cleanup import remote_inventory
 from sync.kube import kubeconfig
-from sync.kube.api_errors import KubeError, NotFound
+from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -246,8 +246,8 @@ async def _existing(
     home: KubeClient, resource: Resource, name: str, found: BugReport, *, namespace: str = ""
 ) -> list[Object]:
     """The object; none if it does not exist or cannot be read."""
-    reading = home.get(resource, name, namespace=namespace or None)
-    obj = await _part(found, f"home: {resource.kind} {name}", reading, may_be_missing=True)
+    reading = home.find(resource, name, namespace=namespace or None)
+    obj = await _part(found, f"home: {resource.kind} {name}", reading)
     return [] if obj is None else [obj]
 
 
@@ -270,16 +270,13 @@ async def _listed(
     return objects[:MAX_OBJECTS]
 
 
-async def _part(
-    found: BugReport, what: str, reading: Awaitable[T], *, may_be_missing: bool = False
-) -> T | None:
+async def _part(found: BugReport, what: str, reading: Awaitable[T]) -> T | None:
     """The result of ``reading``; None if it fails, which is recorded as a problem."""
     try:
         async with asyncio.timeout(PART_SECONDS):
             return await reading
     except KubeError as problem:
-        if not (may_be_missing and isinstance(problem, NotFound)):
-            found.problems.append(f"{what}: {problem}")
+        found.problems.append(f"{what}: {problem}")
     except TimeoutError:
         found.problems.append(f"{what}: no answer in {PART_SECONDS:.0f} s")
     return None

@@ -29,7 +29,7 @@ from bridge.checks.findings import Finding, Report, Scope, build_report, error, 
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import join_record_annotation
 from bridge.node.node_object import LABEL_REMOTE, is_virtual_node
-from sync.kube.api_errors import Forbidden, KubeError, NotFound
+from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.kube.resources import NODES
@@ -103,11 +103,11 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
                 nodes = (await home.list(NODES, labels=LABEL_REMOTE)).items
                 none = [error("BRG301", "home", "home has no virtual node", hint)]
                 return nodes, [] if nodes else none
-            node = await home.get(NODES, name)
-    except NotFound:
-        return [], [error("BRG301", "home", f"home has no node {name}", hint)]
+            node = await home.find(NODES, name)
     except (KubeError, TimeoutError) as problem:
         return [], [_failed_request("BRG301", problem, "home")]
+    if node is None:
+        return [], [error("BRG301", "home", f"home has no node {name}", hint)]
     if not is_virtual_node(node):
         text = f"node {name} is not a bridge's virtual node"
         return [], [error("BRG301", "home", text, hint)]

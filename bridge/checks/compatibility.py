@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Finding, error, not_checked, ok, warning
 from bridge.node.node_lease import LEASE_NAMESPACE
-from sync.kube.api_errors import NotFound, Side
+from sync.kube.api_errors import Side
 from sync.kube.resources import LEASES
 from translators.timestamps import parse_time
 
@@ -79,10 +79,10 @@ def _clock(side: Side, ahead: float | None) -> Finding:
 async def check_bridge_clock(context: CheckContext) -> list[Finding]:
     """BRG108, for the machine of the bridge: the renewTime that it writes to the node's Lease
     cannot be in the future of home."""
+    lease = await context.home_client.find(LEASES, context.name, namespace=LEASE_NAMESPACE)
     try:
-        lease = await context.home_client.get(LEASES, context.name, namespace=LEASE_NAMESPACE)
-        renewed = parse_time(str((lease.get("spec") or {}).get("renewTime")))
-    except (NotFound, ValueError):
+        renewed = parse_time(str(((lease or {}).get("spec") or {}).get("renewTime")))
+    except ValueError:
         return []
     now = datetime.now(UTC) + timedelta(seconds=context.home.clock_ahead or 0.0)
     ahead = (renewed - now).total_seconds()

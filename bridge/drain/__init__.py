@@ -1,5 +1,5 @@
 """Cordon, uncordon and drain virtual nodes as kubectl does.
 
-`node_commands` implements the commands, `filters` selects the pods (kubectl's drain filters) and
-`eviction` evicts them. `bridge leave --drain` uses the last two.
+`cordon_and_drain` implements the commands, `pod_filters` selects the pods (kubectl's drain filters)
+and `eviction` evicts them. `bridge leave --drain` uses the last two.
 """

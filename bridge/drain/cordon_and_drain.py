@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
@@ -17,7 +18,7 @@ from bridge.drain.eviction import evict_pods
 from bridge.drain.pod_filters import DrainOptions, DrainPlan, plan_drain
 from bridge.election import serving_bridge_lookup
 from bridge.status import status_client
-from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_errors import Forbidden
 from sync.kube.client import KubeClient
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import DAEMON_SETS, NODES, PODS
@@ -114,12 +115,9 @@ async def _find_orphans(home: KubeClient, pods: list[Object]) -> set[str]:
     orphans = set()
     for pod in filter(is_daemonset_pod, pods):
         owner = controller_of(pod) or {}
-        try:
-            await home.get(DAEMON_SETS, owner["name"], namespace=namespace_of(pod))
-        except NotFound:
-            orphans.add(uid_of(pod))
-        except Forbidden:
-            continue
+        with suppress(Forbidden):
+            if not await home.find(DAEMON_SETS, owner["name"], namespace=namespace_of(pod)):
+                orphans.add(uid_of(pod))
     return orphans
 
 

@@ -191,13 +191,10 @@ class _Eviction:
 
     async def _current(self, name: str, pod: Object) -> Object | None:
         """The pod's current state; None if it is deleted, even if another pod has its name."""
-        try:
-            current = await self._retry(
-                name, lambda: self.home.get(PODS, name_of(pod), namespace=namespace_of(pod))
-            )
-        except NotFound:
-            return None
-        return current if uid_of(current) == uid_of(pod) else None
+        current = await self._retry(
+            name, lambda: self.home.find(PODS, name_of(pod), namespace=namespace_of(pod))
+        )
+        return current if current is not None and uid_of(current) == uid_of(pod) else None
 
 
 @asynccontextmanager

@@ -14,9 +14,6 @@ from sync.kube.client import KubeClient
 from sync.kube.resources import EVENTS, Resource
 from translators.objects import Object, namespace_of, uid_of
 
-#: Result of `get_object` for an object that could not be read.
-_UNKNOWN: Object = {}
-
 
 async def get_objects(
     client: KubeClient,
@@ -25,44 +22,33 @@ async def get_objects(
     unseen: list[str],
 ) -> dict[tuple[str, str], Object | None]:
     """The objects by kind and name; None does not exist, an absent key could not be read."""
-    unique = list(dict.fromkeys(requested))
-    answers = await asyncio.gather(
-        *(
-            get_object(client, resource, name, unseen, namespace=namespace, distinguish=True)
-            for resource, name in unique
-        )
-    )
-    return {
-        (resource.kind, name): _without_data(answer)
-        for (resource, name), answer in zip(unique, answers, strict=True)
-        if answer is not _UNKNOWN
-    }
+    found: dict[tuple[str, str], Object | None] = {}
+
+    async def read(resource: Resource, name: str) -> None:
+        try:
+            obj = await client.find(resource, name, namespace=namespace or None)
+        except KubeError as error:
+            unseen.append(_note(client, f"{resource.kind} {name}", error))
+        else:
+            found[resource.kind, name] = None if obj is None else _without_data(obj)
+
+    await asyncio.gather(*(read(*it) for it in dict.fromkeys(requested)))
+    return found
 
 
-def _without_data(obj: Object | None) -> Object | None:
+def _without_data(obj: Object) -> Object:
     """The object with the keys of its data and empty values."""
-    if obj is None:
-        return None
     keys = {key: "" for part in ("data", "binaryData") for key in obj.get(part) or ()}
-    return {**{k: v for k, v in obj.items() if k not in ("data", "binaryData")}, "data": keys}
+    rest = {k: v for k, v in obj.items() if k not in ("data", "binaryData")}
+    return {**rest, "data": keys} if keys else rest
 
 
 async def get_object(
-    client: KubeClient,
-    resource: Resource,
-    name: str,
-    unseen: list[str],
-    *,
-    namespace: str = "",
-    distinguish: bool = False,
+    client: KubeClient, resource: Resource, name: str, unseen: list[str], *, namespace: str = ""
 ) -> Object | None:
-    """The object; None where it does not exist. Where it cannot be read, adds a note to ``unseen``
-    and returns None, or `_UNKNOWN` with ``distinguish``."""
-    try:
-        return await client.find(resource, name, namespace=namespace or None)
-    except KubeError as error:
-        unseen.append(_note(client, f"{resource.kind} {name}", error))
-        return _UNKNOWN if distinguish else None
+    """The object; None if it does not exist or, with a note in ``unseen``, cannot be read."""
+    found = await get_objects(client, [(resource, name)], namespace, unseen)
+    return found.get((resource.kind, name))
 
 
 async def list_objects(

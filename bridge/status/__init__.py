@@ -1,9 +1,9 @@
 """The state of virtual nodes and their bridges, and the commands and pages that show it.
 
-- Data: `node_summary` is built from home's objects; a running bridge serves it with its own state
-  at `status_endpoint`, and `status_client` reads both through home's API server.
-- Presentation: `tree` lays a status out, for `terminal` and `html_page`. `loopback_server` forwards
-  the page to a browser on this machine.
+- Data: `node_pod_summary` is built from home's objects; a running bridge serves it with its own
+  state at `status_endpoint`, and `status_client` reads both through home's API server.
+- Presentation: `status_tree` lays a status out, for `terminal_output` and `dashboard_page`.
+  `dashboard_server` forwards the page to a browser on this machine.
 - `event_list` and `version_report` implement `bridge events` and `bridge version`.
 
 docs/reference/status.md lists every field.
