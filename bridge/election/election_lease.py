@@ -181,22 +181,22 @@ def holder_patch(
         "renewTime": now,
     }
     meta: Object = {}
-    there = before.records if before is not None else {}
-    marks: Object = {
-        name: value for name, value in (records or {}).items() if there.get(name) != value
+    known_records = before.records if before is not None else {}
+    annotations: Object = {
+        name: value for name, value in (records or {}).items() if known_records.get(name) != value
     }
     if before is None or before.holder != candidate.identity:
         spec["acquireTime"] = now
         spec["leaseTransitions"] = before.transitions + 1 if before is not None else 0
-        marks[ANNOTATION_HOLDER] = candidate.display_name
+        annotations[ANNOTATION_HOLDER] = candidate.display_name
         if before is not None and before.leaving:
-            marks[ANNOTATION_LEAVING] = None
+            annotations[ANNOTATION_LEAVING] = None
     if remote_lost != (before is not None and before.remote_lost):
-        marks[ANNOTATION_REMOTE_LOST] = "true" if remote_lost else None
+        annotations[ANNOTATION_REMOTE_LOST] = "true" if remote_lost else None
     if before is not None and before.requested_by and not remote_lost:
-        marks[ANNOTATION_REQUESTED_BY] = None
-    if marks:
-        meta["annotations"] = marks
+        annotations[ANNOTATION_REQUESTED_BY] = None
+    if annotations:
+        meta["annotations"] = annotations
     if before is not None and before.has_owner:
         meta["ownerReferences"] = None
     return _patch(before, meta, spec)

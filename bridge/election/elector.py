@@ -132,7 +132,7 @@ class LeaderElector:
         the name. Raises KubeError."""
         self._request_seconds = MAX_REQUEST_SECONDS
         with urgent():
-            self._observe(await self._get(), served=node_exists)
+            self._update_observation(await self._get(), served=node_exists)
         seen = self._observation
         self._initial = seen if seen is not None and seen.free_at <= self._clock() else None
 
@@ -166,7 +166,7 @@ class LeaderElector:
         )
 
         def on_change(_: Object | None, new: Object | None) -> None:
-            self._observe(election_lease.parse_lease(new) if new is not None else None)
+            self._update_observation(election_lease.parse_lease(new) if new is not None else None)
             changed.set()
 
         leases.on_change(on_change)
@@ -187,14 +187,14 @@ class LeaderElector:
             raise self._node_left
         try:
             if self._observation is None:
-                self._observe(await self._get())
+                self._update_observation(await self._get())
             seen = self._observation
             if seen is None or seen.free_at > self._clock():
                 return False
             try:
                 await self._write(seen.record)
             except (Conflict, NotFound):
-                self._observe(await self._get())
+                self._update_observation(await self._get())
                 return False
         except KubeError as error:
             log.info("the election Lease cannot be acquired: %s", error)
@@ -225,7 +225,7 @@ class LeaderElector:
             "this bridge does; it asks for the lease"
         )
 
-    def _observe(self, record: ElectionRecord | None, *, served: bool = True) -> None:
+    def _update_observation(self, record: ElectionRecord | None, *, served: bool = True) -> None:
         before, now = self._observation, self._clock()
         seen = self._observation = election_lease.observe(
             before, record, candidate=self._candidate.identity, now=now, node_exists=served
@@ -335,7 +335,7 @@ class LeaderElector:
                 self.on_records_changed(record.records)
             return record
         self._observation, self._announced_wait = None, record.holder
-        self._observe(record)
+        self._update_observation(record)
         raise LeadershipLost(
             f"home: the lease of node {self.node} is held by "
             f"{record.holder_name or 'no bridge'} now; nothing more is written"
@@ -374,8 +374,10 @@ class LeaderElector:
         """Acquires or renews the Lease, from the state ``before``; creates it where there was
         none."""
         began = self._clock()
-        notes = self.records.all if before is None else self.records.own
-        body = election_lease.holder_patch(before, self._candidate, remote_lost=lost, records=notes)
+        records = self.records.all if before is None else self.records.own
+        body = election_lease.holder_patch(
+            before, self._candidate, remote_lost=lost, records=records
+        )
         if before is None:
             body["metadata"]["name"] = self._name
             made = await self._request("POST", "", body)

@@ -73,10 +73,10 @@ def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
     A merge patch replaces the list of taints. So with taints the patch has the Node's
     resourceVersion, and the API server rejects it (Conflict) where the Node has changed since.
     """
-    meta, last = metadata(node), _last(node)
+    meta, last = metadata(node), _last_applied(node)
     there = meta.get("annotations") or {}
-    labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _put_right)
-    annotations = _changes(there, last.get("annotations", {}), wanted.annotations, _put_right)
+    labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _is_enforced)
+    annotations = _changes(there, last.get("annotations", {}), wanted.annotations, _is_enforced)
     annotations |= {
         key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
     }
@@ -92,31 +92,31 @@ def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
 
 
 def _changes(
-    there: Mapping[str, str],
-    last: Mapping[str, str],
+    live: Mapping[str, str],
+    last_applied: Mapping[str, str],
     wanted: Mapping[str, str],
-    put_right: Callable[[str], bool] = lambda _: False,
+    is_enforced: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, str | None]:
     """The values to set, and those to remove (None), by the rules of the module."""
     changes: dict[str, str | None] = {}
     for key, value in wanted.items():
-        before = there.get(key)
+        before = live.get(key)
         if before == value:
             continue
-        is_new = last.get(key) != value
-        if put_right(key) or (is_new and before in (None, last.get(key))):
+        is_new = last_applied.get(key) != value
+        if is_enforced(key) or (is_new and before in (None, last_applied.get(key))):
             changes[key] = value
-    for key, value in last.items():
-        if key not in wanted and there.get(key) == value:
+    for key, value in last_applied.items():
+        if key not in wanted and live.get(key) == value:
             changes[key] = None
     return changes
 
 
-def _put_right(key: str) -> bool:
+def _is_enforced(key: str) -> bool:
     return is_fixed(key) or key in _MACHINE
 
 
-def _last(node: Object) -> Object:
+def _last_applied(node: Object) -> Object:
     """What `applied_annotation` recorded; {} where it is unreadable."""
     text = (metadata(node).get("annotations") or {}).get(ANNOTATION_APPLIED) or "{}"
     try:

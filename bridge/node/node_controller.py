@@ -140,7 +140,7 @@ class NodeController:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self.node.run(), name="watch-home-node")
                     group.create_task(self._lease.run(), name="node-lease")
-                    group.create_task(self._keep_node(), name="node-status")
+                    group.create_task(self._reconcile_changes(), name="node-status")
         finally:
             forget()
             self._queue.close()
@@ -164,7 +164,7 @@ class NodeController:
 
     # -- the node --------------------------------------------------------------------------
 
-    async def _keep_node(self) -> None:
+    async def _reconcile_changes(self) -> None:
         await self.node.synced.wait()
         while True:
             key = await self._queue.get()
@@ -269,10 +269,12 @@ class NodeController:
 
     def _desired_metadata(self, nodes: list[Object], largest: str) -> NodeMetadata:
         pods = self._unschedulable_pods
-        crowded, recheck = pods.waiting() if pods is not None else (False, None)
+        pods_wait, recheck = pods.waiting() if pods is not None else (False, None)
         if recheck is not None:
             self._queue.add_after(_NODE, recheck)
-        return node_object.desired_metadata(self._facts, nodes, largest=largest, crowded=crowded)
+        return node_object.desired_metadata(
+            self._facts, nodes, largest=largest, pods_wait=pods_wait
+        )
 
     async def _write(self, node: Object) -> None:
         nodes, offered = list(self._remote_nodes.store), self._capacity_to_publish()

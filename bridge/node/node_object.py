@@ -48,7 +48,7 @@ CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 #: The beginning of a virtual node's ``osImage``; the bridge's version follows.
 _OS_IMAGE = "cluster-bridge "
 #: Keeps pods that can run elsewhere away while others wait for a node of the remote.
-_CROWDED: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
+_UNSCHEDULABLE_TAINT: Object = {"key": TAINT_UNSCHEDULABLE, "effect": "PreferNoSchedule"}
 _NETWORK = NodeCondition(False, "RemoteNetwork", "pods use the remote cluster's network")
 
 
@@ -85,10 +85,10 @@ class NodeFacts:
 
 
 def desired_metadata(
-    facts: NodeFacts, nodes: Sequence[Object], *, largest: str, crowded: bool = False
+    facts: NodeFacts, nodes: Sequence[Object], *, largest: str, pods_wait: bool = False
 ) -> NodeMetadata:
     """The labels, annotations and taints that the bridge sets. ``nodes`` are the remote's,
-    ``largest`` is the value of `ANNOTATION_LARGEST`, ``crowded``: pods wait for a node of the
+    ``largest`` is the value of `ANNOTATION_LARGEST`, ``pods_wait``: pods wait for a node of the
     remote."""
     own = {
         field_ownership.LABEL_HOSTNAME: label_value(facts.name),
@@ -104,7 +104,7 @@ def desired_metadata(
             **facts.annotations,
             ANNOTATION_LARGEST: largest,
         },
-        taints=(*facts.configured.taints, _CROWDED) if crowded else facts.configured.taints,
+        taints=(*facts.configured.taints, *([_UNSCHEDULABLE_TAINT] if pods_wait else ())),
     )
 
 

@@ -32,9 +32,10 @@ _CONTROLLERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 
 def parse_labels(text: str) -> dict[str, str]:
     """``KEY=VALUE[,KEY=VALUE]``."""
-    found = _label_pairs("--labels", text, "tier=burst")
-    for key in found:
-        _check_not_fixed("--labels", key)
+    found = _pairs("--labels", text, "tier=burst")
+    for key, value in found.items():
+        _check_key("--labels", key, key)
+        _check_value("--labels", value)
     return found
 
 
@@ -43,8 +44,7 @@ def parse_annotations(text: str) -> dict[str, str]:
     found = _pairs("--annotations", text, "team=web")
     for key in found:
         # Only in annotations may the domain have capitals (ValidateAnnotations).
-        _check_name("--annotations", key, key.lower())
-        _check_not_fixed("--annotations", key)
+        _check_key("--annotations", key, key.lower())
     return found
 
 
@@ -97,14 +97,10 @@ def parse_limits(
 
 def parse_node_selector(text: str) -> dict[str, str]:
     """``KEY=VALUE[,KEY=VALUE]``, labels of the remote's nodes."""
-    return _label_pairs("--node-selector", text, "pool=burst")
-
-
-def _label_pairs(option: str, text: str, example: str) -> dict[str, str]:
-    found = _pairs(option, text, example)
+    found = _pairs("--node-selector", text, "pool=burst")
     for key, value in found.items():
-        _check_name(option, key, key)
-        _check_value(option, value)
+        _check_name("--node-selector", key, key)
+        _check_value("--node-selector", value)
     return found
 
 
@@ -145,7 +141,8 @@ def _share(text: str) -> Fraction:
     return share
 
 
-def _check_not_fixed(option: str, key: str) -> None:
+def _check_key(option: str, key: str, name: str) -> None:
+    _check_name(option, key, name)
     if is_fixed(key):
         raise SettingsError(f"{option}: {key}: the bridge itself sets it; choose another key")
 

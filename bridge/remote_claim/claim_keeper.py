@@ -121,7 +121,7 @@ class RemoteClaim:
         """Reads the claim while home's election is still undecided, so that the wait of `acquire`
         begins now."""
         with contextlib.suppress(KubeError), urgent():
-            self._observe(await self._get())
+            self._update_observation(await self._get())
 
     async def acquire(self) -> None:
         """Takes the claim, and opens the fence. Raises ClaimRejected."""
@@ -154,7 +154,7 @@ class RemoteClaim:
     async def _try_acquire(self, known: HomeRecord) -> bool:
         """Returns whether the claim is taken; False to try again."""
         found = await self._get()
-        self._observe(found)
+        self._update_observation(found)
         if found is not None:
             if self._is_own_write(found):
                 return True
@@ -175,7 +175,7 @@ class RemoteClaim:
             return False
         return True
 
-    def _observe(self, found: Claim | None) -> None:
+    def _update_observation(self, found: Claim | None) -> None:
         seen = self._observed
         if found is not None and (seen is None or seen.version != found.version):
             self._unchanged_since = self._clock()
@@ -264,9 +264,9 @@ class RemoteClaim:
         self._unconfirmed.clear()
         return True
 
-    def _check_home_record(self, notes: Mapping[str, str]) -> None:
+    def _check_home_record(self, records: Mapping[str, str]) -> None:
         """Raises ClaimRejected where home's record is older than the claim."""
-        record = parse_record(notes.get(claim_record.ANNOTATION_RECORD))
+        record = parse_record(records.get(claim_record.ANNOTATION_RECORD))
         if self._held is not None and record.sequence < self._held.sequence:
             raise self._rejection(self._held, "the record of this home went back while it was held")
 

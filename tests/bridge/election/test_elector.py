@@ -162,7 +162,7 @@ class Bridge:
     def observe(self, lease: Object) -> None:
         """Passes a Lease from the candidate's watch to its elector."""
         if not self.link.cut and not self.election.is_leader:
-            self.election._observe(election_lease.parse_lease(lease))
+            self.election._update_observation(election_lease.parse_lease(lease))
 
     def start(self, *, watches: bool = False) -> Bridge:
         if watches:

@@ -308,7 +308,7 @@ def test_irrelevant_node_change_is_ignored() -> None:
 
 def test_crowded_node_has_soft_taint() -> None:
     soft = {"key": "cluster-bridge.io/unschedulable", "effect": "PreferNoSchedule"}
-    assert node_object.desired_metadata(_FACTS, [], largest="", crowded=True).taints == (
+    assert node_object.desired_metadata(_FACTS, [], largest="", pods_wait=True).taints == (
         _TAINT,
         soft,
     )
