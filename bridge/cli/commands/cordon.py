@@ -98,7 +98,7 @@ def drain(
 
     async def command(_: asyncio.Event) -> None:
         from bridge.clusters.connection import as_preflight_errors, connect
-        from bridge.drain import cordon_and_drain as cordoning
+        from bridge.drain import cordon_and_drain
         from bridge.drain.pod_filters import DrainOptions
 
         options = DrainOptions(
@@ -109,7 +109,7 @@ def drain(
         )
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
-                done = await cordoning.drain(
+                done = await cordon_and_drain.drain(
                     client,
                     node,
                     options=options,
@@ -121,8 +121,8 @@ def drain(
             "node": node,
             "cordoned": True,
             "changed": done.newly_cordoned,
-            "evicted": cordoning.pod_references(done.evicted),
-            "stay": cordoning.pod_references(done.skipped),
+            "evicted": cordon_and_drain.pod_references(done.evicted),
+            "stay": cordon_and_drain.pod_references(done.skipped),
             "dryRun": dry_run,
         }
         print_result(data, output, lambda: _drained(data))
@@ -135,11 +135,11 @@ def _cordon(home: KubeconfigRef, node: str, *, wanted: bool, dry_run: bool, outp
 
     async def command(_: asyncio.Event) -> None:
         from bridge.clusters.connection import as_preflight_errors, connect
-        from bridge.drain import cordon_and_drain as cordoning
+        from bridge.drain import cordon_and_drain
 
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
-                changed = await cordoning.cordon(
+                changed = await cordon_and_drain.cordon(
                     client, node, unschedulable=wanted, dry_run=dry_run
                 )
         data: Object = {"node": node, "cordoned": wanted, "changed": changed, "dryRun": dry_run}

@@ -11,7 +11,8 @@ import typer
 
 from bridge.base.join_settings import JoinSettings, SettingsError
 from bridge.base.printable_text import escape_line
-from bridge.cli.options.join_options import INSTALL, JOIN, PROCESS, join_settings
+from bridge.cli.options.install_options import INSTALL
+from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import PASSED, Option, given, with_options
 from bridge.clusters.connection import as_preflight_errors, connect
 from bridge.rbac.rbac_manifests import HomePermissions

@@ -9,7 +9,8 @@ import typer
 from bridge.base.join_settings import SettingsError
 from bridge.cli.commands import install
 from bridge.cli.options.common_options import check_traces
-from bridge.cli.options.join_options import INSTALL, INSTALLATION, JOIN, PROCESS, join_settings
+from bridge.cli.options.install_options import INSTALL, INSTALLATION
+from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import Option, given, with_options
 
 _IN_CLUSTER = Option(

@@ -172,8 +172,8 @@ def webhook(
     For API servers without MutatingAdmissionPolicy. Runs until Ctrl-C, and is registered at home
     while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
-    from bridge.cli import reexec as process_handover
     from bridge.cli.command_runner import STOP_SECONDS, fail, report_step, run
+    from bridge.cli.reexec import LogSettings, configure_reports
     from bridge.offload import in_cluster_webhook
     from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 
@@ -182,7 +182,7 @@ def webhook(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     home = KubeconfigRef(home_kubeconfig, home_context)
-    process_handover.configure_reports(process_handover.LogSettings(log_format=log_format))
+    configure_reports(LogSettings(log_format=log_format))
     if service is None:
         settings = StandaloneWebhookSettings(home, where, port)
         run(lambda stop: serve(settings, notify=report_step, stop=stop), exit_within=STOP_SECONDS)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import (
-    MetricsChoice,
-    NetworkChoice,
-    ServingCertificate,
-    SettingsError,
-    check_name,
-)
+from bridge.base.join_settings import SettingsError, check_name
+from bridge.cli.options.install_options import INSTALL
+from bridge.cli.options.join_options import JOIN
+from bridge.cli.options.option_declaration import Option, with_options
 from translators.objects import Object
-from translators.translation_options import ServiceAccounts
 
 #: The heading in --help of the options that are those of `bridge join`.
 AS_JOIN = "As in bridge join"
@@ -27,6 +24,16 @@ _Account = Annotated[
 _ACCOUNT = "cluster-bridge/cluster-bridge"
 
 
+def _declared(name: str, group: str, **changes: Any) -> Option:
+    """The option of `bridge join` or `bridge install`, under another heading."""
+    option = next(it for it in (*JOIN, *INSTALL) if it.name == name)
+    return dataclasses.replace(option, group=group, **changes)
+
+
+@with_options(
+    _declared("all-namespaces", ""),
+    *(_declared(it, AS_JOIN) for it in ("service-accounts", "serving-certificate", "network")),
+)
 def rbac_home(
     *,
     namespace: Annotated[
@@ -37,14 +44,6 @@ def rbac_home(
             show_default=False,
         ),
     ] = None,
-    all_namespaces: Annotated[
-        bool,
-        typer.Option(
-            "--all-namespaces",
-            help="Let pods of every namespace run in the remote. The bridge can then read all "
-            "Secrets of home and use every ServiceAccount.",
-        ),
-    ] = False,
     account: _Account = _ACCOUNT,
     leave: Annotated[
         bool,
@@ -59,33 +58,21 @@ def rbac_home(
             rich_help_panel=AS_JOIN,
         ),
     ] = None,
-    service_accounts: Annotated[
-        ServiceAccounts, typer.Option(help="Identity of pods.", rich_help_panel=AS_JOIN)
-    ] = "home",
-    serving_certificate: Annotated[
-        ServingCertificate,
-        typer.Option(help="Signer of the kubelet API's certificate.", rich_help_panel=AS_JOIN),
-    ] = "self-signed",
-    network: Annotated[
-        NetworkChoice,
-        typer.Option(
-            help="How pods of the two clusters reach each other.", rich_help_panel=AS_JOIN
-        ),
-    ] = "auto",
+    **values: Any,
 ) -> None:
     """Print the permissions at home, for the node, its pods, and what these use by namespace."""
     from bridge.cli.command_runner import fail
     from bridge.rbac import rbac_manifests
 
-    bound = namespace or []
+    bound, all_namespaces = namespace or [], values["all_namespaces"]
     if bound and all_namespaces:
         raise fail("--namespace and --all-namespaces exclude each other", code=2)
     try:
         scope = rbac_manifests.HomePermissions(
             nodes=[check_name(it) for it in name or ()],
-            service_accounts=service_accounts,
-            serving=serving_certificate,
-            network=network,
+            service_accounts=values["service_accounts"],
+            serving=values["serving_certificate"],
+            network=values["network"],
             leave=leave,
         )
         objects = rbac_manifests.home_objects(
@@ -127,6 +114,7 @@ def rbac_namespace(
     print_objects(objects)
 
 
+@with_options(_declared("metrics", AS_JOIN, default="api"))
 def rbac_remote(
     *,
     account: _Account = _ACCOUNT,
@@ -139,20 +127,15 @@ def rbac_remote(
             "it, namespaces that the bridge created remain.",
         ),
     ] = False,
-    metrics: Annotated[
-        MetricsChoice,
-        typer.Option(
-            help="Source of resource metrics. kubelets needs get nodes/proxy; auto grants that "
-            "and the metrics API.",
-            rich_help_panel=AS_JOIN,
-        ),
-    ] = "api",
+    **values: Any,
 ) -> None:
     """Print the permissions in the remote cluster."""
     from bridge.cli.command_runner import fail
     from bridge.rbac import rbac_manifests
 
-    scope = rbac_manifests.RemotePermissions(metrics=metrics, keep_namespaces=keep_namespaces)
+    scope = rbac_manifests.RemotePermissions(
+        metrics=values["metrics"], keep_namespaces=keep_namespaces
+    )
     try:
         objects = rbac_manifests.remote_objects(scope, rbac_manifests.parse_account(account))
     except SettingsError as error:

@@ -9,7 +9,8 @@ import typer
 
 from bridge.cli.commands import install
 from bridge.cli.options.common_options import check_context, node_argument
-from bridge.cli.options.join_options import INSTALL, JOIN, PROCESS
+from bridge.cli.options.install_options import INSTALL
+from bridge.cli.options.join_options import JOIN, PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
 from bridge.clusters.connection import as_preflight_errors, connect
 from sync.kube.kubeconfig_ref import KubeconfigRef

@@ -1,8 +1,9 @@
-"""The options of `bridge join`, declared once: the table `JOIN`, and `INSTALL` and `PROCESS`.
+"""The options of `bridge join`, declared once in the table `JOIN`, and those of its process.
 
 `bridge join`, `bridge install`, `bridge upgrade` and `bridge render` take their flags and
-environment variables from these tables, `bridge run` its keys and JSON Schema, and
-docs/reference/cli.md its rows. To add an option:
+environment variables from these tables, `bridge run` its keys and JSON Schema, `bridge rbac` and
+`bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY` and `INSTALL` have
+modules of their own. To add an option:
 
 1. Add a field with a default to `JoinSettings` (bridge/base/join_settings.py).
 2. Add an `Option` to `JOIN`: ``name``, ``help``, ``group``; ``kind`` unless it is a text; ``parse``
@@ -35,14 +36,13 @@ from bridge.base.join_settings import (
     check_claim,
     check_home_name,
     check_name,
-    check_relay_address,
-    check_relay_cidr,
     parse_home_api,
     parse_namespaces,
-    parse_ports,
 )
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
+from bridge.cli.options.common_options import CLUSTERS
 from bridge.cli.options.option_declaration import CONSUMED, Option
+from bridge.cli.options.relay_options import POD_ADDRESS, RELAY
 from bridge.cli.options.value_parsing import Duration, format_duration
 from bridge.node.node_option_parsing import (
     parse_annotations,
@@ -54,17 +54,12 @@ from bridge.node.node_option_parsing import (
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.translation_options import DaemonSets, ServiceAccounts
 
-_RELAY_DEFAULTS = RelaySettings()
-_POD_ADDRESS = "the bridge's address is that of its pod"
 _LOCAL_FILE = "the pod cannot read a file of this machine"
 
-CLUSTERS = "Clusters"
 NODE = "Virtual node"
 CAPACITY = "Capacity"
 WORKLOADS = "Workloads"
-RELAY = "Connections between the clusters (--network relay)"
 KUBELET_API = "Kubelet API"
-INSTALLATION = "Installation in the home cluster"
 OUTPUT = "Logs and traces"
 
 #: Each is a key of one remote in the configuration of `bridge run`, and sets a field of
@@ -228,88 +223,7 @@ JOIN: tuple[Option, ...] = (
         default="auto",
         in_cluster=CONSUMED,
     ),
-    Option(
-        "relay-address",
-        "IP address at which home's nodes and pods reach the bridge, and on which it listens for "
-        "them. Default: as --address.",
-        RELAY,
-        parse=check_relay_address,
-        field="relay.address",
-        in_cluster=_POD_ADDRESS,
-    ),
-    Option(
-        "relay-ports",
-        "Ports to listen on, FIRST-LAST, for firewalls. Default: any free port. Each port of a "
-        "Service takes one per ready pod, up to 16.",
-        RELAY,
-        parse=parse_ports,
-        field="relay.ports",
-    ),
-    Option(
-        "relay-cidr",
-        "IP range at home, such as 10.77.0.0/24, for pods of headless Services. Each such pod has "
-        "an IP on this machine, to which home's nodes have to route the range. Requires "
-        "CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
-        RELAY,
-        metavar="CIDR",
-        parse=check_relay_cidr,
-        field="relay.cidr",
-        in_cluster="home's nodes cannot route an IP range to a pod; run the bridge on a machine, "
-        "or in pods of your own with hostNetwork",
-    ),
-    Option(
-        "relay-connections",
-        "Maximum number of open connections.",
-        RELAY,
-        kind=int,
-        minimum=1,
-        default=_RELAY_DEFAULTS.connections,
-        field="relay.connections",
-    ),
-    Option(
-        "relay-service-connections",
-        "Maximum number of open connections of one Service.",
-        RELAY,
-        kind=int,
-        minimum=1,
-        default=_RELAY_DEFAULTS.per_service,
-        field="relay.per_service",
-    ),
-    Option(
-        "relay-rate",
-        "Maximum number of new connections per second. Connections above it wait for some seconds, "
-        "Services in turn, and are then refused.",
-        RELAY,
-        kind=float,
-        minimum=1,
-        default=_RELAY_DEFAULTS.rate,
-        field="relay.rate",
-    ),
-    Option(
-        "relay-service-rate",
-        "Maximum number of new connections of one Service per second.",
-        RELAY,
-        kind=float,
-        minimum=1,
-        default=_RELAY_DEFAULTS.service_rate,
-        field="relay.service_rate",
-    ),
-    Option(
-        "relay-idle-timeout",
-        "Time without traffic after which a connection is closed.",
-        RELAY,
-        kind=Duration(1),
-        default=format_duration(_RELAY_DEFAULTS.idle),
-        field="relay.idle",
-    ),
-    Option(
-        "relay-image",
-        "Image of the bridge for relay agents, pods in the remote through which remote pods reach "
-        "home's Services. The bridge must reach home's pods by IP, as it does in the home cluster. "
-        "Default: no relay agents; nothing of the bridge runs in the remote.",
-        RELAY,
-        field="relay.image",
-    ),
+    *RELAY,
     Option(
         "daemonsets",
         "Pods of DaemonSets that are bound to the virtual node. skip: they do not run, and count "
@@ -349,7 +263,7 @@ JOIN: tuple[Option, ...] = (
         "machine uses towards home's API server.",
         KUBELET_API,
         parse=check_address,
-        in_cluster=_POD_ADDRESS,
+        in_cluster=POD_ADDRESS,
     ),
     Option(
         "port",
@@ -424,92 +338,6 @@ JOIN: tuple[Option, ...] = (
         minimum=1,
         maximum=65535,
         in_cluster="the installation sets one",
-    ),
-)
-
-#: For a bridge in the home cluster only.
-INSTALL: tuple[Option, ...] = (
-    Option(
-        "dry-run",
-        "Show what would change, as home's API server reports it, and change nothing.",
-        INSTALLATION,
-        kind=bool,
-        default=False,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "image",
-        "Image of the bridge. Default: cluster-bridge of this version.",
-        INSTALLATION,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "namespace",
-        "Namespace of the installation; created if missing.",
-        INSTALLATION,
-        default="cluster-bridge",
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "replicas",
-        "Number of bridges: one serves the node, the others stand by.",
-        INSTALLATION,
-        kind=int,
-        minimum=1,
-        default=2,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "bind",
-        "Namespace whose pods may run in the remote; repeatable. Bind more later with bridge rbac "
-        "namespace.",
-        INSTALLATION,
-        kind=list[str],
-        metavar="NAMESPACE",
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "all-namespaces",
-        "Let pods of every namespace run in the remote. The bridge can then read all Secrets of "
-        "home and use every ServiceAccount.",
-        INSTALLATION,
-        kind=bool,
-        default=False,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "offload-webhook",
-        "Also install the webhook of bridge offload, with as many replicas, for API servers "
-        "without MutatingAdmissionPolicy.",
-        INSTALLATION,
-        kind=bool,
-        default=False,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "relay-from",
-        "Clients of the relay's ports, by a NetworkPolicy: pods of this namespace, or a network "
-        "such as 10.0.0.0/16; repeatable. Default: pods of all namespaces.",
-        INSTALLATION,
-        kind=list[str],
-        metavar="NAMESPACE|NETWORK",
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "wait",
-        "Wait until the node is Ready.",
-        INSTALLATION,
-        kind=bool,
-        default=True,
-        in_cluster=CONSUMED,
-    ),
-    Option(
-        "timeout",
-        "Maximum time to wait for the node to be Ready.",
-        INSTALLATION,
-        kind=Duration(1),
-        default="3m",
-        in_cluster=CONSUMED,
     ),
 )
 

@@ -15,7 +15,7 @@ import yaml
 from bridge.app import supervisor
 from bridge.base.join_settings import Part
 from bridge.cli.commands.join import join
-from bridge.cli.options.join_options import INSTALL
+from bridge.cli.options.install_options import INSTALL
 from bridge.cli.run_config_file import KEYS, ConfigError, read, schema
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke

@@ -1,0 +1,103 @@
+"""The options of `bridge join` for forwarded connections, a part of the table `JOIN`."""
+
+from __future__ import annotations
+
+from bridge.base.join_settings import (
+    RelaySettings,
+    check_relay_address,
+    check_relay_cidr,
+    parse_ports,
+)
+from bridge.cli.options.option_declaration import Option
+from bridge.cli.options.value_parsing import Duration, format_duration
+
+FORWARDING = "Connections between the clusters (--network relay)"
+#: Why an installed bridge cannot have an option.
+POD_ADDRESS = "the bridge's address is that of its pod"
+
+_DEFAULTS = RelaySettings()
+
+RELAY: tuple[Option, ...] = (
+    Option(
+        "relay-address",
+        "IP address at which home's nodes and pods reach the bridge, and on which it listens for "
+        "them. Default: as --address.",
+        FORWARDING,
+        parse=check_relay_address,
+        field="relay.address",
+        in_cluster=POD_ADDRESS,
+    ),
+    Option(
+        "relay-ports",
+        "Ports to listen on, FIRST-LAST, for firewalls. Default: any free port. Each port of a "
+        "Service takes one per ready pod, up to 16.",
+        FORWARDING,
+        parse=parse_ports,
+        field="relay.ports",
+    ),
+    Option(
+        "relay-cidr",
+        "IP range at home, such as 10.77.0.0/24, for pods of headless Services. Each such pod has "
+        "an IP on this machine, to which home's nodes have to route the range. Requires "
+        "CAP_NET_ADMIN. Default: headless Services have no remote endpoints.",
+        FORWARDING,
+        metavar="CIDR",
+        parse=check_relay_cidr,
+        field="relay.cidr",
+        in_cluster="home's nodes cannot route an IP range to a pod; run the bridge on a machine, "
+        "or in pods of your own with hostNetwork",
+    ),
+    Option(
+        "relay-connections",
+        "Maximum number of open connections.",
+        FORWARDING,
+        kind=int,
+        minimum=1,
+        default=_DEFAULTS.connections,
+        field="relay.connections",
+    ),
+    Option(
+        "relay-service-connections",
+        "Maximum number of open connections of one Service.",
+        FORWARDING,
+        kind=int,
+        minimum=1,
+        default=_DEFAULTS.per_service,
+        field="relay.per_service",
+    ),
+    Option(
+        "relay-rate",
+        "Maximum number of new connections per second. Connections above it wait for some seconds, "
+        "Services in turn, and are then refused.",
+        FORWARDING,
+        kind=float,
+        minimum=1,
+        default=_DEFAULTS.rate,
+        field="relay.rate",
+    ),
+    Option(
+        "relay-service-rate",
+        "Maximum number of new connections of one Service per second.",
+        FORWARDING,
+        kind=float,
+        minimum=1,
+        default=_DEFAULTS.service_rate,
+        field="relay.service_rate",
+    ),
+    Option(
+        "relay-idle-timeout",
+        "Time without traffic after which a connection is closed.",
+        FORWARDING,
+        kind=Duration(1),
+        default=format_duration(_DEFAULTS.idle),
+        field="relay.idle",
+    ),
+    Option(
+        "relay-image",
+        "Image of the bridge for relay agents, pods in the remote through which remote pods reach "
+        "home's Services. The bridge must reach home's pods by IP, as it does in the home cluster. "
+        "Default: no relay agents; nothing of the bridge runs in the remote.",
+        FORWARDING,
+        field="relay.image",
+    ),
+)
