@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import Callable
 from typing import Generic, ParamSpec
@@ -34,7 +33,13 @@ class Callbacks(Generic[P]):
     def add(self, handler: Callable[P, None]) -> Callable[[], None]:
         """Calls ``handler`` from now on, until the returned function is called."""
         self._handlers.append(handler)
-        return functools.partial(self._remove, handler)
+
+        def remove() -> None:
+            if handler in self._handlers:
+                self._handlers.remove(handler)
+            self._logged.discard(handler)
+
+        return remove
 
     def clear(self) -> None:
         self._handlers.clear()
@@ -49,11 +54,6 @@ class Callbacks(Generic[P]):
                 handler(*args, **kwargs)
             except Exception as error:  # noqa: BLE001  # a listener must not end the caller
                 self._failed(handler, error)
-
-    def _remove(self, handler: Callable[P, None]) -> None:
-        if handler in self._handlers:
-            self._handlers.remove(handler)
-        self._logged.discard(handler)
 
     def _failed(self, handler: Callable[P, None], error: Exception) -> None:
         self._on_defect()

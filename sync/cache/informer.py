@@ -10,14 +10,12 @@ Guarantees, after client-go's reflector:
   not wait, raise, or change an object: it puts a key on a queue.
 - `synced` is set when the first full list is in the store *and* its handlers have run.
 - A watch that ends or breaks continues from the last version (`sync.cache.watcher`). If the server
-  has compacted that version (410), the informer lists again, and reports what vanished meanwhile
-  as deleted. A list without changes calls no handler. A server that compacts versions faster than
-  the informer lists is listed less and less often.
-- An object for which a handler, an indexer or ``slim`` raises is logged by name and counted; what
-  these would have done is lost until the object changes, and everything else goes on.
-- Failures of any kind, invalid responses included, are retried with backoff
-  (`sync.cache.informer_health`); the store stays as it was. `retry_now` and a renewed credential
-  end the wait.
+  has compacted that version (410), the informer lists again, and reports what vanished meanwhile as
+  deleted.
+- An object for which a handler, an indexer or ``slim`` raises is logged by name and counted;
+  everything else goes on.
+- Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
+  it was. `retry_now` and a renewed credential end the wait.
 """
 
 from __future__ import annotations
@@ -207,7 +205,7 @@ class Informer:
                 log.info("%r: version %s expired, listing again", self, self.resource_version)
                 self._watcher.resource_version = ""
                 if not self._watched:
-                    await asyncio.sleep(self._relists.next())
+                    await self._wait(self._relists.next())
             except KubeError as error:
                 await self._wait(self._health.failed(error))
             except Exception as error:  # noqa: BLE001  # no response may end the informer

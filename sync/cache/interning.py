@@ -96,14 +96,11 @@ class InternPool:
             found = self._old.get(key)
             if found is None:
                 found = self.intern_parts(part)
-            self._remember(key, found)
+            if len(self._young) >= self._parts:
+                self._old, self._young = self._young, {}
+            self._young[key] = found
         # Two parts can have the same hash.
         return found if found is part or found == part else part
-
-    def _remember(self, key: int, part: Any) -> None:
-        if len(self._young) >= self._parts:
-            self._old, self._young = self._young, {}
-        self._young[key] = part
 
 
 def intern_pod(pod: Object, pool: InternPool) -> None:

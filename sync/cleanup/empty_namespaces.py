@@ -2,15 +2,14 @@
 
 A namespace is checked ``linger`` seconds after the last home pod of this node in it was deleted,
 then when the last object of this home in it is deleted, and at start. The caches must show no
-object of this home, of any virtual node, in it. Then, in this order: the node removes itself as a
-user (`sync.namespaces.namespace_mapping`), no other virtual node may be a user, and the namespace
-must contain no object of any resource that the remote serves (`remote_inventory.reason_to_keep`; a
-resource that cannot be listed counts as one). The deletion has the UID and the resourceVersion that
-the namespace had without this user: a user that is added meanwhile makes it fail. A namespace that
-is kept is checked again after its next pod, or at the next start.
+object of this home, of any virtual node, in it. Then the node removes itself as a user
+(`sync.namespaces.namespace_mapping`), and nothing may speak against the deletion
+(`remote_inventory.reason_to_keep`). The deletion has the UID and the resourceVersion that the
+namespace had without this user: a user that is added meanwhile makes it fail. A namespace that is
+kept is checked again after its next pod, or at the next start.
 
 An unmanaged or granted namespace is never deleted. A pod that arrives while the namespace is
-terminating is blocked (`NamespaceMapping.ensure`) and created when the namespace is deleted.
+terminating is created when the namespace is deleted.
 """
 
 from __future__ import annotations

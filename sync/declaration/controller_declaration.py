@@ -1,24 +1,18 @@
 """The declaration of a controller, by which the engine runs it without knowing it.
 
-The engine (`sync.engine.engine`) is a loop over declarations. A controller is any object with a
-method ``declare`` that returns a `Declaration`:
-
-- `Declaration.watches`: cluster-wide informers, each with the handler that turns a changed object
-  into keys of the controller's queue. Several controllers may name the same informer (those of
-  `sync.declaration.controller_context` are shared); the engine runs it once.
-- `Declaration.home_watches`: resources watched at home only in namespaces that have pods on the
-  virtual node (`sync.namespaces.namespace_watches`).
-- The hooks: what the controller needs before work begins, when it begins, and how it runs.
-
-The engine uses a declaration in this order:
+The engine (`sync.engine.engine`) is a loop over declarations, which it uses in this order:
 
 1. *Connect*: all handlers are added to their informers, all queues are paused.
+
 2. *Watch*, also on a standby replica: the informers list and watch. Handlers are called, but a
-   paused queue drops the keys.
+paused queue drops the keys.
+
 3. *Synced*: every informer has its first full list. Then `prepare` of each declaration.
+
 4. *Work*: the queues are resumed; each handler with ``replay`` is called as ``(None, object)`` for
-   every cached object; `requeue_namespace` is called for every home namespace with pods that is
-   listed; then `start` of each declaration. From here on `run` of each declaration is a task.
+every cached object; `requeue_namespace` is called for every home namespace with pods that is
+listed; then `start` of each declaration. From here on `run` of each declaration is a task.
+
 5. Cancellation ends `run` and the informers. Nothing is written afterwards.
 
 A handler is called in the event loop and must not wait or raise. It must be idempotent if it is

@@ -1,22 +1,20 @@
 """Runs all controllers of one virtual node, from their declarations.
 
 1. `watch`: the informers list and watch. They write nothing, so a standby replica runs them too.
-   The queues are paused until `work`: on a standby they would grow by a key for every change.
+The queues are paused until `work`.
+
 2. `work`: when every informer has its first full list, with its handlers called (`synced`),
-   everything in the caches is queued and the controllers start: a decision on a partial cache could
-   delete running pods. Nothing starts where remote pods run in other namespaces than the mapping
-   gives (`NamespaceMappingError`).
+everything in the caches is queued and the controllers start: a decision on a partial cache could
+delete running pods. Nothing starts where remote pods run in other namespaces than the mapping gives
+(`NamespaceMappingError`).
+
 3. Both run until cancelled. Nothing is written on stop, except by relay controllers, which withdraw
-   their endpoints; workloads continue.
+their endpoints; workloads continue.
 
-A replica that takes over has caches that lag behind the previous leader's last writes, for as long
-as a watch lags or is broken. `refresh` waits until the pods of both clusters are cached as that
-leader left them: from an older state a pod could be created or run a second time.
-
-When an informer works again after a failure, all failed keys are retried at once.
-
-`sync.declaration.controller_declaration` describes a declaration, `sync.engine.controller_list`
-lists the controllers.
+A replica that takes over has caches that lag behind the previous leader's last writes. `refresh`
+waits until the pods of both clusters are cached as that leader left them: from an older state a pod
+could be created or run a second time. When an informer works again, all failed keys are retried at
+once.
 """
 
 from __future__ import annotations
@@ -221,7 +219,7 @@ class Engine:
                 declared.controller.queue.pause()
         self._home_watches.on_synced(self._requeue)
         for informer in self.informers:
-            informer.on_state(self._informer_state_changed)
+            informer.on_state(lambda it: self.retry_now() if it.error is None else None)
 
     def _remote_namespace_changed(self, old: Object | None, new: Object | None) -> None:
         """Requeues the home namespace of a remote namespace that was deleted or lost the bridge's
@@ -231,10 +229,6 @@ class Engine:
             home = home_namespace_of(old)
             if home is not None:
                 self._requeue(home)
-
-    def _informer_state_changed(self, informer: Informer) -> None:
-        if informer.error is None:
-            self.retry_now()
 
     # -- run -------------------------------------------------------------------------------
 

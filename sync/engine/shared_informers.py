@@ -1,8 +1,8 @@
 """The informers that several controllers read, and the indexes of their stores.
 
 Pods that are not to run in the remote are in no index, so that nothing is watched or copied for
-them. A remote object is indexed by its home namespace only if it is in the remote namespace that
-this home namespace is mapped to.
+them. A remote object is indexed by its home namespace only if it is in the namespace that this is
+mapped to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class SharedInformers:
             PODS,
             fields=f"spec.nodeName={identity.node}",
             indexers={
-                "namespace": functools.partial(_home_namespace, policy),
+                "namespace": lambda pod: (
+                    (namespace_of(pod),) if action_planner.may_run(pod, policy) else ()
+                ),
                 "reference": functools.partial(_home_references, policy),
             },
             indexed=("spec", "metadata.ownerReferences"),
@@ -73,10 +75,6 @@ class SharedInformers:
             )
             for resource in COPIED_RESOURCES
         }
-
-
-def _home_namespace(policy: Policy, home: Object) -> Iterable[Hashable]:
-    return (namespace_of(home),) if action_planner.may_run(home, policy) else ()
 
 
 def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sync.kube.api_errors import ApiError, Conflict, NotFound
+from sync.kube.api_errors import Conflict, NotFound
 from sync.kube.request import MERGE_PATCH
 from sync.kube.resources import Object, Resource
 from sync.kube.streams import StreamTransport
@@ -179,7 +179,8 @@ class KubeClient(StreamTransport):
         try:
             await self.request("DELETE", path, body=options, decode=False)
         except NotFound as error:
-            if _is_admission_failure(error):
+            # From a webhook or a policy, and not about the object.
+            if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
 
 
@@ -195,8 +196,3 @@ def _is_precondition_failure(error: Conflict) -> bool:
             "Precondition failed: ResourceVersion in precondition",
         )
     )
-
-
-def _is_admission_failure(error: ApiError) -> bool:
-    """Whether the 404 is from a webhook or a policy, and not about the object."""
-    return error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy "))

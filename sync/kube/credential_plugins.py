@@ -1,10 +1,7 @@
 """Runs the credential plugins (``users[].user.exec``) of kubeconfigs, as client-go does.
 
-- A plugin receives an ExecCredential in ``KUBERNETES_EXEC_INFO``, with the cluster if the
-  kubeconfig asks for it, and writes an ExecCredential to stdout: a token, a client certificate with
-  its key, or both.
-- Its stderr is read to the end and discarded: it can contain a secret, and a full pipe would block
-  the plugin at 64 KiB.
+- A plugin receives an ExecCredential in ``KUBERNETES_EXEC_INFO``, and writes one to stdout. Its
+  stderr is discarded: it can contain a secret, and a full pipe would block the plugin at 64 KiB.
 - Processes that still run at the end of a `kill_on_exit` block are killed with their process group.
   A plugin that may prompt stays in the terminal's process group, so that Ctrl-C reaches it; then it
   is killed alone.

@@ -175,13 +175,10 @@ class ClientConfig:
     def _start_read(self, reading: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         task = asyncio.ensure_future(reading)
         self._reads.add(task)
-        task.add_done_callback(self._read_ended)
+        task.add_done_callback(self._reads.discard)
+        # Retrieves the exception, so that asyncio does not log it; waiters have it too.
+        task.add_done_callback(lambda it: it.cancelled() or it.exception())
         return task
-
-    def _read_ended(self, reading: asyncio.Future[Any]) -> None:
-        self._reads.discard(reading)
-        if not reading.cancelled():
-            reading.exception()  # retrieved, so that asyncio does not log it; waiters have it too
 
     async def _renew(self, seen: int) -> bool:
         async with self._lock:

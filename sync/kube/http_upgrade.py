@@ -1,10 +1,9 @@
 """HTTP/1.1 upgrades (exec, attach, port-forward) at an API server, each on its own connection.
 
-`open_upgrade` sends the request and reads the response's head. After a 101 the bytes that follow
-are passed unparsed to the protocol that `UpgradeResponse.take` is given. Guarantees:
+After a 101 the bytes that follow are passed unparsed to the protocol that `UpgradeResponse.take` is
+given. Guarantees of `open_upgrade`:
 
 - Bytes that arrive with the head, or before `take`, are not lost: the protocol receives them first.
-  At most one read of them is buffered.
 - A response with a status of 400 and above is returned, since the caller forwards its body. Without
   such a response the call raises `Unreachable`, `ApiServerCertificateError` or `ClientConfigError`.
 - After 401 the credential is read again and the request is sent once more.

@@ -1,13 +1,12 @@
 """Reads kubeconfig files as client-go's clientcmd does.
 
-- The existing files of a list are merged; an empty file adds nothing. The first file with an entry
-  of a name, or with a current-context, takes precedence.
+- The existing files of a list are merged. The first file with an entry of a name, or with a
+  current-context, takes precedence.
 - Relative paths, and the command of an exec plugin that contains a path separator, are relative to
   the folder of the file that names them.
 - A token or password takes precedence over an exec plugin; ``-data`` fields over files.
-- ``as``, ``as-uid``, ``as-groups`` and ``as-user-extra`` become the headers that kubectl sends.
 
-Every problem with a file raises `KubeconfigError`. Its message never quotes a file's content: a
+Every problem with a file raises `KubeconfigError`, whose message never quotes a file's content: a
 kubeconfig contains keys.
 """
 

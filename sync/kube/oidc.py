@@ -1,9 +1,9 @@
 """Renews the ID token of a kubeconfig's ``oidc`` auth-provider, as client-go's plugin does.
 
-An expired ID token is renewed with the refresh token. Many issuers accept a refresh token once and
-return the next one with each response, so both are written back to the kubeconfig: atomically, with
-the file's mode, under kubectl's lock (``FILE.lock``). If the file cannot be written, as in a
-mounted Secret, `RenewedTokens` keeps them for the life of the process.
+Many issuers accept a refresh token once and return the next one with each response, so both tokens
+are written back to the kubeconfig: atomically, with the file's mode, under kubectl's lock
+(``FILE.lock``). If the file cannot be written, as in a mounted Secret, `RenewedTokens` keeps them
+in memory.
 """
 
 from __future__ import annotations

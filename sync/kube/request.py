@@ -105,7 +105,6 @@ def new_session() -> aiohttp.ClientSession:
         ),
         # `Transport` bounds the rest of a request; aiohttp's own total timeout costs more.
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
-        json_serialize=_reject_json,
         # Cookies of a load balancer would pin all requests to one API server.
         cookie_jar=aiohttp.DummyCookieJar(),
         trace_configs=[_without_redirects()],
@@ -126,7 +125,3 @@ def _without_redirects() -> aiohttp.TraceConfig:
     config = aiohttp.TraceConfig()
     config.on_request_redirect.append(reject)
     return config
-
-
-def _reject_json(_: Any) -> str:
-    raise AssertionError("bodies are encoded with orjson before they reach the session")

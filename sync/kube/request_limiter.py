@@ -5,16 +5,13 @@
 - A throttled response (429, or 503 with ``Retry-After``) halves the limit once for all requests
   that were sent before it; then the limit does not grow for `HOLD` seconds.
 - Responses that take `TARGET` seconds longer than the server needs (or twice as long, if the server
-  needs more than that) lower it: more requests would queue at the server and finish no sooner. The
-  rule and the number are LEDBAT's (RFC 6817).
-- The time that the server needs is learned per method while at most `QUIET` requests are in flight,
-  when the bridge's own requests do not queue. So a distant server, or one with slow webhooks, does
-  not lower the limit; a server that suddenly becomes slower does until the new time is learned.
+  needs more than that) lower it: more requests would queue at the server. The rule and the number
+  are LEDBAT's (RFC 6817).
+- The time that the server needs is learned per method while at most `QUIET` requests are in flight.
+  So a distant server, or one with slow webhooks, does not lower the limit; a server that suddenly
+  becomes slower does until the new time is learned.
 - Waiting requests take turns by `FLOW` (`sync.base.fair_queue`). `URGENT` requests neither wait nor
   count.
-- A cancelled waiter leaves nothing behind.
-
-The times include those of our own event loop: while it is busy, more requests gain nothing either.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streamed responses (watches, logs) and WebSockets of one API server.
 
-Streams bypass the request limiter and the fence: they are few, last long and change nothing. After
-401 the credential is read again and the stream is opened once more.
+Streams bypass the request limiter and the fence: they are few and change nothing. After 401 the
+credential is read again and the stream is opened once more.
 """
 
 from __future__ import annotations

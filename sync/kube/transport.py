@@ -196,11 +196,15 @@ class Transport:
                 flow = await self.limiter.enter()
                 response, sent, took = None, time.monotonic(), None
                 try:
+                    body: bytes | FencedBody | None = request.data
+                    if fence is not None:
+                        fence.check(self.side, request.what)
+                        body = FencedBody(request.data or b"", fence)
                     with _NO_FENCE if fence is None else fence.guard(timeout):
                         response = await open_session(self._requests).request(
                             method,
                             defaults.url(request.path, request.query),
-                            data=self._body(fence, request),
+                            data=body,
                             **defaults.options(request.accept, request.content_type),
                         )
                         # Read to the end: aiohttp would otherwise close the connection.
@@ -223,13 +227,6 @@ class Transport:
         if response.status >= 300:
             raise self._failure(response, raw, request.what)
         return raw
-
-    def _body(self, fence: Fence | None, request: ApiRequest) -> bytes | FencedBody | None:
-        """The body to send. Raises NotLeaderError while the fence is closed."""
-        if fence is None:
-            return request.data
-        fence.check(self.side, request.what)
-        return FencedBody(request.data or b"", fence)
 
     def _request_defaults(self) -> RequestDefaults:
         self.config.reload_token()

@@ -2,21 +2,18 @@
 
 A copy exists while it is *needed*: of a ConfigMap or Secret while a pod on the node refers to it,
 of a Service while its namespace has pods on the node, of an EndpointSlice (where pod networks are
-routed) while its Service has a copy of this home and the slice has endpoints that the remote does
-not discover itself. Nothing else of a namespace is copied. One key names one home object
-(`CopyKey`).
+routed) while its Service has a copy and the slice has endpoints that the remote does not discover
+itself.
 
 - A copy follows its original. Where the API forbids the change (an immutable object, a Secret's
   type), the copy is deleted and re-created.
 - A copy is deleted after its original, or ``linger`` seconds after it was last needed, so that Jobs
-  and rollouts every few seconds do not re-create it each time. A copy that is needed again is
-  updated before its pod is created. A copy that a remote pod of this home still uses stays until
-  that pod is deleted: a ConfigMap or Secret that it refers to, and the Services of its namespace.
+  and rollouts do not re-create it each time. A copy that a remote pod of this home still uses stays
+  until that pod is deleted.
 - In a namespace that was handed over, a ConfigMap or Secret outlives its original while a pod uses
   it: an unmanaged object could take its name, and the pod would read that object.
-- An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`: a pod must
-  not run with another owner's configuration. It may run beside another owner's Service, whose
-  endpoints stay as they are.
+- An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
+  run beside another owner's Service, but not with another owner's configuration.
 - Nothing is deleted based on an incomplete cache.
 """
 
@@ -121,10 +118,9 @@ class CopyController:
         """Copies all that the home pod needs and home has. Returns the optional references that
         must be dropped from the pod (`sync.mirror.missing_references`).
 
-        Raises KubeError, and ReconcileBlocked where an unmanaged object has the name of a
-        ConfigMap or Secret, or would be read in place of one that home lacks, and where home's
-        objects cannot be watched at the moment. A Service that conflicts or is rejected does not
-        block the pod.
+        Raises KubeError, and ReconcileBlocked where an unmanaged object has the name of a ConfigMap
+        or Secret, or would be read in place of one that home lacks, and where home's objects cannot
+        be watched. A Service that conflicts or is rejected does not block the pod.
         """
         namespace = HomeNamespace(namespace_of(pod))
         keys = list(reference_keys(pod, namespace))

@@ -1,18 +1,14 @@
 """Mirrors the Events of the node's remote pods to home: one Event at home for each.
 
 - Only remote namespaces with pods on the node are watched (`EventMirror.follow`), and only Events
-  whose ``involvedObject.uid`` is a remote pod of this node, or was one while this process ran: the
-  last Events of a pod arrive after its deletion.
+  whose ``involvedObject.uid`` is a remote pod of this node, or was one while this process ran.
 - The name of home's Event follows from the UID of the remote one, so that it is never written
   twice. Home's Events are listed once, before the first write: after a restart only new ones are
-  written. The latest state is written, with one create or one patch of what changed.
+  written.
 - Of a written Event only that fact is kept in memory: there may be several for each pod.
-- Nothing waits for Events. Few workers share the loop with those of the pods, and in a burst of
-  pods each of these workers waits, for a second at most, and less if so many Events are queued that
-  they would be late (`LATE`): the API servers run pods first.
-- A failed write is retried. A write that home rejects (the namespace is terminating, the Event
-  violates a rule) is dropped until the remote Event changes.
-- Events expire in each cluster; the bridge deletes none.
+- Nothing waits for Events. In a burst of pods each of the few workers waits, for a second at most,
+  and less if so many Events are queued that they would be late (`LATE`).
+- A failed write is retried. A write that home rejects is dropped until the remote Event changes.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """Maps home namespaces to remote namespaces, which are created when first needed.
 
-`NamespaceMapping.ensure` answers from the cache where possible. A remote namespace that this home
-did not create, by its own record (`sync.namespaces.namespace_ownership`), is rejected with
-`ReconcileBlocked`, unless the remote granted it and home accepts it
-(`translators.namespace_grants`). Two home namespaces whose mapped names are equal never share a
-remote namespace: the second one is blocked. A namespace is not returned once
-`NamespaceMapping.delete` was requested for it.
+A remote namespace that this home did not create, by its own record
+(`sync.namespaces.namespace_ownership`), is rejected with `ReconcileBlocked`, unless the remote
+granted it and home accepts it (`translators.namespace_grants`). Two home namespaces whose mapped
+names are equal never share a remote namespace: the second one is blocked. A namespace is not
+returned once `NamespaceMapping.delete` was requested for it.
 
 Several virtual nodes of one home share a remote namespace, and each of them may delete it when it
 is empty. Each records itself as a user, in an annotation, before it creates the first object there.
 To delete the namespace a node removes itself as a user (`NamespaceMapping.remove_user`), checks the
 other users and the contents, and deletes the namespace on condition that its resourceVersion has
-not changed since. So a new user is either seen, or changes the resourceVersion and the deletion
-fails, or finds the namespace terminating.
+not changed since. So a new user is either seen, or makes the deletion fail, or finds the namespace
+terminating.
 """
 
 from __future__ import annotations

@@ -5,15 +5,13 @@ there can write them. So home keeps a digest of the name and UID of each namespa
 created.
 
 - Before a namespace is created, an *intent* is recorded: a digest of its name and a random nonce,
-  which the new namespace carries. Afterwards an entry with the UID replaces the intent. A bridge
-  that was killed in between recognizes its namespace by the nonce.
+  which the new namespace carries. Afterwards an entry with the UID replaces the intent.
 - Entries of other virtual nodes of this home count too, and are recorded for this node when it uses
-  the namespace: several nodes of one home can share a namespace.
-- A node that was served before and has no record had a bridge of an earlier version, or the record
-  was deleted. Then the namespaces with this home's labels are adopted once, with a log line.
-- The record is written when a namespace is created or first used, and never by an idle bridge.
-  Concurrent changes share one write. A record that is deleted while the bridge runs is restored
-  from memory by the next write.
+  the namespace.
+- For a node that was served before and has no record, the namespaces with this home's labels are
+  adopted once, with a log line: an earlier version kept none, or it was deleted.
+- The record is written when a namespace is created or first used. Concurrent changes share one
+  write. A record that is deleted while the bridge runs is restored by the next write.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Watches resources of home namespaces, but only of those that have pods on the virtual node.
 
-A `NamespaceWatch` has one informer for each resource that a controller declared, and runs the
-coroutines that were added with `NamespaceWatches.run_alongside`. Nothing of any other namespace is
-read. A watch ends `LINGER` seconds after its last pod, so that a rollout or a Job every few seconds
-does not list the namespace each time.
+A watch ends `LINGER` seconds after its last pod, so that a rollout or a Job every few seconds does
+not list the namespace each time.
 
 Home grants the permission to read namespace by namespace. A watch with a forbidden resource is not
 complete: `NamespaceWatches.get` returns None, and `NamespaceWatches.missing_permission` states what
 is missing. ``on_forbidden`` handlers are called when that changes, with one log line; ``on_synced``
-handlers when the watch is complete (again). Other namespaces are not affected.
+handlers when the watch is complete (again).
 """
 
 from __future__ import annotations

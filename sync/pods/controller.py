@@ -2,13 +2,11 @@
 `sync.pods.action_executor` acts.
 
 One key, a home pod's namespace and name, stands for the home pod and its remote pod, so that
-changes of both are handled together and in order. A key is queued when either pod changes, when all
-resources of its namespace have been listed, and for a retry, e.g. after a conflicting unmanaged
-object was deleted.
+changes of both are handled together and in order.
 
 A pod that cannot be created has the reason in its status (``status.reason`` is what `kubectl get
-pods` shows) and in one Event, and is retried. An unreachable API server is reported by the Node,
-not by its pods. A defect of the bridge that concerns a pending pod is reported as `BridgeDefect`.
+pods` shows) and in one Event, and is retried. An unreachable API server is reported by the Node. A
+defect of the bridge that concerns a pending pod is reported as `BridgeDefect`.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """Requests tokens of home's service accounts for the pods on the node, one Secret for each pod.
 
 - The Secret exists before the remote pod is created (`TokenController.ensure`), and is deleted when
-  the remote pod is deleted and the home pod is deleted or terminal. Every delete has the Secret's
-  UID.
-- A token is bound to the home pod, so that home invalidates it with the pod. Each distinct audience
-  and lifetime is requested once. At `RENEW_AT` of its lifetime (with jitter) a new token is
-  requested and the Secret patched. The Secret's annotations hold the times, so that a restart with
-  nothing due writes nothing, and a late one renews at once. All times are those of home's clock: a
-  bridge whose clock is wrong by hours does no harm. The same token is requested at most once in
-  `FLOOR` seconds.
+  the remote pod is deleted and the home pod is deleted or terminal.
+- A token is bound to the home pod, so that home invalidates it with the pod. At `RENEW_AT` of its
+  lifetime (with jitter) a new token is requested and the Secret patched. The Secret's annotations
+  hold the times, so that a restart with nothing due writes nothing. All times are those of home's
+  clock. The same token is requested at most once in `FLOOR` seconds.
 - Home's CA, if a pod mounts it beside a token, follows home's ``kube-root-ca.crt``.
 - A request that home rejects raises `ReconcileBlocked`: reported in the status of a pod that waits
   for the token, and as an Event of a running pod; a missing permission as `HomeForbidden`, with the
-  command that grants it. Retries have growing delays.
-- A pod that mounts no token costs nothing. Under another policy than ``home`` no pod does, and the
-  Secrets of an earlier join are deleted with their pods.
+  command that grants it.
+- Under another policy than ``home`` the Secrets of an earlier join are deleted with their pods.
 - No token is part of an error, a log line or a repr.
 """
 
@@ -30,7 +26,7 @@ from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_errors import AlreadyExists, ApiError, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.namespace_watches import home_forbids
 from sync.pods import action_planner
@@ -213,7 +209,8 @@ class TokenController:
         try:
             answer = await self._home.request("POST", path, body=body)
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
-            if _is_missing_permission(error):
+            # Admission webhooks answer 403 too.
+            if isinstance(error, Forbidden) and 'cannot create resource "' in error.message:
                 what = f"create serviceaccounts/token of {name}"
                 raise home_forbids(what, ref.namespace, server_message=error.message) from error
             what = f"ServiceAccount {ref.namespace}/{name}"
@@ -350,11 +347,6 @@ class TokenController:
 def _value(secret: Object | None, key: str) -> str | None:
     found = ((secret or {}).get("data") or {}).get(key)
     return None if found is None else str(found)
-
-
-def _is_missing_permission(error: ApiError) -> bool:
-    """By the message: admission webhooks answer 403 too."""
-    return isinstance(error, Forbidden) and 'cannot create resource "' in error.message
 
 
 def _seconds(start: str, end: str) -> float:

@@ -6,7 +6,6 @@ The status of a pod that was deleted or replaced meanwhile is dropped: its event
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -67,8 +66,11 @@ class StatusWriter:
 def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
     """Whether the patch explains every difference: no other client's change came with it."""
     status = after.get("status") or {}
-    if any(_applied(patch[key]) != status.get(key) for key in patch if key != "conditions"):
-        return False
+    for key, value in patch.items():
+        # A list may begin with a replace directive.
+        is_replaced = isinstance(value, list) and value[:1] == [{"$patch": "replace"}]
+        if key != "conditions" and (value[1:] if is_replaced else value) != status.get(key):
+            return False
     written = {condition["type"] for condition in patch.get("conditions") or ()}
     meta = [
         {k: v for k, v in metadata(obj).items() if k not in ("managedFields", "resourceVersion")}
@@ -77,12 +79,6 @@ def _differ_only_in(patch: Object, before: Object, after: Object) -> bool:
     rest = [_without(patch, written, obj) for obj in (before, after)]
     is_same = rest[0] == rest[1] and meta[0] == meta[1]
     return is_same and before.get("spec") == after.get("spec")
-
-
-def _applied(value: Any) -> Any:
-    """The value that a field has after the patch (a list with a replace directive, or a scalar)."""
-    replaced = isinstance(value, list) and value[:1] == [{"$patch": "replace"}]
-    return value[1:] if replaced else value
 
 
 def _without(patch: Object, written: set[str], obj: Object) -> Object:

@@ -1,14 +1,12 @@
 """Measures how soon home's pods follow the remote.
 
 - *Status lag*: from the first event of a remote pod that home's status does not show yet, to the
-  answer to the status write, including failed attempts. An event that changes nothing at home does
-  not count.
+  answer to the status write, including failed attempts.
 - *Start*: from the first sight of a new home pod on the node until its status shows that it runs,
   or ran to completion. Pods that existed before, fail before they run, or are skipped (DaemonSets)
   do not count.
 
-Nothing is measured before `begin`: a standby sees what the leader does. Only pods that are waiting
-are kept in memory.
+Nothing is measured before `begin`: a standby sees what the leader does.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """Decides when a home pod is deleted because its remote node cannot confirm the remote pod's
 deletion.
 
-A remote pod that is being deleted (by the remote's taint-eviction controller, a drain, a user) is
-re-created in place after its deletion. On a node that is not Ready no kubelet confirms the
-deletion: the pod stays Terminating until the kubelet is back, or the Node is deleted. In a single
+A remote pod that is being deleted is re-created in place after its deletion. On a node that is not
+Ready the pod stays Terminating until the kubelet is back, or the Node is deleted. In a single
 cluster the pod's own deletionTimestamp lets its controller replace it at once. So the bridge
 deletes the home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating
-as long as the remote pod exists, so that a StatefulSet never runs two.
-
-`WAIT` counts in this process and starts again in the next: the remote's clock may be wrong.
+as long as the remote pod exists, so that a StatefulSet never runs two. `WAIT` counts in this
+process: the remote's clock may be wrong.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Publishes pods of the remote in home's Services where no network connects them (the relay).
 
 For each Service at home that selects ready pods of the node, the bridge listens at home
-(`Listeners`) and publishes EndpointSlices with its address (`translators.relay.forward_plan`). A
-key is a Service's.
+(`Listeners`) and publishes EndpointSlices with its address (`translators.relay.forward_plan`).
 
 - The bridge listens before it publishes, and continues to listen for a while after it unpublishes:
-  kube-proxies need time to follow.
-- After a restart or takeover, the bridge first requests the ports that the slices record.
+  kube-proxies need time to follow. After a restart it first requests the ports that the slices
+  record.
 - While the remote cannot be watched, the bridge publishes nothing, because connections would fail.
   It tolerates `REMOTE_GRACE` seconds, for example while one of several API servers restarts.
 - A bridge that stops withdraws all its slices, including those being written, and marks pods with
   an address of their own as not ready. A killed bridge leaves its slices to the next one.
-- Slices of deleted Services, and of namespaces without pods here, are deleted.
 - Pods behind headless Services get an address each if `--relay-cidr` is set
   (`sync.relay.headless_forward`).
 """

@@ -1,12 +1,10 @@
-"""The part of `sync.relay.forward_controller` for headless Services: assigns an address at home to
-each pod.
+"""The part of `sync.relay.forward_controller` for headless Services: an address at home for each
+pod.
 
-- The bridge's EndpointSlices record the assignments. They are restored before any new one is made,
-  so each pod keeps its address over restarts and takeovers. The slices stay while the bridge or the
-  remote is away, with endpoints that are not ready.
+- The bridge's EndpointSlices record the assignments, which are restored before any new one is made.
+  The slices stay while the bridge or the remote is away, with endpoints that are not ready.
 - An address is reused only when the bridge no longer listens on it for the previous pod and no
-  slice has it.
-- Services that lack an address are queued again when one is released.
+  slice has it. Services that lack an address are queued again then.
 """
 
 from __future__ import annotations

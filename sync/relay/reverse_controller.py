@@ -6,13 +6,11 @@ For each home namespace whose pods on the node may need it, one relay agent runs
 - A Service gets EndpointSlices that lead to the agent while the Service is copied, has ready pods
   at home, and the agent reports that it listens for the Service. A lost control connection has
   `CONTROL_GRACE` seconds to come back.
-- A replaced agent, and a port that is no longer needed, stay connected for `LINGER` seconds:
-  kube-proxies need time to follow.
-- Without a bridge nothing can withdraw endpoints, because the agent has no permissions. It holds
-  connections for some seconds, for a bridge that restarts, and then refuses them. So a bridge that
-  stops withdraws only the endpoints of Services that pods in the remote serve as well.
-- The agent is deleted ``linger`` seconds after it was last needed.
-- Without an image, the controller creates nothing and deletes what an earlier join has left.
+- A replaced agent, and a port that is no longer needed, stay connected for `LINGER` seconds.
+- Without a bridge nothing can withdraw endpoints, because the agent has no permissions; it holds
+  connections for some seconds and then refuses them. So a bridge that stops withdraws only the
+  endpoints of Services that pods in the remote serve as well.
+- Without an image, the controller only deletes what an earlier join has left.
 """
 
 from __future__ import annotations
@@ -125,7 +123,8 @@ class ReverseRelayController:
         self._remote_pods = context.remote_pods
         self._service_copies = context.copies[SERVICES]
         self._slice_copies = context.copies[ENDPOINT_SLICES]
-        self._agents = AgentPods(context, self._agent_state)
+        known = forwarder.agent_state if forwarder is not None else lambda _: UNKNOWN_STATE
+        self._agents = AgentPods(context, known)
         self._slices = ReverseSlices(
             context.remote,
             self._slice_copies,
@@ -381,9 +380,6 @@ class ReverseRelayController:
         if copy is None or is_deleting(copy) or not is_owned(copy, self._identity):
             return None
         return copy if matches_home_namespace(copy, home) else None
-
-    def _agent_state(self, pod: Object) -> AgentState:
-        return self._forwarder.agent_state(pod) if self._forwarder is not None else UNKNOWN_STATE
 
 
 def _slice_inputs(copy: Object | None) -> object:

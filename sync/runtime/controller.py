@@ -198,8 +198,8 @@ class Controller(Generic[K]):
         """Yields to the event loop. Workers that it resumes in one round share a slice."""
         if not self._yielding:
             self._yielding = True
-            asyncio.get_running_loop().call_soon(self._resumed)
+            asyncio.get_running_loop().call_soon(self._reset_slice)
         await asyncio.sleep(0)
 
-    def _resumed(self) -> None:
+    def _reset_slice(self) -> None:
         self._yielding, self._busy = False, 0.0

@@ -4,9 +4,7 @@
 - *Serial*: a key in process is not handed out again; if added meanwhile, it is handed out after
   `done`.
 - *Fair*: groups of keys, by default namespaces, take turns; within a group keys keep their order.
-  So a namespace with 5,000 keys delays the next namespace by one turn.
-- *Isolated*: no group occupies all workers (`sync.base.fair_queue` has the share), so that hanging
-  reconciles of one namespace do not block the others.
+- *Isolated*: no group occupies all workers (`sync.base.fair_queue` has the share).
 - *Paused*: between `pause` and `resume` added keys are dropped, so that a queue without workers
   does not grow. The caller of `resume` adds what has to be processed.
 - *Delayed keys are kept*: a key added for later (`add_after`, `retry`) is handed out at its time;

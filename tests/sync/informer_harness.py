@@ -81,7 +81,7 @@ async def caught_up(api: FakeApi, *informers: Informer, skip_backoff: bool = Fal
         behind = {it.resource for it in informers if int(it.resource_version or 0) < revision}
         return behind | {r for r, count in watches.items() if len(api.open_watches(r)) < count}
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):  # A loaded machine needs many seconds for a burst of pods.
         while resources := late():
             for informer in informers if skip_backoff else ():
                 informer.retry_now()

@@ -288,18 +288,12 @@ def _rule(path: str, change: Change, key: str, value: Any) -> tuple[str, str]:
     """The path and reason of the rule; ("", "") without one."""
     usual = field_rules.table_path(path)
     for reason in RULES:
-        if (
-            change in reason.changes.split()
-            and _covers(reason.path, usual)
-            and reason.when(key, value)
-        ):
+        top = reason.path.removesuffix(".**")
+        covers = _within(usual, top) if top != reason.path else usual == top
+        if covers and change in reason.changes.split() and reason.when(key, value):
             return reason.path, reason.why
     rule = field_rules.rule_for(path)
     # The table covers existing fields; `RULES` covers added ones.
     if rule is None or rule.decision == "kept" or change == "added" or path in _ONLY_IN_RULES:
         return "", ""
     return usual, rule.reason
-
-
-def _covers(rule: str, path: str) -> bool:
-    return _within(path, rule.removesuffix(".**")) if rule.endswith(".**") else path == rule

@@ -1,7 +1,6 @@
 """Computes the status of a home pod from the status of its remote pod.
 
-Everything that the remote's kubelet reports is copied, including fields that this version does not
-know, except:
+Everything that the remote's kubelet reports is copied, including unknown fields, except:
 
 - ``hostIP`` is the address of the virtual node, which serves logs and exec;
 - ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``policy.network``),
@@ -9,10 +8,9 @@ know, except:
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, once the
   remote's kubelet acts on the complete spec of the home pod;
 - conditions of other writers (readiness gates, PodScheduled) are kept, and Ready includes the
-  readiness gates;
-- the remote's PodScheduled becomes ``cluster-bridge.io/RemoteScheduled``, from the first time
-  that the remote's scheduler finds no node (a pod that is scheduled immediately costs no write),
-  with the time of the success once it is True;
+  gates;
+- the remote's PodScheduled becomes ``cluster-bridge.io/RemoteScheduled``, from the first time that
+  the remote's scheduler finds no node, with the time of the success once it is True;
 - a DisruptionTarget of the remote is marked by its message, so that it is removed when another
   remote pod is created; one of home's controllers is kept;
 - while the remote pod is deleted and the home pod is not, the home pod is not Ready, because home's
@@ -313,21 +311,16 @@ def _not_ready_while_deleted(ready: Object, home: Object, remote: Object) -> Obj
     """Ready, or not ready since the deletion if only the remote pod is being deleted."""
     if is_deleting(home) or not is_deleting(remote) or ready.get("status") != "True":
         return ready
+    # The deletion timestamp includes the grace period.
+    deadline = parse_time(metadata(remote)["deletionTimestamp"])
+    grace = timedelta(seconds=metadata(remote).get("deletionGracePeriodSeconds") or 0)
     return {
         **ready,
         "status": "False",
         "reason": REASON_REMOTE_POD_DELETED,
         "message": "the pod is being deleted in the remote cluster",
-        "lastTransitionTime": _deleted_at(remote),
+        "lastTransitionTime": format_time(deadline - grace),
     }
-
-
-def _deleted_at(pod: Object) -> str:
-    """When the deletion was requested: the deletion timestamp includes the grace period."""
-    meta = metadata(pod)
-    deadline = parse_time(meta["deletionTimestamp"])
-    requested = deadline - timedelta(seconds=meta.get("deletionGracePeriodSeconds") or 0)
-    return format_time(requested)
 
 
 def _gates(home: Object) -> list[str]:

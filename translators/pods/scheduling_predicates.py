@@ -173,7 +173,8 @@ def _resource_failures(
     requested: pod_requests.Amounts = {}
     own = metadata(pod).get("uid")
     for other in bound:
-        if metadata(other).get("uid") == own or _has_ended(other):
+        has_ended = (other.get("status") or {}).get("phase") in _TERMINAL
+        if has_ended or metadata(other).get("uid") == own:
             continue
         for resource, amount in pod_requests.requests_of(other).items():
             requested[resource] = requested.get(resource, 0) + amount
@@ -186,7 +187,3 @@ def _resource_failures(
                 f"requests {pod_requests.format_amount(resource, amount)}; the node has "
                 f"{pod_requests.format_amount(resource, max(free, 0))} left of {of}",
             )
-
-
-def _has_ended(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") in _TERMINAL

@@ -2,10 +2,9 @@
 
 - ``home``: tokens of home's service account, which home issues for the home pod
   (`sync.pods.service_account_tokens`). One Secret per pod in the remote contains them and home's CA
-  certificate; each token source of a volume reads from that Secret. The environment contains home's
-  API server. With ``fsGroup``, only the group can read a token, as with a kubelet. With
-  ``runAsUser`` alone, a kubelet would give the file to that user with mode 0600; here the file has
-  the volume's mode, because files of a Secret belong to root.
+  certificate; each token source of a volume reads from that Secret. With ``fsGroup``, only the
+  group can read a token, as with a kubelet. With ``runAsUser`` alone, the file has the volume's
+  mode, because files of a Secret belong to root.
 - ``remote``: the service account of the same name in the remote, whose admission adds the volume.
 - ``none``: no identity. The volume that home's admission added is dropped silently with its mounts;
   a token that the pod's author requested is dropped with an Event.

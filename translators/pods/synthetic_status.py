@@ -73,10 +73,12 @@ def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Obje
     true = [{"type": kind, "status": "True", "reason": reason} for kind in _AVAILABLE]
     if "PodScheduled" not in known:  # A user bound the pod by setting nodeName.
         true.append({"type": "PodScheduled", "status": "True"})
-    conditions = [
-        {**condition, "lastTransitionTime": _since(condition, known, now)}
-        for condition in (accepted, *true)
-    ]
+    conditions = []
+    for condition in (accepted, *true):
+        before = known.get(condition["type"]) or {}
+        is_same = before.get("status") == condition["status"]
+        since = (before.get("lastTransitionTime") if is_same else None) or now
+        conditions.append({**condition, "lastTransitionTime": since})
     status: Object = {
         "phase": "Running",
         "reason": reason,
@@ -95,12 +97,6 @@ def is_skipped(home: Object, *, reason: str) -> bool:
     status: Object = home.get("status") or {}
     accepted = condition_of(home, CONDITION_ACCEPTED)
     return status.get("phase") == "Running" and accepted.get("reason") == reason
-
-
-def _since(condition: Object, known: dict[str, Object], now: str) -> str:
-    before = known.get(condition["type"]) or {}
-    same = before.get("status") == condition["status"]
-    return str((before.get("lastTransitionTime") if same else None) or now)
 
 
 def is_creation_blocked(home: Object) -> bool:

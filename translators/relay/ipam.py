@@ -47,7 +47,8 @@ class AddressPool:
         known = self._of.get(pod)
         if known is not None or len(self._of) >= pool_size(self.cidr):
             return known
-        number = _number(pod, pool_size(self.cidr))
+        digest = hashlib.sha256(f"{pod.namespace}/{pod.name}".encode()).digest()
+        number = int.from_bytes(digest[:16], "big") % pool_size(self.cidr)
         while (address := self._at(number)) in self._taken:
             number = (number + 1) % pool_size(self.cidr)
         self._take(pod, address)
@@ -80,8 +81,3 @@ class AddressPool:
             return address == self._at(offset - 1) and 0 < offset <= pool_size(self.cidr)
         except ValueError:  # A user changed the slice, or the range changed.
             return False
-
-
-def _number(pod: PodName, count: int) -> int:
-    digest = hashlib.sha256(f"{pod.namespace}/{pod.name}".encode()).digest()
-    return int.from_bytes(digest[:16], "big") % count
