@@ -14,7 +14,7 @@ from tests.fakeapi import Authority, FakeApi, client_config_for
 
 
 class ClientFor(Protocol):
-    """What the fixture `client_for` gives."""
+    """The type of the fixture `client_for`."""
 
     def __call__(self, server: FakeApi, side: Side = "remote") -> Awaitable[KubeClient]: ...
 

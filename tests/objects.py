@@ -46,7 +46,7 @@ def node(name: str) -> Object:
 
 
 def event(about: Object, reason: str, *, message: str = "", count: int = 1) -> Object:
-    """What a kubelet says of a pod."""
+    """A pod's status as written by a kubelet."""
     meta = about["metadata"]
     return _object("Event", f"{meta['name']}.{reason.lower()}", meta["namespace"], None) | {
         "involvedObject": {

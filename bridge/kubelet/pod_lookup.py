@@ -56,7 +56,7 @@ class PodDirectory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodAccess:
-    """What the handlers of requests for a pod share."""
+    """The dependencies that all handlers of pod requests share."""
 
     remote: KubeClient
     directory: PodDirectory

@@ -257,7 +257,7 @@ def test_a_pod_that_ended_is_not_changed_any_more(home: list[Json], remote: list
 
 
 def test_only_an_ended_pod_may_have_lost_its_address(home: list[Json], remote: list[Json]) -> None:
-    """A kubelet that starts anew takes it back."""
+    """A restarted kubelet reverts it."""
     for pod in (home[0], remote[0]):
         pod["status"]["phase"] = "Failed"
     del remote[0]["status"]["podIP"]
@@ -362,7 +362,7 @@ def test_what_a_pod_refers_to_is_found_at_any_depth() -> None:
     }
 
 
-# -- objects of others -------------------------------------------------------------------
+# -- unmanaged objects -------------------------------------------------------------------
 
 
 def _written(part: str = "") -> list[Json]:
@@ -492,7 +492,7 @@ def test_events_are_read_one_a_line() -> None:
     assert list(events(['{"a": 1}\n', '{"a": 2}\n', '{"cut'])) == [{"a": 1}, {"a": 2}]
 
 
-def test_what_no_watch_has_seen_is_told() -> None:
+def test_unobserved_period_is_reported() -> None:
     history = History()
     history.saw_home(_home("Running"))
     history.saw_remote(_run(1))

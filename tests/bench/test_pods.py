@@ -1,4 +1,4 @@
-"""What is computed from measured figures, and what is read from a server's audit log."""
+"""Figures computed from measurements and from a server's audit log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_way_is_compared_with_those_that_do_less_round_by_round() -> None:
     assert found["bridge.writes"].rounds == (4.0, 4.0, 4.0)
 
 
-def test_processor_time_is_told_in_times_the_least_bridges() -> None:
+def test_cpu_time_is_relative_to_the_bridge_with_the_least() -> None:
     runs = [Run("least", 1.0, 1.0, cpu_burst_ms=1.5), Run("bridge", 1.0, 1.0, cpu_burst_ms=3.0)]
     found = burst.report(Shape(pods=100), runs).figures
     assert found["bridge.cpu_burst_of_least"].rounds == (2.0,)
@@ -112,7 +112,7 @@ def test_a_watch_counts_once_when_it_begins(log: Log) -> None:
     assert requests.count() == {"watch pods": 1, "get pods/log": 1}
 
 
-def test_a_request_says_when_it_came_and_was_answered(log: Log) -> None:
+def test_request_has_the_times_of_arrival_and_response(log: Log) -> None:
     requests = Requests(log.file)
     log.add("create", "pods")
     (one,) = requests.all()
@@ -198,7 +198,7 @@ def test_growth_is_the_ratio_of_medians_a_pod_and_an_object() -> None:
     assert made.figures["references.large_cpu_ms"].rounds == (5, 6, 10)
 
 
-def test_one_pods_steps_are_told_beside_those_of_the_other_ways() -> None:
+def test_steps_of_a_pod_are_compared_across_setups() -> None:
     def steps(milliseconds: float) -> list[dict[str, float]]:
         seconds = milliseconds / 1000
         return [{"exists": seconds, "running": seconds, "gone": seconds}] * 3
@@ -238,7 +238,7 @@ def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> No
         fairness._steps(logs, "single-0", 2)
 
 
-async def test_a_deletion_that_takes_longer_than_a_server_waits_is_asked_for_again() -> None:
+async def test_deletion_that_exceeds_the_server_timeout_is_retried() -> None:
     api = AsyncMock()
     api.call.side_effect = [ApiFailed("too slow", 504), ApiFailed("too slow", 504), {}]
     crowd = Crowd(api, "load", Shape(pods=1))

@@ -48,13 +48,13 @@ def test_percentiles() -> None:
 
 
 @pytest.mark.parametrize(("value", "met"), [(2.4, True), (2.5, True), (2.6, False)])
-def test_a_report_says_whether_its_targets_are_met(value: float, met: bool) -> None:
+def test_report_states_whether_its_targets_are_met(value: float, met: bool) -> None:
     (line,) = report(value)["targets"]
     assert (line["wanted"], line["found"], line["met"]) == ("at most 2.5 ms", value, met)
     assert line["elsewhere"] == ""
 
 
-def test_a_run_of_another_size_is_judged_and_says_so() -> None:
+def test_run_of_another_size_is_judged_with_a_note() -> None:
     (one,) = judge(report(2.0, pods=300))
     assert one.word == "met (pods 300, not 1000)"
 
@@ -86,7 +86,7 @@ def test_the_table_of_the_docs_has_a_row_for_every_target() -> None:
     assert begin
     there = rest.partition(performance_page.END)[0].strip().splitlines()
     wanted = performance_page.targets([]).splitlines()
-    # What and target; what was found comes from whoever measured.
+    # Name and target; the measurement adds the result.
     assert [row.split(" | ")[:2] for row in there] == [row.split(" | ")[:2] for row in wanted]
     assert len(wanted) == len(TARGETS) + 2, "run python -m e2e.bench table --write REPORT..."
 
@@ -126,7 +126,7 @@ def test_the_relay_is_compared_with_a_flat_network_round_by_round() -> None:
     assert not [name for name in found if name.endswith("flat.cpu_per_megabyte_ms")][1:]
 
 
-def test_the_tables_are_made_anew_between_their_marks_only() -> None:
+def test_tables_are_replaced_only_between_their_marks() -> None:
     there = performance_page.FILE.read_text()
     streams = {**report(1.0), "benchmark": "streams"}
     made = performance_page.renewed(there, [report(2.25, spread=0.25), streams])
@@ -158,11 +158,11 @@ def test_of_two_reports_that_of_the_right_size_counts_and_then_the_last() -> Non
 
 def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     report_tables.show(report(2.6))
-    said = capsys.readouterr().err
-    assert "cpu_burst_ms" in said
-    assert "at most 2.5 ms" in said
-    assert "missed" in said
-    assert "\x1b" not in said  # no terminal, no colours
+    captured = capsys.readouterr().err
+    assert "cpu_burst_ms" in captured
+    assert "at most 2.5 ms" in captured
+    assert "missed" in captured
+    assert "\x1b" not in captured  # no terminal, no colours
 
 
 # -- how a command ends ------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_one_report_is_printed_as_it_is_and_several_as_one(
     assert report_tables.parts(found) == found["reports"]
 
 
-def test_a_run_that_lost_a_pod_fails_and_says_what(capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_that_lost_a_pod_fails_with_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     def lost() -> Report:
         raise ExceptionGroup(
             "tasks", [ExceptionGroup("more", [PodsLost("3 of 9 pods are Running")])]
@@ -192,9 +192,9 @@ def test_a_run_that_lost_a_pod_fails_and_says_what(capsys: pytest.CaptureFixture
     with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst") as add:
         add(made)
     assert ended.value.exit_code == 1
-    said = capsys.readouterr()
-    assert json.loads(said.out)["failed"] == "3 of 9 pods are Running"
-    assert "burst failed: 3 of 9 pods are Running" in said.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["failed"] == "3 of 9 pods are Running"
+    assert "burst failed: 3 of 9 pods are Running" in captured.err
 
 
 def test_what_was_measured_before_an_interruption_is_printed(
@@ -247,7 +247,7 @@ def test_suites_have_targets_only_of_what_they_measure() -> None:
 
 
 class Grid(list[list[MagicMock]]):
-    """What matplotlib gives for the parts of a picture."""
+    """A fake of matplotlib's objects."""
 
     @property
     def flat(self) -> list[MagicMock]:

@@ -1,4 +1,4 @@
-"""What is made of the figures, and that a benchmark can be asked for."""
+"""Reports of the stream benchmarks, and the options that select a benchmark."""
 
 from __future__ import annotations
 

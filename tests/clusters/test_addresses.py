@@ -36,7 +36,7 @@ def test_nodes_are_neighbours_of_the_host() -> None:
 @given(st.sets(st.integers(0, 15), max_size=15))
 def test_the_first_slot_that_nothing_touches_is_taken(taken: set[int]) -> None:
     slots = list(DEFAULT_NETWORK.subnets(new_prefix=16))
-    # One address in a slot is enough to make it somebody's.
+    # One used address makes the whole slot used.
     used = [next(iter(slots[index].subnets(new_prefix=32))) for index in taken]
     expected = min(set(range(16)) - taken)
     assert free_slot(DEFAULT_NETWORK, used) == slots[expected]

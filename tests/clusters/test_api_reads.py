@@ -1,4 +1,4 @@
-"""What tests read of clusters, as kubectl has it."""
+"""Reads of clusters by tests, with the semantics of kubectl."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Machine:
 
     @property
     def log(self) -> list[str]:
-        """What apt-get was asked for."""
+        """The arguments of the apt-get calls."""
         file = self.folder / "log"
         return file.read_text().splitlines() if file.exists() else []
 
@@ -67,7 +67,7 @@ class Machine:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit code, and what it says on standard error."""
+    """The exit code and standard error of the script."""
     _, errors = process.communicate(timeout=30)
     return process.returncode, errors
 

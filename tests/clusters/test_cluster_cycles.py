@@ -1,4 +1,4 @@
-"""What a cycle of clusters left over."""
+"""Leftovers of a cycle of cluster creation and deletion."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ def answer(number: int = 7, flags: int = 0x8180, records: int = 1) -> bytes:
 
 
 def test_the_question_is_one_for_an_ipv4_address() -> None:
-    asked = question(NAME, 7)
-    assert struct.unpack("!6H", asked[:12]) == (7, 0x0100, 1, 0, 0, 0)
-    assert asked[12:] == b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\0\0\x01\0\x01"
+    query = question(NAME, 7)
+    assert struct.unpack("!6H", query[:12]) == (7, 0x0100, 1, 0, 0, 0)
+    assert query[12:] == b"\x0akubernetes\x07default\x03svc\x07cluster\x05local\0\0\x01\0\x01"
 
 
 def test_an_answer_is_one_to_the_question_with_a_record_in_it() -> None:

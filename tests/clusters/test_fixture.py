@@ -12,7 +12,7 @@ from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES
 
 
 @pytest.mark.parametrize(
-    ("asked", "started"),
+    ("requested", "started"),
     [
         ("", [(DEFAULT_KUBERNETES, ["home", "remote"])]),
         ("1.36", [(KUBERNETES["1.36"], ["home", "remote"])]),
@@ -23,10 +23,10 @@ from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES
         ),
     ],
 )
-def test_each_cluster_has_the_version_that_is_asked_for(
+def test_each_cluster_has_the_requested_version(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    asked: str,
+    requested: str,
     started: list[tuple[str, list[str]]],
 ) -> None:
     begun: list[tuple[str, list[str]]] = []
@@ -37,7 +37,7 @@ def test_each_cluster_has_the_version_that_is_asked_for(
         begun.append((str(settings.kubernetes), names))
         return dict.fromkeys(names, str(settings.kubernetes))
 
-    monkeypatch.setenv("CLUSTER_BRIDGE_E2E_KUBERNETES", asked)
+    monkeypatch.setenv("CLUSTER_BRIDGE_E2E_KUBERNETES", requested)
     monkeypatch.setattr(pytest_fixture, "find", lambda _: {})
     monkeypatch.setattr(pytest_fixture, "up", up)
     monkeypatch.setattr(pytest_fixture, "down", lambda names, _: ended.extend(names))

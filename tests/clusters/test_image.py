@@ -13,7 +13,7 @@ from e2e.clusters.cluster import Cluster, silent
 
 
 class Node:
-    """What images are loaded into; while it loads one, another does so, too."""
+    """A node that images are loaded into, while another one loads concurrently."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache

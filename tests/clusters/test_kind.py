@@ -1,4 +1,4 @@
-"""What kind is told, which node image it gets, and what a runtime without a capability is asked."""
+"""kind's configuration and node image, and requests to runtimes without capabilities."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_policies_that_change_objects_are_turned_on_where_they_are_not_by_themse
     assert "runtimeConfig" not in config(V36)
 
 
-def test_a_kubelet_is_told_of_cgroup_version_1_where_it_would_refuse_it() -> None:
-    told = "failCgroupV1"
-    assert told not in patch(config(V34), "KubeletConfiguration")
-    assert patch(config(V36), "KubeletConfiguration")[told] is False
-    assert told not in patch(config(V36, cgroup_v1=False), "KubeletConfiguration")
+def test_kubelet_that_would_reject_cgroup_v1_is_configured_to_accept_it() -> None:
+    failure = "failCgroupV1"
+    assert failure not in patch(config(V34), "KubeletConfiguration")
+    assert patch(config(V36), "KubeletConfiguration")[failure] is False
+    assert failure not in patch(config(V36, cgroup_v1=False), "KubeletConfiguration")
 
 
-def test_the_audit_log_is_on_this_machine_where_it_is_asked_for() -> None:
+def test_requested_audit_log_is_on_this_host() -> None:
     assert "extraMounts" not in config()["nodes"][0]
     assert "apiServer" not in patch(config(), "ClusterConfiguration")
     with_log = config(audit=Path("/state/home/audit"))
@@ -129,7 +129,7 @@ class FakeEngine(Engine):
 
     has: frozenset[str] = frozenset()
     can_pull: frozenset[str] = frozenset()
-    asked: list[tuple[str, ...]] = field(default_factory=list)
+    calls: list[tuple[str, ...]] = field(default_factory=list)
 
     def docker(
         self,
@@ -139,7 +139,7 @@ class FakeEngine(Engine):
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         words = tuple(map(str, argv))
-        self.asked.append(words)
+        self.calls.append(words)
         known = self.can_pull if words[0] == "pull" else self.has
         return subprocess.CompletedProcess(words, 0 if words[-1] in known else 1, "", "")
 
@@ -192,10 +192,10 @@ def test_the_published_image_is_taken_where_it_can_be_had(
     assert made == ([] if {name} & (has | can_pull) else [name])
 
 
-def test_a_private_engine_is_not_asked_to_pull(tmp_path: Path, made: list[str]) -> None:
+def test_private_engine_does_not_pull(tmp_path: Path, made: list[str]) -> None:
     engine = FakeEngine("unix:///x", can_pull=frozenset({STOCK}))
     assert chosen(engine, tmp_path).name == LOCAL
-    assert not [words for words in engine.asked if words[0] == "pull"]
+    assert not [words for words in engine.calls if words[0] == "pull"]
 
 
 def test_an_image_that_is_named_is_taken(tmp_path: Path, made: list[str]) -> None:
@@ -224,15 +224,15 @@ class Images(Engine):
         timeout: float | None = None,
     ) -> subprocess.CompletedProcess[str]:
         words = tuple(map(str, argv))
-        said, code = "", 0
+        output, code = "", 0
         if words[1] == "ls":
-            said = "\n".join(self.made)
+            output = "\n".join(self.made)
         elif words[1] == "inspect":
-            said = json.dumps([self._described(name) for name in words[2:]])
+            output = json.dumps([self._described(name) for name in words[2:]])
         elif words[1] == "rm":
             code = 1 if words[2] in self.busy else 0
             self.removed.extend(words[2:] if code == 0 else [])
-        return subprocess.CompletedProcess(words, code, said, "")
+        return subprocess.CompletedProcess(words, code, output, "")
 
     def _described(self, name: str) -> dict[str, Any]:
         created, tagged = self.made[name]
@@ -249,10 +249,10 @@ def images(count: int) -> dict[str, tuple[str, str]]:
 
 def test_the_images_that_were_used_last_are_kept() -> None:
     engine = Images("", made=images(node_image_prune.KEPT + 2))
-    said: list[str] = []
-    node_image_prune.prune(engine, "repo", said.append)
+    output: list[str] = []
+    node_image_prune.prune(engine, "repo", output.append)
     assert sorted(engine.removed) == ["repo:1", "repo:2"]
-    assert [line.partition(":")[0] for line in said] == ["removed repo"] * 2
+    assert [line.partition(":")[0] for line in output] == ["removed repo"] * 2
 
 
 def test_an_image_that_a_container_is_made_of_stays() -> None:
@@ -285,7 +285,7 @@ def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
 # -- a runtime that asks for less --------------------------------------------------------
 
 
-def test_a_process_is_asked_for_what_can_be_had() -> None:
+def test_process_requests_only_available_capabilities() -> None:
     process = {
         "capabilities": {
             "bounding": ["CAP_NET_ADMIN", "CAP_SYS_RESOURCE"],
@@ -379,14 +379,14 @@ def test_ways_to_all_of_a_clusters_pods_are_taken_away(ip: Path) -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_who_may_have_no_way_is_told_what_that_means(ip: Path, *, there: bool) -> None:
+def test_missing_route_is_reported_with_its_consequence(ip: Path, *, there: bool) -> None:
     if there:
         ip.write_text("#!/bin/sh\necho RTNETLINK answers: Operation not permitted >&2\nexit 2\n")
     else:
         ip.unlink()
-    said: list[str] = []
-    kind_routes.add(WAYS, None, "home", said.append)
-    [line] = said
+    output: list[str] = []
+    kind_routes.add(WAYS, None, "home", output.append)
+    [line] = output
     assert line.startswith("home: this machine has no route to its pods (ip ")
     assert ("Operation not permitted" in line) == there
     assert "--relay-image" in line
@@ -401,7 +401,7 @@ def test_a_private_engine_without_a_way_is_an_error(ip: Path) -> None:
 
 @dataclass(frozen=True)
 class Routed(Engine):
-    """Containers whose gateway is told, and what was done in them."""
+    """Containers with a known gateway; records the commands that run in them."""
 
     done: list[str] = field(default_factory=list)
 

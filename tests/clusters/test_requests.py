@@ -1,4 +1,4 @@
-"""What may be asked for, and what is remembered of it."""
+"""Valid requests for clusters, and their recorded parameters."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_only_simulated_nodes_come_in_any_number() -> None:
 def test_several_real_nodes_are_kinds(settings: Settings) -> None:
     several = [ClusterSpec("home"), ClusterSpec("remote", Nodes.REAL, 3)]
     assert choose(replace(settings, backend=Backend.KIND), several) is Backend.KIND
-    with pytest.raises(InvalidRequest, match="one real node") as told:
+    with pytest.raises(InvalidRequest, match="one real node") as error:
         choose(replace(settings, backend=Backend.NATIVE), several)
-    assert "--backend kind" in str(told.value)
+    assert "--backend kind" in str(error.value)
 
 
 @pytest.mark.parametrize("prefix", ["", "A", "with-dash", "waytoolongforit"])

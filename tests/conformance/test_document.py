@@ -15,7 +15,7 @@ def test_the_document_in_the_repository_is_up_to_date() -> None:
     )
 
 
-def test_tables_are_made_anew_between_their_marks_only() -> None:
+def test_conformance_tables_are_replaced_only_between_their_marks() -> None:
     there = conformance_page.FILE.read_text()
     made = conformance_page.renewed(there, {"[sig-node] a | b": "it asks the host"})
     assert "| `[sig-node] a \\| b` | it asks the host |" in made
@@ -35,7 +35,7 @@ def test_exceptions_are_reasons_with_their_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("- reason: x", "not an entry"),
         ("- tests: [a]", "not an entry"),
@@ -43,8 +43,8 @@ def test_exceptions_are_reasons_with_their_tests() -> None:
         ("- {reason: x, tests: [a]}\n- {reason: y, tests: [a]}", "listed twice: a"),
     ],
 )
-def test_other_forms_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_other_forms_are_refused(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         exceptions.load(text)
 
 

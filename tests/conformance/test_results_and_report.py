@@ -1,4 +1,4 @@
-"""What a run says of each test, and the comparison of two runs."""
+"""The result of each test of a run, and the comparison of two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the upstream tests are run."""
+"""The selection of upstream tests."""
 
 from __future__ import annotations
 

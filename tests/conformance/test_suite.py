@@ -32,7 +32,7 @@ exit 1
 """
 
 
-def _suite(folder: Path, ginkgo: str, said: list[str]) -> Suite:
+def _suite(folder: Path, ginkgo: str, output: list[str]) -> Suite:
     for name, content in {"ginkgo": ginkgo, "e2e.test": "#!/bin/sh\necho ' x/a.go:1: a'"}.items():
         program = folder / name
         program.write_text(content)
@@ -51,7 +51,7 @@ def _suite(folder: Path, ginkgo: str, said: list[str]) -> Suite:
         kubectl_path=folder / "kubectl",
         control=cast("Control", None),
     )
-    return Suite(folder, cluster, said.append)
+    return Suite(folder, cluster, output.append)
 
 
 def test_the_focus_is_exactly_the_tests_by_name() -> None:
@@ -63,22 +63,22 @@ def test_the_focus_is_exactly_the_tests_by_name() -> None:
 
 
 def test_a_run_gives_each_test_its_result_though_some_fail(tmp_path: Path) -> None:
-    said: list[str] = []
-    suite = _suite(tmp_path, GINKGO, said)
+    output: list[str] = []
+    suite = _suite(tmp_path, GINKGO, output)
     results = suite.run(["a", "b", "c"], title="real node", folder=tmp_path / "out", procs=3)
     assert [result.outcome for result in results.values()] == [
         Outcome.PASSED,
         Outcome.FAILED,
         Outcome.MISSING,
     ]
-    assert said[-1].startswith("real node: 2 of 3 tests, 1 failed, ")
+    assert output[-1].startswith("real node: 2 of 3 tests, 1 failed, ")
     arguments = (tmp_path / "out" / "arguments").read_text().splitlines()
     assert "--procs=3" in arguments
     assert f"--focus={focus(['a', 'b', 'c'])}" in arguments
     assert arguments.index("--") < arguments.index("--provider=skeleton")
 
 
-def test_a_run_that_leaves_no_results_is_an_error_with_what_it_said(tmp_path: Path) -> None:
+def test_run_without_results_is_an_error_with_its_output(tmp_path: Path) -> None:
     suite = _suite(tmp_path, "#!/bin/sh\necho cannot load kubeconfig\nexit 3\n", [])
     with pytest.raises(SuiteFailed, match="ended with 3:\ncannot load kubeconfig"):
         suite.run(["a"], title="real node", folder=tmp_path / "out", procs=1)

@@ -8,17 +8,17 @@ from collections.abc import AsyncIterator
 
 
 class Proxy:
-    """An HTTP proxy; ``says`` replaces its response to CONNECT."""
+    """An HTTP proxy; ``connect_response`` replaces its response to CONNECT."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []
-        self.says = b"HTTP/1.1 200 Connection established\r\n\r\n"
+        self.connect_response = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         self.heads.append(head)
-        writer.write(self.says)
-        if b" 200 " in self.says:
+        writer.write(self.connect_response)
+        if b" 200 " in self.connect_response:
             host, port = head.split(" ")[1].rsplit(":", 1)
             far, out = await asyncio.open_connection(host, int(port))
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The fault-injecting proxy: what it is told to spoil, it spoils, and everything else arrives."""
+"""The fault-injecting proxy: it injects the configured faults, and forwards all other data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "d
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    """Who signs for server and client."""
+    """The CA of the server and the client."""
     return Authority(tmp_path)
 
 
@@ -41,7 +41,7 @@ async def api(authority: Authority) -> AsyncIterator[FakeApi]:
 @pytest.fixture
 async def proxy(api: FakeApi, authority: Authority, tmp_path: Path) -> AsyncIterator[Proxy]:
     """A proxy before it."""
-    pair = authority.issue("somebody")
+    pair = authority.issue("client")
 
     def text(file: Path) -> str:
         return base64.b64encode(file.read_bytes()).decode()
@@ -117,7 +117,7 @@ async def lines(kube: KubeClient, *, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("harm", "said"),
+    ("harm", "expected"),
     [
         (Harm.CUT, lambda got, whole: not got or (whole.startswith(got[0]) and got[0] != whole)),
         (Harm.END, lambda got, whole: not got or (whole.startswith(got[0]) and got[0] != whole)),
@@ -126,8 +126,8 @@ async def lines(kube: KubeClient, *, count: int) -> list[bytes]:
         (Harm.STALL, lambda got, whole: got == [whole]),
     ],
 )
-async def test_watches(api: FakeApi, proxy: Proxy, harm: Harm, said: object) -> None:
-    assert callable(said)
+async def test_watches(api: FakeApi, proxy: Proxy, harm: Harm, expected: object) -> None:
+    assert callable(expected)
     api.put({**CONFIG, "metadata": {"name": "a", "namespace": "default"}})
     async with client(proxy) as kube:
         async with asyncio.timeout(5):
@@ -135,7 +135,7 @@ async def test_watches(api: FakeApi, proxy: Proxy, harm: Harm, said: object) -> 
             proxy.rules = (Rule(harm, 1.0),)
             got = await lines(kube, count=1)
     assert proxy.hits == 1
-    assert said(got, whole), got
+    assert expected(got, whole), got
 
 
 async def test_a_server_that_is_away_is_away(api: FakeApi, proxy: Proxy) -> None:

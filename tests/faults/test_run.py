@@ -1,4 +1,4 @@
-"""Which faults a run makes, what it counts, and what it says of that."""
+"""The faults of a run, its counts, and its report."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from e2e.faults.service_account_tokens import signed
 from e2e.faults.untouched_pods import NAMES, compare, runs
 from e2e.kubectl import Json
 
-ASKED = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}
+RUN_OPTIONS = {"seed": 7, "minutes": 30.0, "only": [], "took": 1800.0, "kubernetes": "1.34.4"}
 
 # -- which faults -------------------------------------------------------------------------
 
 
-def test_every_fault_has_a_name_of_its_own_and_says_how_it_heals() -> None:
+def test_every_fault_has_a_unique_name_and_a_recovery() -> None:
     names = [fault.name for fault in fault_list.FAULTS]
     assert len(set(names)) == len(names)
     assert all(fault.what and fault.heals and ": " in fault.name for fault in fault_list.FAULTS)
@@ -98,8 +98,8 @@ def test_trials_are_added_up_by_fault() -> None:
     assert second["counted"]["failed"] == 1
 
 
-def test_a_report_tells_what_was_counted_and_what_was_not_tried() -> None:
-    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **ASKED)))
+def test_report_has_counts_and_untried_faults() -> None:
+    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **RUN_OPTIONS)))
     assert not report.is_clean(made)
     assert made["counted"][0]["findings"] == ["lost: Pod a/b: no remote pod"]
     text = report.document(fault_list.FAULTS, [made])
@@ -108,7 +108,7 @@ def test_a_report_tells_what_was_counted_and_what_was_not_tried() -> None:
     assert rows["| home: cut"].endswith("| 1 | 1 | 1 failed |")
     assert rows["| remote: cut"].endswith("| 0 | 0 | not tried |")
     assert "`python -m e2e.faults run --minutes 30 --seed 7`: 9 faults in 30 minutes" in text
-    clean = report.report(trials()[:1], fault_list.FAULTS, **ASKED)
+    clean = report.report(trials()[:1], fault_list.FAULTS, **RUN_OPTIONS)
     assert report.is_clean(clean)
 
 
@@ -120,7 +120,7 @@ def test_the_table_of_the_docs_has_a_row_for_every_fault() -> None:
         assert f"| {fault.name} | {fault.what} |" in there, "run python -m e2e.faults table --write"
 
 
-def test_the_table_is_made_anew_between_its_marks_only() -> None:
+def test_table_is_replaced_only_between_its_marks() -> None:
     there = report.FILE.read_text()
     made = report.renewed(there, "a table")
     assert f"{report.BEGIN}\n\na table\n\n{report.END}" in made
@@ -131,7 +131,7 @@ def test_the_table_is_made_anew_between_its_marks_only() -> None:
 
 
 def test_runs_are_added_to_those_of_an_earlier_document() -> None:
-    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **ASKED)))
+    made = json.loads(json.dumps(report.report(trials(), fault_list.FAULTS, **RUN_OPTIONS)))
     once = report.document(fault_list.FAULTS, [made])
     assert report.document(fault_list.FAULTS, [], once) == once
     assert report.document(fault_list.FAULTS, [made], once) == report.document(
@@ -163,7 +163,7 @@ def test_a_witness_that_was_touched_is_a_finding() -> None:
 
 # -- what faults are made with -----------------------------------------------------------
 
-_SAYS = """
+_ECHO_SCRIPT = """
 import sys, time
 from datetime import UTC, datetime
 for line in sys.stdin:
@@ -176,7 +176,7 @@ for line in sys.stdin:
 def test_a_clock_steps_for_one_process_while_it_runs(tmp_path: Path) -> None:
     clock = Clock(tmp_path / "clock")
     with subprocess.Popen(
-        [sys.executable, "-c", _SAYS],
+        [sys.executable, "-c", _ECHO_SCRIPT],
         env={**os.environ, **clock.environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -199,13 +199,13 @@ def test_a_token_is_signed_as_api_servers_read_it() -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    head, claims, signature = signed({"sub": "somebody"}, pem).split(".")
+    head, claims, signature = signed({"sub": "alice"}, pem).split(".")
 
     def read(text: str) -> bytes:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
     assert json.loads(read(head))["alg"] == "ES256"
-    assert json.loads(read(claims)) == {"sub": "somebody"}
+    assert json.loads(read(claims)) == {"sub": "alice"}
     raw = read(signature)
     pair = encode_dss_signature(int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big"))
     key.public_key().verify(pair, f"{head}.{claims}".encode(), ec.ECDSA(hashes.SHA256()))

@@ -29,6 +29,7 @@ CHECKED = (
     "sync",
     "translators",
     "docs",
+    "tests",
     "e2e",
     "README.md",
     "ARCHITECTURE.md",

@@ -24,12 +24,12 @@ def found(folder: Path, name: str, text: str) -> list[str]:
 @pytest.mark.parametrize(
     "text",
     [
-        '"""The scheduler is told."""\n',
-        "x = 1  # What nobody reads.\n",
-        'log.info("the node is gone")\n',
-        "def what_is_told() -> None: ...\n",
-        "def send(told: int) -> None: ...\n",
-        "told = 1\n",
+        '"""The scheduler is told."""\n',  # lint: language
+        "x = 1  # What nobody reads.\n",  # lint: language
+        'log.info("the node is gone")\n',  # lint: language
+        "def what_is_told() -> None: ...\n",  # lint: language
+        "def send(told: int) -> None: ...\n",  # lint: language
+        "told = 1\n",  # lint: language
     ],
 )
 def test_python_with_a_listed_expression_is_reported(folder: Path, text: str) -> None:
@@ -50,15 +50,14 @@ def test_python_in_the_fields_terms_is_accepted(folder: Path, text: str) -> None
 
 
 def test_a_finding_names_place_expression_and_term(folder: Path) -> None:
-    lines = found(folder, "page.md", "# A page\n\nHome is told of it.\n")
+    lines = found(folder, "page.md", "# A page\n\nHome is told of it.\n")  # lint: language
 
-    assert lines == [
-        "page.md:3: 'told': write reported, logged, written to status, emitted as an Event"
-    ]
+    term = "write reported, logged, written to status, emitted as an Event"
+    assert lines == [f"page.md:3: 'told': {term}"]  # lint: language
 
 
 def test_code_in_a_document_is_not_prose(folder: Path) -> None:
-    assert found(folder, "page.md", "`told` is\n```\nnobody said\n```\n") == []
+    assert found(folder, "page.md", "`told` is\n```\nnobody said\n```\n") == []  # lint: language
 
 
 @pytest.mark.parametrize(

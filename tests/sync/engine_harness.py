@@ -281,7 +281,7 @@ class EngineHarness:
     def report_terminated(
         self, phase: str, name: str = "a", namespace: str = REMOTE_NAMESPACE
     ) -> Object:
-        """The remote pod's containers end."""
+        """Has the remote pod's containers terminate in this phase."""
         code = 0 if phase == "Succeeded" else 1
         ended = {"name": "main", "state": {"terminated": {"exitCode": code}}}
         return self.report_running(name, namespace, phase=phase, containerStatuses=[ended])

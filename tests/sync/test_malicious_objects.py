@@ -1,4 +1,4 @@
-"""Objects that no API server should let through: each is passed over, and all others go on."""
+"""Objects that no API server should accept: the bridge skips each one and processes all others."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ from tests.sync.informer_harness import ChangeRecorder, caught_up, running_infor
 from translators.pods import remote_pod
 
 CANARY = "canary-4711"
-#: Hostile pods of one run, and how many parts of each are replaced.
+#: Malicious pods of one run, and the number of replaced parts in each.
 PODS_EACH, PARTS = 12, 3
-#: Levels of a deep map; one inside another inside another, and a pod around them, are still within
-#: the 254 that orjson writes.
+#: Levels of a deep map; three nested ones in a pod stay within the 254 levels of orjson.
 DEEP = 75
-#: What stands where something else should.
+#: Values that replace parts of an object.
 _WRONG: list[Any] = [
     None,
     True,
@@ -56,7 +55,7 @@ def deep(levels: int) -> Object:
 
 
 def places(whole: Any) -> Iterator[tuple[Any, ...]]:
-    """Where the parts of an object stand, those inside included, however deep."""
+    """The paths of all parts of an object, at every depth."""
     parts: list[tuple[tuple[Any, ...], Any]] = [((), whole)]
     while parts:
         path, part = parts.pop()
@@ -69,7 +68,7 @@ def places(whole: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def poisoned(rng: random.Random, name: str) -> Object:
-    """A pod on the node of which some parts are something else."""
+    """A pod on the node with some replaced parts."""
     made = pod(name, node=NODE)
     made["metadata"]["annotations"] = {"a": "b"}
     made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "j", "uid": "u"}]
@@ -96,7 +95,7 @@ def poisoned(rng: random.Random, name: str) -> Object:
         target = made
         for step in path:
             target = target[step]
-        # A copy: what stands in one pod may itself be replaced in part, by another, or by itself.
+        # A copy, because a value may itself be modified later.
         target[last] = copy.deepcopy(rng.choice([*_WRONG, deep(DEEP)]))
     return made
 
@@ -105,7 +104,7 @@ def poisoned(rng: random.Random, name: str) -> Object:
 async def test_malformed_pods_hold_up_no_other(
     harness: EngineHarness, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
-    """Some come before the others, and some while these live."""
+    """Malformed pods are created before and during the life of the valid ones."""
     caplog.set_level(logging.DEBUG, "sync")
     rng = random.Random(seed)
     harness.home.put(secret("key", data={"a": "Y2FuYXJ5LTQ3MTE="}))
@@ -124,12 +123,12 @@ async def test_malformed_pods_hold_up_no_other(
         lambda: "deletionTimestamp" in (harness.remote_pod("good") or {})["metadata"]
     )
     harness._alive()
-    told = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
-    assert CANARY not in "".join(told)
+    messages = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
+    assert CANARY not in "".join(messages)
 
 
 def put_raw(api: FakeApi, obj: Object) -> None:
-    """Stores the object as it is, and tells watches; no rule is looked at."""
+    """Stores the object without validation, and notifies watches."""
     kind = api.store.registry.of(PODS)
     meta = obj["metadata"]
     old = api.store.find(kind, meta["namespace"], meta["name"])
@@ -140,7 +139,8 @@ def put_raw(api: FakeApi, obj: Object) -> None:
 async def test_pod_that_causes_a_defect_reports_it(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the place of the defect, not by what the pod holds; it goes on when that is repaired."""
+    """The report names the code's location, not the pod's content; the pod proceeds after the
+    fix."""
     translate = remote_pod.translate_pod
 
     def stumble(home: Object, *args: Any, **options: Any) -> Any:
@@ -172,16 +172,16 @@ async def test_object_that_fails_a_handler_is_skipped_and_counted(
 
     informer = Informer(client, CONFIG_MAPS)
     informer.on_change(stumble)
-    told = ChangeRecorder(informer)
+    changes = ChangeRecorder(informer)
     api.put(config_map("bad"))
     async with running_informer(informer):
         api.put(config_map("good"))
         await caught_up(api, informer)
-        assert sorted(told.take()) == ["+bad", "+good"]
+        assert sorted(changes.take()) == ["+bad", "+good"]
     assert client.metrics.defects == {"configmaps": 1}
-    [said] = [it.getMessage() for it in caplog.records if it.levelno == logging.ERROR]
-    assert "configmaps default/bad: a defect in the bridge" in said
-    assert CANARY not in said
+    [message] = [it.getMessage() for it in caplog.records if it.levelno == logging.ERROR]
+    assert "configmaps default/bad: a defect in the bridge" in message
+    assert CANARY not in message
 
 
 async def test_failing_indexer_keeps_the_object_and_other_indexes(
@@ -219,7 +219,7 @@ def test_summary_of_a_defect_is_its_type_and_place() -> None:
 async def test_forged_pod_in_another_namespace_is_ignored(
     harness: EngineHarness,
 ) -> None:
-    """Somebody may set our labels on a pod of their own, in a namespace of their own."""
+    """Users of the remote can set the bridge's labels on their own pods."""
     await harness.start()
     home = harness.pod("a")
     await harness.settle()

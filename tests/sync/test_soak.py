@@ -1,6 +1,6 @@
-"""A random mix of what users, kubelets, networks and API servers do: it ends in agreement.
+"""Random operations of users, kubelets, networks and API servers: both clusters agree in the end.
 
-The checks are the auditor's of the end-to-end tests. Each seed is a mix of its own.
+The auditor of the end-to-end tests checks the result. Each seed is another sequence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = (PODS, CONFIG_MAPS, SECRETS, SERVICES, NAMESPACES)
 
 
 class Mix:
-    """Steps from one source of chance."""
+    """Random steps from one seed."""
 
     def __init__(self, harness: EngineHarness, seed: int) -> None:
         self.harness = harness
@@ -42,7 +42,7 @@ class Mix:
     # -- users of home --------------------------------------------------------------------
 
     def make(self) -> None:
-        """A pod, unless one of that name is there."""
+        """Creates a pod unless its name is used."""
         name = self.random.choice(NAMES)
         if self.harness.home.find(PODS, name, "default") is None:
             policy = "Never" if name.startswith("once") else "Always"
@@ -51,14 +51,14 @@ class Mix:
             self.harness.pod(name, uses=uses, labels=labels, restartPolicy=policy)
 
     def unmake(self) -> None:
-        """Gracefully, with a grace of its own or less than before, or by force."""
+        """Deletes a pod gracefully, with another grace period, or by force."""
         name = self.random.choice(NAMES)
         if self.harness.home.find(PODS, name, "default"):
             grace = self.random.choice((None, None, 20, 1, 0))
             self.harness.home.delete(PODS, name, "default", grace_seconds=grace)
 
     def edit(self) -> None:
-        """Labels, annotations, image."""
+        """Changes labels, annotations or an image."""
         name, value = self.random.choice(NAMES), str(self.random.randint(0, 5))
         pod = self.harness.home.find(PODS, name, "default")
         if pod is not None:
@@ -72,7 +72,7 @@ class Mix:
             self.harness.home.update(PODS, name, self.random.choice(changes), "default")
 
     def configure(self) -> None:
-        """ConfigMaps, Secrets and Services come, change and go."""
+        """Creates, changes and deletes ConfigMaps, Secrets and Services."""
         name, data = self.random.choice(("one", "two")), {"k": self.random.choice("abc")}
         kind, made = self.random.choice(
             (
@@ -89,7 +89,7 @@ class Mix:
     # -- the remote -----------------------------------------------------------------------
 
     def kubelet(self, *, chance: float = 0.5) -> bool:
-        """The remote's scheduler and kubelet go on with some of the pods; whether with any."""
+        """The remote's scheduler and kubelet advance some pods; returns whether any advanced."""
         for pod in self.harness.home.objects(PODS):
             self.history.saw_home(pod)
         acted = False
@@ -120,17 +120,17 @@ class Mix:
         return True
 
     def lose(self) -> None:
-        """Somebody takes a running pod away in the remote alone."""
+        """A user of the remote deletes a running pod."""
         pods = self.harness.remote.objects(PODS, REMOTE_NAMESPACE)
         running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
         if running:
             name = self.random.choice(running)["metadata"]["name"]
             self.harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
 
-    # -- what goes wrong ------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------
 
     def fail(self) -> None:
-        """A few requests go wrong."""
+        """A few requests fail."""
         fault = Fault(
             self.random.choice(("*", "POST", "PATCH", "DELETE", "GET")),
             self.random.choice(("*", "*/pods*", "*/configmaps*", "*/services*", "*/status")),
@@ -140,7 +140,7 @@ class Mix:
         self._either().fail(fault)
 
     def disturb(self) -> None:
-        """Watches break, end, expire, or say nothing for a while."""
+        """Watches break, end, expire, or stay silent for a while."""
         api = self._either()
         how: Callable[[], object] = self.random.choice(
             (api.break_watches, api.end_watches, api.mute_watches, api.unmute_watches, api.compact)
@@ -150,7 +150,7 @@ class Mix:
             api.expire_watches()
 
     async def restart(self) -> None:
-        """The bridge is killed; things happen without it; another one comes."""
+        """Kills the bridge, changes objects without it, and starts another one."""
         await self.harness.stop()
         for _ in range(self.random.randint(0, 5)):
             self.step()
@@ -169,14 +169,14 @@ class Mix:
     # -- the mix --------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step that is not the bridge's."""
+        """Runs one random step of another actor."""
         steps = (self.make, self.unmake, self.edit, self.configure, self.kubelet)
         faults = (self.lose, self.fail, self.disturb)
         (step,) = self.random.choices((*steps, *faults), (6, 4, 4, 4, 8, 2, 2, 2))
         step()
 
     async def begin(self) -> None:
-        """A namespace of ours, and objects of others in it and beside it."""
+        """Creates a mapped namespace, and unmanaged objects inside and outside of it."""
         await self.harness.start()
         self.harness.pod("stays")
         await self.harness.settle()
@@ -187,7 +187,7 @@ class Mix:
         self.before = snapshot(_all(self.harness.remote))
 
     async def run(self) -> None:
-        """All steps."""
+        """Runs all steps."""
         for number in range(STEPS):
             self.step()
             if number % 30 == 20:
@@ -197,7 +197,7 @@ class Mix:
             await asyncio.sleep(self.random.choice((0, 0, 0.002, 0.01)))
 
     async def quiet(self) -> None:
-        """Nothing fails any more, and the remote's kubelet does all that there is to do."""
+        """Ends all faults, and lets the remote's kubelet finish its work."""
         for api in (self.harness.home, self.harness.remote):
             api.heal()
             api.unmute_watches()
@@ -206,7 +206,7 @@ class Mix:
             await self.harness.settle(waiting=True)
 
     def findings(self) -> list[Finding]:
-        """What the auditor says."""
+        """The findings of the auditor."""
         home, remote = _all(self.harness.home), _all(self.harness.remote)
         pods = [pod for pod in home if pod["kind"] == "Pod"]
         mine = [pod for pod in self.harness.remote.objects(PODS, REMOTE_NAMESPACE) if _is_ours(pod)]
@@ -231,7 +231,7 @@ _FAULTS: tuple[dict[str, object], ...] = (
 
 def _service(name: str, app: str) -> Object:
     meta = {"name": name, "namespace": "default"}
-    # With all that a server would set by itself: `put` takes an object as it is.
+    # With all server-set fields, because `put` stores an object unchanged.
     port = {"port": 80, "targetPort": 80, "protocol": "TCP"}
     spec = {
         "selector": {"app": app},
@@ -272,5 +272,5 @@ async def test_clusters_agree_after_a_random_load(
 
 
 def _left(harness: EngineHarness) -> set[str]:
-    """The kinds of what is ours in the remote still."""
+    """The kinds of managed objects that remain in the remote."""
     return {obj["kind"] for obj in _all(harness.remote) if _is_ours(obj)}

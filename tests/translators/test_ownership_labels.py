@@ -85,14 +85,14 @@ def test_granted_namespace_is_usable_if_home_accepts_it(
     meta = {"name": "shop", "annotations": {"cluster-bridge.io/accepts-home": "*"}}
     identity = replace(_identity, accepted_namespaces=names)
     assert is_usable_namespace({"metadata": meta}, identity) is accepted
-    said = unusable_namespace_message({"metadata": meta}, identity)
-    assert accepted or "--accept-namespaces shop" in said
+    message = unusable_namespace_message({"metadata": meta}, identity)
+    assert accepted or "--accept-namespaces shop" in message
 
 
 def test_message_names_the_steps_in_both_clusters() -> None:
-    said = unusable_namespace_message({"metadata": {"name": "shop"}}, _identity)
-    assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in said
-    assert "--accept-namespaces shop" in said
+    message = unusable_namespace_message({"metadata": {"name": "shop"}}, _identity)
+    assert "kubectl annotate namespace shop cluster-bridge.io/accepts-home=berlin" in message
+    assert "--accept-namespaces shop" in message
 
 
 def test_managed_namespace_is_usable() -> None:

@@ -1,4 +1,4 @@
-"""Which rights were used, as audit logs tell it."""
+"""Used permissions, as recorded in audit logs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from e2e.used_permissions import Report
 OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
 
 
-def line(verb: str, resource: str, **said: Any) -> dict[str, Any]:
+def line(verb: str, resource: str, **fields: Any) -> dict[str, Any]:
     """One answered request of the bridge's account."""
     plural, _, subresource = resource.partition("/")
-    ref = {"resource": plural, "subresource": subresource, "apiGroup": said.pop("group", "")}
-    ref |= {key: said.pop(key) for key in ("namespace", "name") if key in said}
+    ref = {"resource": plural, "subresource": subresource, "apiGroup": fields.pop("group", "")}
+    ref |= {key: fields.pop(key) for key in ("namespace", "name") if key in fields}
     return {
-        "userAgent": said.pop("agent", "cluster-bridge"),
+        "userAgent": fields.pop("agent", "cluster-bridge"),
         "stage": "ResponseStarted" if verb == "watch" else "ResponseComplete",
         "verb": verb,
         "requestURI": "/somewhere",
         "objectRef": {key: value for key, value in ref.items() if value},
-        "responseStatus": {"code": 403 if said.get("decision") == "forbid" else 200},
-        "user": {"username": said.pop("user", OURS)},
-        "annotations": {"authorization.k8s.io/decision": said.pop("decision", "allow")},
+        "responseStatus": {"code": 403 if fields.get("decision") == "forbid" else 200},
+        "user": {"username": fields.pop("user", OURS)},
+        "annotations": {"authorization.k8s.io/decision": fields.pop("decision", "allow")},
         "requestReceivedTimestamp": "2030-01-01T00:00:00.000000Z",
         "stageTimestamp": "2030-01-01T00:00:00.000000Z",
     }
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(folder: Path, side: str, *lines: dict[str, Any]) -> Report:
+def report_of(folder: Path, side: str, *lines: dict[str, Any]) -> Report:
     log = folder / "audit.log"
     log.write_bytes(b"".join(orjson.dumps(it) + b"\n" for it in lines))
     return used_permissions.report({side: Requests(log, whole=True)})
@@ -50,7 +50,7 @@ def used(report: Report) -> list[str]:
 
 
 def test_a_use_counts_for_the_right_that_allows_it(folder: Path) -> None:
-    found = told(
+    found = report_of(
         folder,
         "home",
         line("list", "secrets", namespace="shop"),
@@ -68,8 +68,8 @@ def test_a_use_counts_for_the_right_that_allows_it(folder: Path) -> None:
     assert len(found.unused) == sum(1 for _ in used_permissions.all_grants()) - 3
 
 
-def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
-    found = told(
+def test_use_outside_the_tables_is_reported(folder: Path) -> None:
+    found = report_of(
         folder,
         "home",
         line("get", "namespaces", namespace="shop", name="shop"),
@@ -82,7 +82,7 @@ def test_what_the_tables_do_not_allow_is_told(folder: Path) -> None:
 
 def test_a_webhooks_rights_are_its_own(folder: Path) -> None:
     webhook = "system:serviceaccount:cluster-bridge:cluster-bridge-far-offload"
-    found = told(
+    found = report_of(
         folder,
         "home",
         line("patch", "secrets", namespace="cluster-bridge", user=webhook),
@@ -93,14 +93,16 @@ def test_a_webhooks_rights_are_its_own(folder: Path) -> None:
     assert found.undeclared.total() == 2
 
 
-def test_a_refusal_by_authorisation_is_told_and_no_use(folder: Path) -> None:
-    found = told(folder, "home", line("delete", "secrets", namespace="shop", decision="forbid"))
+def test_denied_request_is_reported_and_does_not_count_as_use(folder: Path) -> None:
+    found = report_of(
+        folder, "home", line("delete", "secrets", namespace="shop", decision="forbid")
+    )
     assert found.refused == {"home: delete secrets in shop": 1}
     assert not found.used
 
 
 def test_all_kinds_count_only_where_nothing_else_allows_it(folder: Path) -> None:
-    found = told(
+    found = report_of(
         folder,
         "remote",
         line("list", "secrets", namespace="shop-h"),
@@ -120,23 +122,23 @@ def test_all_kinds_count_only_where_nothing_else_allows_it(folder: Path) -> None
     ids=["another program", "an administrator", "what everybody may", "a test's refusal"],
 )
 def test_what_others_ask_does_not_count(folder: Path, passed_over: dict[str, Any]) -> None:
-    found = told(folder, "home", passed_over)
+    found = report_of(folder, "home", passed_over)
     assert not found.used
     assert not found.refused
     assert not found.undeclared
 
 
 def test_the_table_has_every_right(folder: Path) -> None:
-    said = list(told(folder, "home", line("watch", "pods")).lines())
-    assert "       1  home: watch pods" in said
-    assert "  unused  remote: get pods/log" in said
-    assert len(said) == sum(1 for _ in used_permissions.all_grants())
+    lines = list(report_of(folder, "home", line("watch", "pods")).lines())
+    assert "       1  home: watch pods" in lines
+    assert "  unused  remote: get pods/log" in lines
+    assert len(lines) == sum(1 for _ in used_permissions.all_grants())
 
 
 def test_reports_of_several_workers_add_up(folder: Path) -> None:
-    found = told(folder, "home", line("list", "secrets", namespace="shop"))
-    found.add(told(folder, "home", line("list", "secrets", namespace="blog")).as_json())
-    found.add(told(folder, "home", line("get", "secrets", namespace="blog")).as_json())
+    found = report_of(folder, "home", line("list", "secrets", namespace="shop"))
+    found.add(report_of(folder, "home", line("list", "secrets", namespace="blog")).as_json())
+    found.add(report_of(folder, "home", line("get", "secrets", namespace="blog")).as_json())
     assert found.used == {"home: list secrets": 2}
     assert list(found.problems()) == ["       1  undeclared: home: get secrets in blog"]
 
@@ -145,10 +147,10 @@ def test_what_is_looked_at_where_the_credential_may_is_no_right_of_the_tables(
     folder: Path,
 ) -> None:
     seen = line("list", "servicecidrs", group="networking.k8s.io")
-    found = told(folder, "home", seen)
+    found = report_of(folder, "home", seen)
     assert not found.undeclared
     assert not found.used
     changed = line("patch", "servicecidrs", group="networking.k8s.io")
-    assert told(folder, "home", changed).undeclared.total() == 1
+    assert report_of(folder, "home", changed).undeclared.total() == 1
     refused = line("list", "servicecidrs", group="networking.k8s.io", decision="forbid")
-    assert told(folder, "home", refused).refused.total() == 1, "it is asked first"
+    assert report_of(folder, "home", refused).refused.total() == 1, "it is asked first"

@@ -1,4 +1,4 @@
 """One module for each command of `bridge`: its options and what it prints.
 
-What a command does belongs in the feature's package; `bridge.cli.command_table` lists the commands.
+The feature's package implements the command; `bridge.cli.command_table` lists the commands.
 """

@@ -267,7 +267,7 @@ async def test_cancellation_leaves_no_task(api: FakeApi, informer: Informer) -> 
     assert not [coro for coro in left if "Informer" in repr(coro)]
 
 
-# -- what our own writes returned --------------------------------------------------------
+# -- responses to the bridge's own writes ------------------------------------------------
 
 
 async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer: Informer) -> None:
@@ -406,7 +406,7 @@ async def test_object_created_and_deleted_during_a_list_is_removed(
 async def test_events_of_a_previous_object_do_not_replace_its_successor(
     api: FakeApi, informer: Informer
 ) -> None:
-    api.put(config_map("a", data={"k": "former"}))
+    api.put(config_map("a", data={"k": "stale"}))
     recorded = ChangeRecorder(informer)
     async with running_informer(informer):
         await caught_up(api, informer)

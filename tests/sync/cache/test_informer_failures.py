@@ -1,4 +1,4 @@
-"""A list and watch against an API server that fails, forgets, or is not there."""
+"""List and watch against an API server that fails, expires versions, or is unreachable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> ShortenedBackoff:
 
 @pytest.fixture
 def proven_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A watch need not live for a second until it counts as one."""
+    """A watch counts as established at once, not after a second."""
     monkeypatch.setattr(watcher, "SHORT_WATCH", 0.02)
 
 
@@ -80,7 +80,7 @@ async def test_watch_continues_after_a_server_restart(api: FakeApi, informer: In
 async def test_rewatch_continues_from_its_version_or_is_rejected(
     api: FakeApi, client: KubeClient, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A credential is revoked: the watch stands, and another request is refused."""
+    """A credential is revoked: the watch continues, and the server rejects other requests."""
     client.on_unauthorized(informer.rewatch)
     recorded = ChangeRecorder(informer)
     async with running_informer(informer):
@@ -110,7 +110,7 @@ async def test_rewatch_continues_from_its_version_or_is_rejected(
 async def test_watch_without_bookmarks_is_requested_again(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server hangs: its connections stand, and nothing comes."""
+    """A server hangs: its connections stay open, and no data arrives."""
     monkeypatch.setattr(watcher, "SILENCE", 0.1)
     monkeypatch.setattr(watcher, "REQUEST_TIMEOUT", 0.1)
     async with running_informer(informer):
@@ -173,7 +173,7 @@ async def test_state_handlers_are_called_at_begin_and_end_of_failures(
 async def test_server_is_found_soon_after_a_long_outage(
     api: FakeApi, informer: Informer, waits: ShortenedBackoff
 ) -> None:
-    """It is not asked ever more seldom, nor when it then answers that it is not ready yet."""
+    """The back-off stays short, also while the server responds that it is not ready yet."""
     async with running_informer(informer):
         await api.stop()
         await api.until(lambda: len(waits.taken) > 8)
@@ -200,7 +200,7 @@ async def test_rejections_back_off(
     assert waits.taken[3] > waits.taken[0]
 
 
-async def test_throttled_list_waits_as_retry_after_says(
+async def test_throttled_list_honors_retry_after(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
@@ -289,7 +289,7 @@ async def test_error_event_other_than_410_backs_off_without_a_list(
         assert all(entry.watch for entry in api.log)
 
 
-# -- versions that are gone --------------------------------------------------------------
+# -- expired resource versions -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ async def test_raising_unauthorized_handler_does_not_change_the_error(
 async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
     api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of Events, which have no watch cache, behind a server that was replaced."""
+    """For example Events, which have no watch cache, after the server was replaced."""
     monkeypatch.setattr(watcher, "SILENCE", 0.1)
     async with running_informer(informer):
         await api.until(api.open_watches)
@@ -506,7 +506,7 @@ async def test_server_that_stops_sending_bookmarks_is_not_rewatched_for_ever(
         assert informer.error is None
 
 
-# -- answers of another shape ------------------------------------------------------------
+# -- malformed responses -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The offer: whatever happens in whatever order, it is what a count from scratch gives."""
+"""The offered capacity: after events in any order it equals a recount."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def _pod(
     namespace: str = "",
     labels: dict[str, str] | None = None,
     phase: str = "Running",
-    **asked: str,
+    **requests: str,
 ) -> Object:
-    """One with the labels of ours is where its home namespace is mapped to, unless given."""
-    container = {"name": "main", "resources": {"requests": asked}}
+    """A pod; with the bridge's labels its namespace defaults to the one of its home namespace."""
+    container = {"name": "main", "resources": {"requests": requests}}
     namespace = namespace or ("ours-h" if labels == _OURS else "theirs")
     home = {ANNOTATION_HOME_NAMESPACE: namespace.removesuffix("-h")} if labels else {}
     meta: Object = {"name": name, "namespace": namespace, "uid": f"{namespace}/{name}"}
@@ -99,7 +99,7 @@ def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
         (_pod(cpu="1"), "3", "9"),
         (_pod(cpu="1", labels=_NEIGHBOUR), "3", "9"),
         (_pod(cpu="1", labels=_OURS), "4", "10"),
-        # Labels of ours, in a namespace to which no home namespace is mapped.
+        # The bridge's labels in a namespace to which no home namespace is mapped.
         (_pod(cpu="1", labels=_OURS, namespace="theirs"), "3", "9"),
         (_pod(cpu="1", node=""), "4", "10"),
         (_pod(cpu="1", node="elsewhere"), "4", "10"),
@@ -110,9 +110,9 @@ def _allocatable(offer: CapacityAggregator) -> dict[str, str]:
         (slim_pod(_pod(cpu="1"), IDENTITY), "3", "9"),
     ],
     ids=[
-        "a pod of others",
+        "an unmanaged pod",
         "one of another virtual node of this home",
-        "one of ours, which home subtracts",
+        "a remote pod of the bridge, which home subtracts",
         "one with copied labels",
         "one without a node",
         "one on a node that does not count",
@@ -180,7 +180,7 @@ def test_largest_pod_counts_usage_of_own_pods() -> None:
 def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
     offer = _offer()
     offer.quota_changed(None, _quota("a-h", cpu="2"))
-    assert _allocatable(offer)["cpu"] == "4", "a namespace of others"
+    assert _allocatable(offer)["cpu"] == "4", "an unmanaged namespace"
     assert offer.current().exhausted is None
     offer.namespace_changed(None, _namespace("a-h"))
     assert _allocatable(offer)["cpu"] == "2"
@@ -199,7 +199,7 @@ def test_a_quota_bounds_the_node_while_all_our_pods_are_under_one() -> None:
 def test_quota_of_a_granted_namespace_counts_before_there_are_pods() -> None:
     offer = _offer()
     offer.namespace_changed(None, _namespace("shop", accepts="h"))
-    offer.namespace_changed(None, _namespace("other", accepts="somebody else"))
+    offer.namespace_changed(None, _namespace("other", accepts="another-home"))
     offer.quota_changed(None, _quota("shop", pods="3"))
     offer.quota_changed(None, _quota("other", cpu="1"))
     assert (_allocatable(offer)["pods"], _allocatable(offer)["cpu"]) == ("3", "4")
@@ -217,29 +217,29 @@ def test_exhausted_quota_is_named() -> None:
     assert offer.current().exhausted is None
 
 
-# -- when it tells -----------------------------------------------------------------------
+# -- notifications -----------------------------------------------------------------------
 
 
 def test_handlers_are_called_only_if_the_capacity_changes() -> None:
     node, pod = _node(), _pod(cpu="1")
     offer = _offer(node, pods=[pod])
-    told = []
-    offer.on_change(lambda: told.append(1))
+    changes = []
+    offer.on_change(lambda: changes.append(1))
     beat = {**node, "status": {**node["status"], "images": []}}
     offer.node_changed(node, beat)
     offer.pod_changed(pod, {**pod, "status": {"phase": "Running", "podIP": "10.0.0.1"}})
     offer.namespace_changed(None, _namespace("a-h"))
     offer.quota_changed(None, _quota("theirs", cpu="1"))
-    assert told == []
+    assert changes == []
     offer.pod_changed(pod, _pod(cpu="2"))
     offer.quota_changed(None, _quota("a-h", cpu="1"))
     offer.node_changed(node, _node(ready=False))
-    assert len(told) == 3
+    assert len(changes) == 3
 
 
 # -- any order ---------------------------------------------------------------------------
 
-_asked = st.fixed_dictionaries(
+_requests = st.fixed_dictionaries(
     {},
     optional={
         "cpu": st.sampled_from(["100m", "1", "3"]),
@@ -248,9 +248,9 @@ _asked = st.fixed_dictionaries(
     },
 )
 _pods = st.builds(
-    lambda name, asked, **more: _pod(name, **more, **asked),
+    lambda name, requests, **more: _pod(name, **more, **requests),
     st.sampled_from(["p", "q", "r"]),
-    _asked,
+    _requests,
     node=st.sampled_from(["", "w", "x"]),
     namespace=st.sampled_from(["a-h", "b-h", "theirs"]),
     labels=st.sampled_from([{}, _OURS, _NEIGHBOUR]),
@@ -260,13 +260,13 @@ _nodes = st.builds(
     lambda name, ready, has: _node(name, has, ready=ready),
     st.sampled_from(["w", "x"]),
     st.booleans(),
-    _asked,
+    _requests,
 )
 _namespaces = st.sampled_from(
     [_namespace("a-h"), _namespace("b-h"), _namespace("b-h", accepts="z")]
 )
 _quotas = st.builds(
-    lambda namespace, hard: _quota(namespace, **hard), st.sampled_from(["a-h", "b-h"]), _asked
+    lambda namespace, hard: _quota(namespace, **hard), st.sampled_from(["a-h", "b-h"]), _requests
 )
 _events = st.one_of(
     *(
@@ -310,7 +310,7 @@ def test_sums_after_random_events_equal_a_recount(
 def _from_scratch(
     known: dict[tuple[str, str, str], Object], limits: OfferLimits, rng: random.Random
 ) -> RemoteCapacity:
-    """Of what there is now, told in another order."""
+    """The capacity computed from the current objects, added in another order."""
     offer = CapacityAggregator(IDENTITY, limits)
     keys = sorted(known)
     rng.shuffle(keys)
@@ -331,7 +331,7 @@ def _tell(offer: CapacityAggregator, kind: str, old: Object | None, new: Object 
 
 @given(st.lists(_pods, max_size=8), st.lists(_nodes, max_size=3))
 def test_capacity_is_the_sum_over_the_nodes(pods: list[Object], nodes: list[Object]) -> None:
-    """Counted in the plainest way, without quotas and limits."""
+    """Compares with a simple sum, without quotas and limits."""
     offer = CapacityAggregator(IDENTITY, NO_LIMITS)
     theirs = {_key("pod", pod): pod for pod in pods}
     there = {node["metadata"]["name"]: node for node in nodes}
@@ -383,19 +383,19 @@ def test_ten_thousand_unmanaged_pods_cost_few_megabytes() -> None:
 # -- what an event costs -----------------------------------------------------------------
 
 
-def _resized(pod: Object, **asked: str) -> Object:
-    status = {"name": "main", "resources": {"requests": asked}, "allocatedResources": asked}
+def _resized(pod: Object, **requests: str) -> Object:
+    status = {"name": "main", "resources": {"requests": requests}, "allocatedResources": requests}
     return {**pod, "status": {**pod["status"], "containerStatuses": [status]}}
 
 
 def test_usage_is_recomputed_only_if_its_fields_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     requests_of = pod_requests.requests_of
 
     def noted(pod: Object) -> pod_requests.Amounts:
-        asked.append(pod["metadata"]["name"])
+        requests.append(pod["metadata"]["name"])
         return requests_of(pod)
 
     monkeypatch.setattr(pod_requests, "requests_of", noted)
@@ -405,7 +405,7 @@ def test_usage_is_recomputed_only_if_its_fields_change(
     status = {"phase": "Running", "conditions": [{"type": "Ready"}]}
     ready = {**first, "status": {**status, "containerStatuses": [{"name": "main", "ready": True}]}}
     offer.pod_changed(first, ready)
-    assert asked == ["p"]
+    assert requests == ["p"]
     grown = _resized(ready, cpu="2")
     offer.pod_changed(ready, grown)
     assert _allocatable(offer)["cpu"] == "2"
@@ -416,6 +416,6 @@ def test_usage_is_recomputed_only_if_its_fields_change(
     infeasible = {**stuck, "status": {**stuck["status"], "conditions": [pending]}}
     offer.pod_changed(stuck, infeasible)
     assert _allocatable(offer)["cpu"] == "2"
-    assert asked == ["p"] * 4
+    assert requests == ["p"] * 4
     offer.pod_changed(infeasible, {**infeasible, "status": {"phase": "Failed"}})
     assert _allocatable(offer)["cpu"] == "4"

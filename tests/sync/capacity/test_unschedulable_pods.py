@@ -1,4 +1,4 @@
-"""How long it is known that pods wait for a node of the remote; time is virtual."""
+"""Detection of pods that wait for a remote node for long; time is virtual."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Pods:
 
 
 class Following:
-    """An `Unplaced` with all that it told."""
+    """An `UnschedulablePods` and all its notifications."""
 
     def __init__(self, *, synced: bool = True) -> None:
         self.pods = _Pods()
@@ -43,15 +43,15 @@ class Following:
         self.told += 1
 
     def waits(self, name: str = "a") -> None:
-        """No node is found for a pod."""
+        """The scheduler finds no node for the pod."""
         self.pods.tell(None, _named(name, waits=True))
 
     def placed(self, name: str = "a") -> None:
-        """It has one."""
+        """The scheduler binds the pod."""
         self.pods.tell(_named(name, waits=True), _named(name, waits=False))
 
     def goes(self, name: str = "a") -> None:
-        """It is deleted."""
+        """The pod is deleted."""
         self.pods.tell(_named(name, waits=True), None)
 
 

@@ -1,4 +1,4 @@
-"""Remote namespaces go when they are empty again, if we made them."""
+"""Deletion of empty remote namespaces that the bridge created."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from translators.ownership_labels import (
 )
 from translators.relay import agent_pod
 
-#: Long enough for a test to do something in it, short enough to wait for.
+#: Seconds: long enough for actions of a test, short enough to wait for.
 SOON = 0.05
 
 
 @pytest.fixture
 def lived(harness: EngineHarness) -> EngineHarness:
-    """Looks at namespaces come soon."""
+    """Shortens the delays before checks of namespaces."""
     serve_discovery(harness.remote)
     harness.namespace_linger = SOON
     return harness
@@ -51,8 +51,8 @@ async def _pod_comes_and_goes(harness: EngineHarness) -> None:
     await harness.settle()
 
 
-async def _looked(harness: EngineHarness) -> None:
-    """Until the namespace has been looked at and nothing is planned."""
+async def _wait_checked(harness: EngineHarness) -> None:
+    """Waits until the namespace is checked and no check is scheduled."""
     queue = harness.engine.find(EmptyNamespaceController).controller.queue
     for _ in range(1000):
         if not (queue.delayed or len(queue) or queue.working):
@@ -82,7 +82,7 @@ async def test_relay_agent_keeps_its_namespace(lived: EngineHarness) -> None:
     relay["spec"]["nodeName"] = "worker"
     lived.remote.put(relay)
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
     # A bridge without --relay-image has no use for it.
     assert lived.remote.get(PODS, "relay", REMOTE_NAMESPACE)["metadata"]["deletionTimestamp"]
@@ -103,7 +103,7 @@ async def test_pod_within_the_linger_keeps_the_namespace(lived: EngineHarness) -
     await _pod_comes_and_goes(lived)
     lived.pod("b")
     await lived.settle()
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
     assert lived.remote_pod("b")
 
@@ -125,7 +125,7 @@ async def test_leftover_namespace_is_deleted_after_a_start(lived: EngineHarness)
         {"apiVersion": "v1", "kind": "ConfigMap"},
         {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind},
     ],
-    ids=["a ConfigMap", "of a kind of theirs"],
+    ids=["a ConfigMap", "a custom resource"],
 )
 async def test_unmanaged_object_keeps_the_namespace(lived: EngineHarness, thing: Object) -> None:
     await lived.start()
@@ -133,7 +133,7 @@ async def test_unmanaged_object_keeps_the_namespace(lived: EngineHarness, thing:
     await lived.settle()
     lived.remote.put({**thing, "metadata": {"name": "theirs", "namespace": REMOTE_NAMESPACE}})
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
     assert not lived.remote.requests("DELETE", "/api/v1/namespaces/" + REMOTE_NAMESPACE)
 
@@ -147,7 +147,7 @@ async def test_pod_of_another_virtual_node_keeps_the_namespace(lived: EngineHarn
     other["metadata"]["labels"] = {**labels, LABEL_NODE: "another"}
     lived.remote.put(other)
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
 
 
@@ -164,8 +164,8 @@ async def other(lived: EngineHarness) -> AsyncIterator[EngineHarness]:
         yield made
 
 
-class HeldLook:
-    """Stops the next look at a namespace's contents in its middle: pods are listed, widgets not."""
+class SuspendedCheck:
+    """Suspends the next check of a namespace after pods are listed and before widgets are."""
 
     def __init__(self, harness: EngineHarness) -> None:
         self._looking, self._go_on = asyncio.Event(), asyncio.Event()
@@ -192,7 +192,7 @@ async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namesp
 ) -> None:
     await lived.start()
     await other.start()
-    look = HeldLook(lived)
+    look = SuspendedCheck(lived)
     await _pod_comes_and_goes(lived)
     before = _namespace(lived)
     assert before
@@ -203,7 +203,7 @@ async def test_new_pod_of_another_virtual_node_during_the_check_keeps_the_namesp
     deletes = f"/api/v1/namespaces/{REMOTE_NAMESPACE}"
     await lived.remote.until(lambda: lived.remote.requests("DELETE", deletes))
     lived.remote.unmute_watches()
-    await _looked(lived)
+    await _wait_checked(lived)
     after = _namespace(lived)
     assert after
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -225,7 +225,7 @@ async def test_empty_namespace_with_another_user_stays(
     lived.home.put(pod("theirs", node="other"))
     await lived.remote.until(lambda: held.hits)
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     namespace = _namespace(lived)
     assert namespace
     assert namespace_users(namespace) == {"other"}
@@ -239,7 +239,7 @@ async def test_next_pod_records_the_node_as_a_user_again(lived: EngineHarness) -
     await lived.settle()
     lived.remote.put(config_map("theirs", REMOTE_NAMESPACE))
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert namespace_users(_namespace(lived) or {}) == set()
     lived.clear_logs()
     lived.pod("b")
@@ -255,16 +255,16 @@ async def test_next_pod_records_the_node_as_a_user_again(lived: EngineHarness) -
 async def test_pod_cached_after_the_check_keeps_the_namespace(
     lived: EngineHarness,
 ) -> None:
-    """The remote's answer was from before the pod, whose node runs a version without claims."""
+    """The remote's response predates the pod, whose node runs a version without claims."""
     await lived.start()
-    look = HeldLook(lived)
+    look = SuspendedCheck(lived)
     await _pod_comes_and_goes(lived)
     async with look:
         theirs = pod("theirs", REMOTE_NAMESPACE)
         theirs["metadata"]["labels"] = owner_labels(replace(IDENTITY, node="other"))
         lived.remote.put(theirs)
         await lived.caught_up()
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
     assert not lived.remote.requests("DELETE", f"/api/v1/namespaces/{REMOTE_NAMESPACE}")
 
@@ -274,7 +274,7 @@ async def test_resource_that_cannot_be_listed_keeps_the_namespace(lived: EngineH
     lived.remote.fail(Fault("GET", "*/leases", code=403, times=None))
     lived.remote.fail(Fault("GET", "/apis/example.com/*", code=403, times=None))
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
 
 
@@ -287,7 +287,7 @@ async def test_granted_namespace_stays(lived: EngineHarness, owned: bool) -> Non
     lived.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     await lived.start()
     await _pod_comes_and_goes(lived)
-    await _looked(lived)
+    await _wait_checked(lived)
     assert _namespace(lived)
 
 
@@ -302,7 +302,7 @@ async def test_failed_check_is_retried(lived: EngineHarness) -> None:
 async def test_pod_arriving_during_the_deletion_starts_after_it(
     lived: EngineHarness,
 ) -> None:
-    lived.namespace_linger = 60.0  # Deleted by the test alone.
+    lived.namespace_linger = 60.0  # The test deletes it, not the bridge.
     await lived.start()
     lived.pod()
     await lived.settle()

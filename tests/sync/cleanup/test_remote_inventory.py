@@ -1,4 +1,4 @@
-"""What is ours in the remote when the virtual node leaves, and that nothing else is touched."""
+"""Remote objects that `bridge leave` deletes, and unmanaged objects that it keeps."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from translators.relay.reverse_plan import AgentPort
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks at ending pods come often."""
+    """Polls terminating pods often."""
     monkeypatch.setattr(cleanup, "POLL", 0.005)
 
 
 @pytest.fixture(autouse=True)
 def discovery(api: FakeApi) -> None:
-    """The server tells what it serves."""
+    """The server serves discovery documents."""
     serve_discovery(api)
 
 
 def ours(obj: Object, *, node: str = "virtual", home: str = IDENTITY.home_id) -> Object:
-    """The object as one that the bridge made."""
+    """The object with the labels and annotations of the bridge."""
     meta = obj["metadata"]
     meta["labels"] = {LABEL_HOME: home, LABEL_NODE: node}
     meta["annotations"] = {
@@ -142,7 +142,7 @@ async def test_shared_copies_name_their_user_and_can_be_transferred(
         (CONFIG_MAPS, "shared", "other"),
         (SERVICES, "web", "other"),
     ]
-    # One of them is another object by now.
+    # One of them has been re-created.
     api.remove(CONFIG_MAPS, "shared", REMOTE_NAMESPACE)
     foreign = api.put(config_map("shared", REMOTE_NAMESPACE))
     await cleanup.transfer_shared_copies(client, found.shared)
@@ -173,17 +173,17 @@ async def test_pods_are_deleted_with_their_own_grace_and_awaited(
     api: FakeApi, client: KubeClient
 ) -> None:
     pods = [api.put(ours(using(name, "c"))) for name in "ab"]
-    told: list[int] = []
-    removing = asyncio.create_task(delete_pods(client, pods, waiting=told.append))
-    await api.until(lambda: told)
+    counts: list[int] = []
+    removing = asyncio.create_task(delete_pods(client, pods, waiting=counts.append))
+    await api.until(lambda: counts)
     marked = api.get(PODS, "a", REMOTE_NAMESPACE)["metadata"]
     assert marked["deletionGracePeriodSeconds"] == 30
     api.remove(PODS, "a", REMOTE_NAMESPACE)
-    await api.until(lambda: told == [2, 1])
+    await api.until(lambda: counts == [2, 1])
     assert not removing.done()
     api.remove(PODS, "b", REMOTE_NAMESPACE)
     await removing
-    assert told == [2, 1]
+    assert counts == [2, 1]
 
 
 async def test_replaced_pod_is_neither_deleted_nor_awaited(
@@ -302,8 +302,8 @@ async def test_a_resource_that_several_versions_serve_is_listed_once(
 ) -> None:
     serve_resource(api, Resource("example.com", "v2", "widgets", "Widget"))
     assert await cleanup.reason_to_keep(client, {"metadata": {"name": REMOTE_NAMESPACE}}) == ""
-    (asked,) = api.requests("GET", "*/widgets")
-    assert asked.path == f"/apis/example.com/v1/namespaces/{REMOTE_NAMESPACE}/widgets"
+    (request,) = api.requests("GET", "*/widgets")
+    assert request.path == f"/apis/example.com/v1/namespaces/{REMOTE_NAMESPACE}/widgets"
 
 
 @pytest.mark.parametrize("code", [404, 500, 503])
@@ -325,7 +325,7 @@ async def test_resource_removed_meanwhile_counts_as_empty(api: FakeApi, client: 
 
 
 async def test_metrics_do_not_keep_a_namespace(api: FakeApi, client: KubeClient) -> None:
-    """It tells of pods that have just gone; and a credential need not be allowed to ask it."""
+    """The metrics API still lists deleted pods, and the credential may lack access to it."""
     made = api.put(ours(namespace()))
     api.register(POD_METRICS)
     api.fail(Fault("GET", "*/metrics.k8s.io/*", code=403, times=None))
@@ -345,12 +345,12 @@ async def test_namespace_whose_deletion_is_rejected_with_409_stays_with_the_reas
             method,
             f"*/namespaces/{REMOTE_NAMESPACE}",
             code=409,
-            message="says a webhook",
+            message="denied by a webhook",
             times=None,
         )
     )
     kept = await delete_namespaces(client, [made], has_ended=lambda node: node == "virtual")
-    assert kept == [(REMOTE_NAMESPACE, "it could not be deleted: says a webhook")]
+    assert kept == [(REMOTE_NAMESPACE, "it could not be deleted: denied by a webhook")]
 
 
 async def test_without_namespaces_no_request_is_sent(api: FakeApi, client: KubeClient) -> None:

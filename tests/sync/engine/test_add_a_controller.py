@@ -33,7 +33,7 @@ def budget(minimum: int) -> Object:
 
 
 def copied(harness: EngineHarness) -> object:
-    """What the remote's copy demands."""
+    """The spec of the remote's copy."""
     copy = harness.remote.find(POD_DISRUPTION_BUDGETS, "web", REMOTE_NAMESPACE)
     return None if copy is None else copy["spec"]["minAvailable"]
 

@@ -241,10 +241,10 @@ async def test_no_secret_is_in_logs_events_or_statuses(
     harness.home.put(secret("key", data={"k": encoded, "l": encoded}))
     await harness.settle()
     assert (harness.secret() or {})["data"]["l"] == encoded
-    said = caplog.text + str(harness.home.objects(EVENTS)) + str(harness.status())
-    said += repr(harness.engine.find(CopyController).controller) + repr(harness.engine.informers)
+    output = caplog.text + str(harness.home.objects(EVENTS)) + str(harness.status())
+    output += repr(harness.engine.find(CopyController).controller) + repr(harness.engine.informers)
     for word in (canary, encoded):
-        assert word not in said
+        assert word not in output
     assert any("secrets" in record.getMessage() for record in caplog.records)
 
 
@@ -285,7 +285,7 @@ async def test_standby_queues_nothing_and_reconciles_all_at_takeover(
     harness: EngineHarness,
 ) -> None:
     """An earlier bridge left a pod without a home pod, a copy without an original, and namespaces
-    that nobody needs; another pod is new."""
+    without pods; another pod is new."""
     harness.namespace_linger = 0.0
     harness.home.put(config_map("conf", data={"k": "v"}))
     await harness.start()

@@ -1,4 +1,4 @@
-"""Connections that break, answers that are none, streams, and certificates."""
+"""Broken connections, malformed responses, streams, and certificates."""
 
 from __future__ import annotations
 

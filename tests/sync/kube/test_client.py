@@ -308,7 +308,7 @@ async def test_many_401_at_once_read_the_credential_once(
         (Fault(code=429), 1.0),
     ],
 )
-async def test_throttled_request_waits_as_retry_after_says(
+async def test_throttled_request_honors_retry_after(
     api: FakeApi, client: KubeClient, slept: list[float], fault: Fault, expected: float
 ) -> None:
     api.fail(dataclasses.replace(fault))

@@ -210,7 +210,7 @@ def is_gone(pid: int) -> bool:
 
 
 async def written(pids: Path) -> list[int]:
-    """What the script has written, once it has."""
+    """Waits until the script has written its file; returns the content."""
     for _ in range(500):
         if found := read_pids(pids):
             return found

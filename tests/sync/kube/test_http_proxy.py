@@ -131,7 +131,7 @@ async def test_proxy_rejection_does_not_contain_the_password(
     tmp_path: Path, authority: Authority
 ) -> None:
     async with proxying() as (proxy, port):
-        proxy.says = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
+        proxy.connect_response = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"
         cluster = {"proxy-url": f"http://me:s3cret@127.0.0.1:{port}"}
         config = kubeconfig("https://a.test", cluster=cluster)
         access = await load(KubeconfigRef(write(tmp_path / "c", config)), side="remote")

@@ -30,7 +30,7 @@ class Server:
 
     def __init__(self) -> None:
         self.heads: list[str] = []
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.play: Play
         self.port = 0
         self.open = 0
@@ -40,7 +40,7 @@ class Server:
         self.open += 1
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             self.heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
-            self.asked.set()
+            self.requested.set()
             await self.play(self.heads[-1], reader, writer)
         writer.close()
         with contextlib.suppress(OSError):
@@ -287,7 +287,7 @@ async def test_being_cancelled_leaves_nothing(server: Server) -> None:
 
     server.play = play
     opening = asyncio.create_task(opened(access(server)))
-    await server.asked.wait()
+    await server.requested.wait()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
@@ -357,7 +357,9 @@ async def test_rejecting_proxy_is_named_without_its_password(
 ) -> None:
     to = trusting(authority, secure)
     async with proxying() as (proxy, port):
-        proxy.says = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+        proxy.connect_response = (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n"
+        )
         to.proxy = f"http://me:s3cret@127.0.0.1:{port}"
         with pytest.raises(
             Unreachable, match=f"the proxy for .*: 127.0.0.1:{port}: .*407"

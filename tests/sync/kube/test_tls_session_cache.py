@@ -65,7 +65,7 @@ async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
 
 
 async def connected(context: ssl.SSLContext, port: int, sessions: TlsSessionCache) -> ssl.SSLObject:
-    """What is known of one connection."""
+    """The recorded properties of one connection."""
     hello = Hello()
     known = sessions.get(context, NAME)
     layer = TlsLayer(context, lambda: hello, server_hostname=NAME, session=known)

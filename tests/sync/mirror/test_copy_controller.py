@@ -29,15 +29,15 @@ async def with_pod(harness: EngineHarness, *uses: str) -> None:
     harness.clear_logs()
 
 
-async def gone(harness: EngineHarness, name: str = "a") -> None:
-    """The pod is deleted, and its containers end."""
+async def delete_pod(harness: EngineHarness, name: str = "a") -> None:
+    """Deletes the pod and terminates its containers."""
     harness.home.delete(PODS, name, "default")
     await harness.settle()
     harness.remote.remove(PODS, name, REMOTE_NAMESPACE)
     await harness.settle()
 
 
-# -- following ---------------------------------------------------------------------------
+# -- updates -----------------------------------------------------------------------------
 
 
 async def test_a_config_map_follows_its_changes_deletion_and_return(harness: EngineHarness) -> None:
@@ -82,7 +82,7 @@ async def test_changed_or_deleted_copy_is_restored(
 
 
 async def test_annotations_of_remote_controllers_stay_on_a_copy(harness: EngineHarness) -> None:
-    """Taken off, it would be written again, and so on for ever."""
+    """Removing them would cause an endless exchange of writes."""
     harness.home.put(config_map("conf", labels={"tier": "a"}, data={"k": "1"}))
     await with_pod(harness, "cm/conf")
     notes: Object = {"labels": {"x.example.com/a": "1"}, "annotations": {"x.example.com/b": "2"}}
@@ -149,7 +149,7 @@ async def test_a_service_account_token_never_leaves_home(harness: EngineHarness)
     assert harness.secret() is None
 
 
-# -- ending ------------------------------------------------------------------------------
+# -- deletion ----------------------------------------------------------------------------
 
 
 async def test_copies_are_deleted_with_the_last_pod_that_needs_them(harness: EngineHarness) -> None:
@@ -159,10 +159,10 @@ async def test_copies_are_deleted_with_the_last_pod_that_needs_them(harness: Eng
     harness.pod("b", uses=["cm/conf"])
     await harness.settle()
     harness.report_running("b")
-    await gone(harness)
+    await delete_pod(harness)
     assert harness.config_map()
     assert harness.secret() is None
-    await gone(harness, "b")
+    await delete_pod(harness, "b")
     assert harness.config_map() is None
 
 
@@ -173,7 +173,7 @@ async def test_another_pod_that_uses_a_copy_queues_nothing(harness: EngineHarnes
     harness.pod("b", uses=["cm/conf"])
     await harness.settle()
     harness.report_running("b")
-    await gone(harness, "b")
+    await delete_pod(harness, "b")
     assert harness.engine.find(CopyController).controller.results.total() == turns
 
 
@@ -182,7 +182,7 @@ async def test_unneeded_copy_lingers_for_the_next_pod(harness: EngineHarness) ->
     harness.home.put(config_map("conf"))
     harness.home.put(secret("key"))
     await with_pod(harness, "cm/conf", "secret/key")
-    await gone(harness)
+    await delete_pod(harness)
     harness.home.update(CONFIG_MAPS, "conf", {"data": {"k": "2"}}, "default")
     await harness.settle()
     harness.clear_logs()
@@ -193,10 +193,10 @@ async def test_unneeded_copy_lingers_for_the_next_pod(harness: EngineHarness) ->
     )
     assert (harness.config_map() or {})["data"] == {"k": "2"}
     harness.report_running("b")
-    await gone(harness, "b")
+    await delete_pod(harness, "b")
     harness.home.remove(CONFIG_MAPS, "conf", "default")
     await harness.settle()
-    assert harness.config_map() is None, "its original is gone"
+    assert harness.config_map() is None, "its original was deleted"
     assert harness.secret()
 
 
@@ -204,13 +204,13 @@ async def test_unneeded_copy_is_deleted_after_the_linger(harness: EngineHarness)
     harness.copy_linger = 0.1
     harness.home.put(config_map("conf"))
     await with_pod(harness, "cm/conf")
-    await gone(harness)
+    await delete_pod(harness)
     assert harness.config_map()
     await harness.remote.until(lambda: harness.config_map() is None)
 
 
 async def test_copy_stays_until_the_remote_pod_that_mounts_it_ends(harness: EngineHarness) -> None:
-    """A pod that is forced away at home still ends in its own time in the remote."""
+    """A pod that is force-deleted at home still terminates gracefully in the remote."""
     harness.home.put(config_map("conf"))
     await with_pod(harness, "cm/conf")
     harness.home.remove(PODS, "a", "default")
@@ -284,11 +284,11 @@ async def test_the_copy_of_another_virtual_node_of_this_home_is_shared_and_not_d
     copy = harness.config_map() or {}
     assert copy["data"] == {"k": "1"}
     assert copy["metadata"]["labels"][LABEL_NODE] == "other"
-    await gone(harness)
+    await delete_pod(harness)
     assert harness.config_map()
 
 
-# -- in the way --------------------------------------------------------------------------
+# -- conflicts with unmanaged objects ----------------------------------------------------
 
 
 async def test_unmanaged_object_is_left_alone_and_blocks_the_pod(

@@ -1,4 +1,5 @@
-"""Events of remote pods at home: each once, up to date, and nobody else's."""
+"""Mirrored Events of remote pods: each is written once, kept current, and limited to managed
+pods."""
 
 from __future__ import annotations
 
@@ -22,23 +23,23 @@ from translators.translation_options import Policy
 DEFAULT = HomeNamespace("default")
 
 
-def say(harness: EngineHarness, reason: str, name: str = "a", **about: Any) -> Object:
-    """The remote's kubelet says something of the remote pod, or says it again."""
+def emit_event(harness: EngineHarness, reason: str, name: str = "a", **about: Any) -> Object:
+    """The remote's kubelet emits an Event of the remote pod, or repeats it."""
     pod = harness.remote_pod(name)
     assert pod is not None
     return harness.remote.put(objects.event(pod, reason, **about))
 
 
-def heard(harness: EngineHarness, namespace: str = "default") -> dict[str, Object]:
-    """The mirrored Events at home, by their reason; there is one of each."""
+def mirrored_events(harness: EngineHarness, namespace: str = "default") -> dict[str, Object]:
+    """The mirrored Events at home by reason; asserts one of each."""
     found = [it for it in harness.home.objects(EVENTS, namespace) if "labels" in it["metadata"]]
     reasons = {it["reason"]: it for it in found}
     assert len(reasons) == len(found)
     return reasons
 
 
-def writes(harness: EngineHarness) -> list[str]:
-    """What was written of Events at home."""
+def event_writes(harness: EngineHarness) -> list[str]:
+    """The writes of Events at home."""
     entries: list[LoggedRequest] = harness.home.writes("*/events*")
     return [entry.method for entry in entries]
 
@@ -57,10 +58,10 @@ async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(
     harness: EngineHarness,
 ) -> None:
     await started(harness)
-    say(harness, "BackOff", message=f"{REMOTE_NAMESPACE}/a is waited for")
+    emit_event(harness, "BackOff", message=f"{REMOTE_NAMESPACE}/a is waited for")
     await harness.settle()
-    told = heard(harness)["BackOff"]
-    assert told["involvedObject"] == {
+    event = mirrored_events(harness)["BackOff"]
+    assert event["involvedObject"] == {
         "apiVersion": "v1",
         "kind": "Pod",
         "namespace": "default",
@@ -68,15 +69,15 @@ async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(
         "uid": harness.home_pod()["metadata"]["uid"],
         "fieldPath": "spec.containers{main}",
     }
-    assert told["metadata"]["labels"] == {LABEL_NODE: NODE}
-    assert (told["count"], told["message"]) == (1, "default/a is waited for")
-    assert told["source"]["component"] == "kubelet"
+    assert event["metadata"]["labels"] == {LABEL_NODE: NODE}
+    assert (event["count"], event["message"]) == (1, "default/a is waited for")
+    assert event["source"]["component"] == "kubelet"
     for count in (2, 3):
-        say(harness, "BackOff", message=f"{REMOTE_NAMESPACE}/a is waited for", count=count)
+        emit_event(harness, "BackOff", message=f"{REMOTE_NAMESPACE}/a is waited for", count=count)
         await harness.settle()
-        told = heard(harness)["BackOff"]
-        assert (told["count"], told["lastTimestamp"]) == (count, f"2030-01-01T00:00:0{count}Z")
-    assert writes(harness) == ["POST", "PATCH", "PATCH"]
+        event = mirrored_events(harness)["BackOff"]
+        assert (event["count"], event["lastTimestamp"]) == (count, f"2030-01-01T00:00:0{count}Z")
+    assert event_writes(harness) == ["POST", "PATCH", "PATCH"]
     assert harness.home.writes("*/events/*")[-1].body == {
         "count": 3,
         "lastTimestamp": "2030-01-01T00:00:03Z",
@@ -86,31 +87,31 @@ async def test_event_is_mirrored_to_the_home_pod_and_its_count_follows(
 async def test_restart_writes_only_new_events(harness: EngineHarness) -> None:
     await started(harness)
     for reason in ("Pulled", "Created", "Started"):
-        say(harness, reason)
+        emit_event(harness, reason)
     await harness.settle()
-    assert len(heard(harness)) == 3
+    assert len(mirrored_events(harness)) == 3
     await harness.restart()
     assert harness.writes() == []
-    assert writes(harness) == []
+    assert event_writes(harness) == []
     await harness.stop()
-    say(harness, "Started", count=2)
-    say(harness, "Killing")
+    emit_event(harness, "Started", count=2)
+    emit_event(harness, "Killing")
     harness.clear_logs()
     await harness.start()
-    assert sorted(writes(harness)) == ["PATCH", "POST"]
-    assert heard(harness)["Started"]["count"] == 2
+    assert sorted(event_writes(harness)) == ["PATCH", "POST"]
+    assert mirrored_events(harness)["Started"]["count"] == 2
 
 
 async def test_events_of_previous_pods_are_not_written_twice_after_a_restart(
     harness: EngineHarness,
 ) -> None:
-    """The answer to a create was lost."""
+    """The response to a create was lost."""
     await started(harness)
     harness.home.fail(Fault("POST", "*/events", drop="after", times=1))
-    say(harness, "Pulled")
+    emit_event(harness, "Pulled")
     await harness.settle()
-    assert len(heard(harness)) == 1
-    assert writes(harness) == ["POST", "POST"]
+    assert len(mirrored_events(harness)) == 1
+    assert event_writes(harness) == ["POST", "POST"]
 
 
 async def test_unmanaged_events_are_ignored(harness: EngineHarness) -> None:
@@ -121,12 +122,12 @@ async def test_unmanaged_events_are_ignored(harness: EngineHarness) -> None:
     harness.remote.put(objects.event(foreign, "Pulled"))
     await started(harness)
     harness.remote.put(objects.event(foreign, "Started"))
-    former = {**foreign, "metadata": {**foreign["metadata"], "name": "a", "uid": "former"}}
-    harness.remote.put(objects.event(former, "Killing"))
+    stale = {**foreign, "metadata": {**foreign["metadata"], "name": "a", "uid": "stale"}}
+    harness.remote.put(objects.event(stale, "Killing"))
     before = harness.remote.objects(EVENTS)
     await harness.settle()
-    assert heard(harness) == {}
-    assert writes(harness) == []
+    assert mirrored_events(harness) == {}
+    assert event_writes(harness) == []
     assert harness.remote.objects(EVENTS) == before
     assert harness.remote.writes("*/events*") == []
 
@@ -145,15 +146,15 @@ async def test_last_events_of_a_deleted_pod_are_mirrored_until_a_restart(
     assert harness.home.find(PODS, "a", "default") is None
     harness.remote.put(objects.event(pod, "Killing"))
     await harness.settle()
-    assert heard(harness)["Killing"]["involvedObject"]["uid"] == uid
+    assert mirrored_events(harness)["Killing"]["involvedObject"]["uid"] == uid
     await harness.stop()
     harness.remote.put(objects.event(pod, "Late"))
-    harness.pod()  # another, by the same name
+    harness.pod()  # another pod of the same name
     await harness.start()
-    say(harness, "Started")
+    emit_event(harness, "Started")
     await harness.settle()
-    assert set(heard(harness)) == {"Killing", "Started"}
-    assert heard(harness)["Started"]["involvedObject"]["uid"] != uid
+    assert set(mirrored_events(harness)) == {"Killing", "Started"}
+    assert mirrored_events(harness)["Started"]["involvedObject"]["uid"] != uid
 
 
 async def test_event_seen_before_its_pod_is_mirrored(
@@ -193,17 +194,17 @@ async def test_event_waits_in_a_burst_with_a_limit(
     def in_burst() -> bool:
         nonlocal looks
         looks += 1
-        assert writes(harness) == []
+        assert event_writes(harness) == []
         return for_ever or looks < 5
 
     monkeypatch.setattr(event_mirror, "BURST_POLL", 0.01)
     monkeypatch.setattr(event_mirror, "BURST_WAIT_MAX", 0.04)
     await started(harness)
     monkeypatch.setattr(harness.engine.find(EventMirror), "_in_burst", in_burst)
-    say(harness, "Pulled")
+    emit_event(harness, "Pulled")
     await harness.settle()
     assert looks == 5
-    assert set(heard(harness)) == {"Pulled"}
+    assert set(mirrored_events(harness)) == {"Pulled"}
 
 
 async def test_many_events_wait_less_in_a_burst(
@@ -214,50 +215,50 @@ async def test_many_events_wait_less_in_a_burst(
     await started(harness)
     monkeypatch.setattr(harness.engine.find(EventMirror), "_in_burst", lambda: True)
     for number in range(100):
-        say(harness, f"Event{number}")
-    await harness.home.until(lambda: len(heard(harness)) == 100)
+        emit_event(harness, f"Event{number}")
+    await harness.home.until(lambda: len(mirrored_events(harness)) == 100)
 
 
 async def test_relist_writes_only_new_events(
     harness: EngineHarness,
 ) -> None:
     await started(harness)
-    say(harness, "Pulled")
-    kept = say(harness, "Created")
+    emit_event(harness, "Pulled")
+    kept = emit_event(harness, "Created")
     await harness.settle()
     harness.clear_logs()
     harness.remote.mute_watches()
-    say(harness, "Started")
+    emit_event(harness, "Started")
     harness.remote.remove(EVENTS, kept["metadata"]["name"], REMOTE_NAMESPACE)
     harness.remote.compact()
     harness.remote.expire_watches(EVENTS)
     harness.remote.unmute_watches()
     await harness.settle()
     assert harness.remote.requests("GET", "*/events")
-    assert set(heard(harness)) == {"Pulled", "Created", "Started"}
-    assert writes(harness) == ["POST"]
+    assert set(mirrored_events(harness)) == {"Pulled", "Created", "Started"}
+    assert event_writes(harness) == ["POST"]
     followed = harness.engine.find(EventMirror)._namespaces[DEFAULT]
     assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
 
 
 async def test_written_event_is_compacted_and_still_updated(harness: EngineHarness) -> None:
     await started(harness)
-    said = say(harness, "BackOff", message="x" * 1000)
+    event = emit_event(harness, "BackOff", message="x" * 1000)
     await harness.settle()
     followed = harness.engine.find(EventMirror)._namespaces[DEFAULT]
     (kept,) = followed.events.store
     assert kept == {
         "metadata": {
-            k: said["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")
+            k: event["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")
         },
-        "pod": said["involvedObject"]["uid"],
+        "pod": event["involvedObject"]["uid"],
     }
     assert not followed.events.store.has("pod", kept["pod"])
-    harness.home.remove(EVENTS, heard(harness)["BackOff"]["metadata"]["name"], "default")
-    say(harness, "BackOff", message="x" * 1000, count=2)
+    harness.home.remove(EVENTS, mirrored_events(harness)["BackOff"]["metadata"]["name"], "default")
+    emit_event(harness, "BackOff", message="x" * 1000, count=2)
     await harness.settle()
-    assert heard(harness)["BackOff"]["reason"] == "BackOff"
-    assert heard(harness)["BackOff"]["count"] == 2
+    assert mirrored_events(harness)["BackOff"]["reason"] == "BackOff"
+    assert mirrored_events(harness)["BackOff"]["count"] == 2
 
 
 async def test_namespaces_come_and_go_with_their_pods(harness: EngineHarness) -> None:
@@ -270,13 +271,13 @@ async def test_namespaces_come_and_go_with_their_pods(harness: EngineHarness) ->
     await harness.settle()
     harness.remote.put(objects.event(harness.remote.get(PODS, "a", "other-h"), "Pulled"))
     await harness.settle()
-    assert set(heard(harness, "other")) == {"Pulled"}
+    assert set(mirrored_events(harness, "other")) == {"Pulled"}
     harness.home.delete(PODS, "a", "other", grace_seconds=0)
     await harness.remote.until(lambda: len(harness.remote.open_watches(EVENTS)) == 1)
     harness.clear_logs()
     harness.pod(namespace="other")
     await harness.settle()
-    assert writes(harness) == [], "what it was told before is listed again, not written"
+    assert event_writes(harness) == [], "Events that were mirrored before are listed, not written"
     assert len(harness.remote.open_watches(EVENTS)) == 2
 
 
@@ -286,14 +287,14 @@ async def test_rejected_event_is_dropped_until_it_changes(
 ) -> None:
     await started(harness)
     fault = harness.home.fail(Fault("POST", "*/events", code=code, message="terminating"))
-    say(harness, "Killing")
+    emit_event(harness, "Killing")
     await harness.settle()
     await asyncio.sleep(0.1)
-    assert writes(harness) == ["POST"]
+    assert event_writes(harness) == ["POST"]
     harness.home.heal(fault)
-    say(harness, "Killing", count=2)
+    emit_event(harness, "Killing", count=2)
     await harness.settle()
-    assert heard(harness)["Killing"]["count"] == 2
+    assert mirrored_events(harness)["Killing"]["count"] == 2
 
 
 async def test_failed_writes_and_lists_are_retried(harness: EngineHarness) -> None:
@@ -302,20 +303,20 @@ async def test_failed_writes_and_lists_are_retried(harness: EngineHarness) -> No
     harness.pod()
     await harness.settle(waiting=True)
     written = harness.home.fail(Fault("POST", "*/events", code=500, times=2))
-    say(harness, "Pulled")
+    emit_event(harness, "Pulled")
     await harness.settle()
-    await harness.home.until(lambda: heard(harness))
+    await harness.home.until(lambda: mirrored_events(harness))
     assert (listed.hits, written.hits) == (2, 2)
 
 
 async def test_event_deleted_at_home_is_recreated_when_it_changes(harness: EngineHarness) -> None:
     await started(harness)
-    say(harness, "BackOff")
+    emit_event(harness, "BackOff")
     await harness.settle()
-    harness.home.remove(EVENTS, heard(harness)["BackOff"]["metadata"]["name"], "default")
-    say(harness, "BackOff", count=2)
+    harness.home.remove(EVENTS, mirrored_events(harness)["BackOff"]["metadata"]["name"], "default")
+    emit_event(harness, "BackOff", count=2)
     await harness.settle()
-    assert heard(harness)["BackOff"]["count"] == 2
+    assert mirrored_events(harness)["BackOff"]["count"] == 2
 
 
 async def test_forbidden_events_of_a_namespace_do_not_block_its_pods(
@@ -337,8 +338,8 @@ async def test_a_burst_costs_one_request_for_each_event(harness: EngineHarness) 
     harness.clear_logs()
     for reason in ("Scheduled", "Pulled", "Created", "Started", "Killing"):
         for name in names:
-            say(harness, reason, name)
+            emit_event(harness, reason, name)
     await harness.settle()
-    assert writes(harness) == ["POST"] * 200
+    assert event_writes(harness) == ["POST"] * 200
     assert len(harness.home.requests(path="*/events*")) == 200
     assert harness.remote.requests(path="*/events*") == []

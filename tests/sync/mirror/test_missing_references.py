@@ -1,4 +1,4 @@
-"""References that home cannot resolve: no unmanaged object of the remote stands in for them."""
+"""References that home cannot resolve never use an unmanaged object of the remote."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def _optional(name: str) -> list[Object]:
     return [{"name": "A", "valueFrom": {"secretKeyRef": key}}]
 
 
-def hand_over(harness: EngineHarness) -> None:
-    """The namespace of the remote is another party's, who hands it over."""
+def grant_namespace(harness: EngineHarness) -> None:
+    """The remote namespace is unmanaged, and its owner grants it to the bridge."""
     meta: Object = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     harness.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 
-async def made(harness: EngineHarness) -> None:
-    """The bridge has made the namespace, and a pod runs there."""
+async def with_running_pod(harness: EngineHarness) -> None:
+    """The bridge has created the namespace, and a pod runs in it."""
     await harness.start()
     harness.pod("first")
     await harness.settle()
@@ -56,9 +56,9 @@ async def test_ephemeral_container_that_names_a_token_secret_is_rejected(
     await harness.start_running()
     debug: Object = {"name": "debug", "image": "i", "envFrom": [{"secretRef": {"name": _TOKENS}}]}
     harness.home.update(PODS, "a", {"spec": {"ephemeralContainers": [debug]}}, "default")
-    told = await harness.events_with_reason("UpdateRefused")
+    events = await harness.events_with_reason("UpdateRefused")
     await harness.settle()
-    assert _TOKENS in told[0]["message"]
+    assert _TOKENS in events[0]["message"]
     assert "ephemeralContainers" not in (harness.remote_pod() or {})["spec"]
     assert harness.status()["phase"] == "Running"
 
@@ -67,7 +67,7 @@ async def test_ephemeral_container_that_names_a_token_secret_is_rejected(
 async def test_required_reference_to_an_unmanaged_object_is_blocked(
     harness: EngineHarness, use: str
 ) -> None:
-    await made(harness)
+    await with_running_pod(harness)
     make, resource = (secret, SECRETS) if use.startswith("secret") else (config_map, CONFIG_MAPS)
     theirs = harness.remote.put(make("theirs", REMOTE_NAMESPACE, data={"k": "dGhlaXJz"}))
     harness.pod(uses=[use])
@@ -81,7 +81,7 @@ async def test_required_reference_to_an_unmanaged_object_is_blocked(
 
 
 async def test_optional_reference_to_an_unmanaged_secret_is_dropped(harness: EngineHarness) -> None:
-    await made(harness)
+    await with_running_pod(harness)
     harness.remote.put(secret("theirs", REMOTE_NAMESPACE))
     volumes: list[Object] = [
         {"name": "v", "secret": {"secretName": "theirs", "optional": True}},
@@ -102,8 +102,8 @@ async def test_optional_reference_to_an_unmanaged_secret_is_dropped(harness: Eng
 
 
 async def test_optional_reference_to_nothing_stays(harness: EngineHarness) -> None:
-    """As under a kubelet, which reads the object when it appears."""
-    await made(harness)
+    """The kubelet reads the object when it appears."""
+    await with_running_pod(harness)
     harness.pod(volumes=[{"name": "v", "secret": {"secretName": "later", "optional": True}}])
     await harness.settle()
     assert (harness.remote_pod() or {})["spec"]["volumes"][0]["secret"]["secretName"] == "later"
@@ -115,8 +115,8 @@ async def test_optional_reference_to_nothing_stays(harness: EngineHarness) -> No
 async def test_pod_in_a_shared_namespace_waits_until_home_has_what_it_requires(
     harness: EngineHarness,
 ) -> None:
-    """Whoever writes in the namespace could create the object once the pod is there."""
-    hand_over(harness)
+    """Any user of the namespace could create the object once the pod exists."""
+    grant_namespace(harness)
     await harness.start()
     harness.pod(uses=["secret/later"])
     await harness.settle(waiting=True)
@@ -131,7 +131,7 @@ async def test_pod_in_a_shared_namespace_waits_until_home_has_what_it_requires(
 async def test_pod_in_a_shared_namespace_is_created_without_optional_references(
     harness: EngineHarness,
 ) -> None:
-    hand_over(harness)
+    grant_namespace(harness)
     await harness.start()
     harness.pod(containers=[{"name": "main", "image": "i", "env": _optional("later")}])
     await harness.settle()
@@ -142,7 +142,7 @@ async def test_copy_in_a_shared_namespace_outlives_its_original_while_a_pod_uses
     harness: EngineHarness,
 ) -> None:
     """Otherwise an unmanaged Secret could take its name, and the running pod would read it."""
-    hand_over(harness)
+    grant_namespace(harness)
     harness.home.put(secret("key"))
     await harness.start_running(uses=["secret/key"])
     harness.home.remove(SECRETS, "key", "default")

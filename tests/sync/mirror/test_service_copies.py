@@ -1,4 +1,4 @@
-"""Services of a namespace with pods on the node, and home's endpoints of them, in the remote."""
+"""Remote copies of the Services in a namespace with pods on the node, and of home's endpoints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def there(harness: EngineHarness, name: str = "web") -> Object | None:
 
 
 def addresses(harness: EngineHarness) -> list[str]:
-    """The addresses in our slice, if it is there."""
+    """The addresses in the bridge's slice, if it exists."""
     found = harness.remote.find(ENDPOINT_SLICES, SLICE, REMOTE_NAMESPACE) or {}
     return [endpoint["addresses"][0] for endpoint in found.get("endpoints", ())]
 
@@ -190,7 +190,7 @@ async def test_services_stay_for_the_pods_of_another_virtual_node(harness: Engin
 
 
 async def test_unmanaged_service_does_not_block_the_pod(harness: EngineHarness) -> None:
-    """And home's endpoints are not made its own."""
+    """The unmanaged Service does not get home's endpoints."""
     harness.home.put(service())
     harness.home.put(slice_of("web", "10.0.0.1"))
     labels = {LABEL_HOME: IDENTITY.home_id}
@@ -232,7 +232,7 @@ async def test_homes_endpoints_are_in_the_remote_without_the_pods_of_the_node(
     mixed["endpoints"][1]["nodeName"] = NODE
     harness.home.put(service())
     harness.home.put(mixed)
-    harness.home.put(slice_of("of-nobody", "10.0.0.9"))
+    harness.home.put(slice_of("without-service", "10.0.0.9"))
     await with_pod(harness)
     assert addresses(harness) == ["10.0.0.1"]
     copy = harness.remote.get(ENDPOINT_SLICES, SLICE, REMOTE_NAMESPACE)
@@ -276,7 +276,7 @@ async def test_changed_slice_is_restored_and_unmanaged_ones_are_left_alone(
     harness.home.put(service())
     harness.home.put(slice_of("web", "10.0.0.1"))
     await with_pod(harness)
-    # The remote's controller copies a Service's labels, ours included, to its own slices.
+    # The remote's controller copies all labels of a Service to its own slices.
     own = slice_of("web", "10.9.0.1")
     labels = {**(there(harness) or {})["metadata"]["labels"], LABEL_SERVICE: "web"}
     own["metadata"] = {"name": "web-abcde", "namespace": REMOTE_NAMESPACE, "labels": labels}

@@ -1,4 +1,4 @@
-"""A pod starts with what home has now: never with a copy that the bridge cannot vouch for."""
+"""A pod never starts with a copy that may be stale."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from translators.objects import Object
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What home refuses is reported soon."""
+def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the delay before a forbidden watch is reported."""
     monkeypatch.setattr(watches_module, "SETTLE", 0.05)
 
 

@@ -1,4 +1,5 @@
-"""Home lets the bridge read some namespaces and not others: who waits, for what, and until when."""
+"""Namespaces that the bridge may not read: their pods wait with a reason until access is
+granted."""
 
 from __future__ import annotations
 
@@ -32,22 +33,22 @@ OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What home refuses is told soon."""
+def short_delay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the delay before a forbidden watch is reported."""
     monkeypatch.setattr(watches_module, "SETTLE", 0.05)
     monkeypatch.setattr(watches_module, "SETTLE_SHRUNK", 1.0)
 
 
-def refusal(plural: str, *, verb: str = "list", user: str = OURS) -> str:
-    """As RBAC words it."""
+def forbidden_message(plural: str, *, verb: str = "list", user: str = OURS) -> str:
+    """The message of a rejection by RBAC."""
     return f'{plural} is forbidden: User "{user}" cannot {verb} resource "{plural}" in API group ""'
 
 
 @contextmanager
-def refused(
+def forbid(
     harness: EngineHarness, *plurals: str, namespace: str = "default", watch: bool | None = None
 ) -> Iterator[None]:
-    """Home refuses these kinds in the namespace."""
+    """Makes home reject requests for these resources in the namespace."""
     faults = [
         harness.home.fail(
             Fault(
@@ -55,7 +56,7 @@ def refused(
                 f"*/namespaces/{namespace}/{plural}",
                 watch=watch,
                 code=403,
-                message=refusal(plural),
+                message=forbidden_message(plural),
                 times=None,
             )
         )
@@ -73,14 +74,14 @@ def add_namespace(harness: EngineHarness, name: str) -> None:
     harness.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
 
 
-def tellings(harness: EngineHarness) -> list[Object]:
+def reported_messages(harness: EngineHarness) -> list[Object]:
     return [it for it in harness.home.objects(EVENTS) if it["reason"] == "HomeForbidden"]
 
 
 async def test_pod_reports_the_missing_permission_and_the_command(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf"))
     await harness.start()
-    with refused(harness, "configmaps", "secrets"):
+    with forbid(harness, "configmaps", "secrets"):
         harness.pod(uses=["cm/conf"])
         await harness.events_with_reason("HomeForbidden")
         await harness.home.until(lambda: harness.status().get("reason"))
@@ -93,7 +94,7 @@ async def test_pod_reports_the_missing_permission_and_the_command(harness: Engin
         assert harness.remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
     await harness.remote.until(harness.remote_pod)
     assert harness.config_map()
-    assert len(tellings(harness)) == 1
+    assert len(reported_messages(harness)) == 1
     harness.report_running()
     await harness.settle()
     assert harness.status()["phase"] == "Running"
@@ -103,9 +104,9 @@ async def test_pod_reports_the_missing_permission_and_the_command(harness: Engin
 async def test_forbidden_namespace_is_one_warning_with_the_command(
     harness: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not one for each kind before it."""
+    """There is not one warning for each resource."""
     await harness.start()
-    with refused(harness, "configmaps", "secrets", "services", "endpointslices"):
+    with forbid(harness, "configmaps", "secrets", "services", "endpointslices"):
         harness.pod()
         await harness.events_with_reason("HomeForbidden")
     await harness.remote.until(harness.remote_pod)
@@ -118,8 +119,8 @@ async def test_forbidden_namespace_is_one_warning_with_the_command(
 
 async def test_remaining_missing_permission_is_reported_again(harness: EngineHarness) -> None:
     await harness.start()
-    with refused(harness, "secrets"):
-        with refused(harness, "configmaps"):
+    with forbid(harness, "secrets"):
+        with forbid(harness, "configmaps"):
             harness.pod()
             await harness.home.until(
                 lambda: "watch configmaps, secrets in" in harness.status().get("message", "")
@@ -134,7 +135,7 @@ async def test_remaining_missing_permission_is_reported_again(harness: EngineHar
 async def test_other_namespaces_are_not_affected(harness: EngineHarness) -> None:
     add_namespace(harness, "shop")
     await harness.start()
-    with refused(harness, "secrets"):
+    with forbid(harness, "secrets"):
         harness.pod("waits")
         await harness.events_with_reason("HomeForbidden")
         harness.pod("goes", "shop")
@@ -146,7 +147,7 @@ async def test_other_namespaces_are_not_affected(harness: EngineHarness) -> None
 
 async def test_a_pod_that_waits_can_be_deleted(harness: EngineHarness) -> None:
     await harness.start()
-    with refused(harness, "secrets"):
+    with forbid(harness, "secrets"):
         harness.pod()
         await harness.events_with_reason("HomeForbidden")
         harness.home.delete(PODS, "a", "default")
@@ -160,7 +161,7 @@ async def test_running_pods_continue_and_new_ones_wait_without_permission(
     harness.home.put(secret("key"))
     await harness.start_running(uses=["secret/key"])
     harness.clear_logs()
-    with refused(harness, "secrets"):
+    with forbid(harness, "secrets"):
         harness.home.expire_watches(SECRETS)
         await harness.home.until(
             lambda: (
@@ -177,15 +178,15 @@ async def test_running_pods_continue_and_new_ones_wait_without_permission(
         harness.report_running(podIP="10.9.0.9")
         await harness.home.until(lambda: harness.status().get("podIP") == "10.9.0.9")
     await harness.remote.until(lambda: harness.remote_pod("b"))
-    assert len(tellings(harness)) == 1
+    assert len(reported_messages(harness)) == 1
 
 
 async def test_forbidden_token_request_is_a_missing_permission(harness: EngineHarness) -> None:
     harness.policy = replace(harness.policy, service_accounts="home")
     harness.home.put(service_account("default"))
     harness.home.put(config_map("kube-root-ca.crt", data={"ca.crt": "home's CA"}))
-    said = refusal("serviceaccounts/token", verb="create")
-    fault = harness.home.fail(Fault("POST", "*/token", code=403, message=said, times=None))
+    message = forbidden_message("serviceaccounts/token", verb="create")
+    fault = harness.home.fail(Fault("POST", "*/token", code=403, message=message, times=None))
     await harness.start()
     harness.pod()
     await harness.events_with_reason("HomeForbidden")
@@ -196,7 +197,7 @@ async def test_forbidden_token_request_is_a_missing_permission(harness: EngineHa
 
 async def test_forbidden_events_block_no_pod(harness: EngineHarness) -> None:
     await harness.start()
-    with refused(harness, "events"):
+    with forbid(harness, "events"):
         harness.pod()
         await harness.remote.until(harness.remote_pod)
         harness.report_running()
@@ -204,9 +205,9 @@ async def test_forbidden_events_block_no_pod(harness: EngineHarness) -> None:
 
 
 async def test_all_resources_are_retried_when_one_is_allowed(harness: EngineHarness) -> None:
-    """A binding grants all of them: the pod does not wait for the slowest."""
+    """A RoleBinding grants all resources: the pod does not wait for the longest back-off."""
     await harness.start()
-    with refused(harness, "configmaps", "secrets", "services"):
+    with forbid(harness, "configmaps", "secrets", "services"):
         harness.pod()
         await harness.events_with_reason("HomeForbidden")
         watch = harness.engine._home_watches._watches[HomeNamespace("default")]
@@ -224,20 +225,20 @@ async def test_all_resources_are_retried_when_one_is_allowed(harness: EngineHarn
 
 
 @pytest.mark.parametrize(
-    ("said", "command"),
+    ("message", "command"),
     [
         ("", "bridge rbac namespace shop | kubectl apply -f -"),
-        (refusal("secrets"), "bridge rbac namespace shop | kubectl apply -f -"),
+        (forbidden_message("secrets"), "bridge rbac namespace shop | kubectl apply -f -"),
         (
-            refusal("secrets", user="system:serviceaccount:team:burst"),
+            forbidden_message("secrets", user="system:serviceaccount:team:burst"),
             "bridge rbac namespace shop --account team/burst | kubectl apply -f -",
         ),
         (
-            refusal("secrets", user="jane doe"),
+            forbidden_message("secrets", user="jane doe"),
             f"kubectl create rolebinding cluster-bridge -n shop --user='jane doe' {ROLE}",
         ),
     ],
 )
-def test_the_command_is_for_the_user_that_home_names(said: str, command: str) -> None:
-    waiting = home_forbids("list secrets", HomeNamespace("shop"), server_message=said)
+def test_command_names_the_user_of_the_rejection(message: str, command: str) -> None:
+    waiting = home_forbids("list secrets", HomeNamespace("shop"), server_message=message)
     assert waiting.message.endswith(f"grants it: {command}")

@@ -1,4 +1,4 @@
-"""The remote's namespaces: made when first needed, never taken from others."""
+"""Remote namespaces: created when first needed, never adopted from other owners."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DEFAULT = HomeNamespace("default")
 
 @pytest.fixture
 def informer(client: KubeClient) -> Informer:
-    """Of all namespaces, as the engine has it."""
+    """An informer of all namespaces, configured as in the engine."""
     return Informer(client, NAMESPACES, slim=slim_namespace)
 
 
@@ -46,7 +46,7 @@ def namespaces(client: KubeClient, informer: Informer) -> NamespaceMapping:
 
 
 def foreign(name: str = REMOTE_NAMESPACE, **annotations: str) -> Object:
-    """A namespace that somebody else made."""
+    """An unmanaged namespace."""
     meta = {"name": name, "annotations": annotations}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
 
@@ -64,7 +64,7 @@ async def test_namespace_is_created_once_with_its_owner(
     assert made["metadata"]["annotations"][ANNOTATION_HOME_NAMESPACE] == "default"
 
 
-async def test_a_namespace_whose_answer_was_lost_is_ours(
+async def test_namespace_with_a_lost_create_response_is_owned(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:
     async with running_informer(informer):
@@ -152,8 +152,8 @@ async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_fr
     harness.pod("b")
     await harness.events_with_reason("RemoteClash")
     await harness.settle(waiting=True)
-    # The last Event can still be on its way.
-    await harness.home.until(lambda: len(_told(harness)) == 2)
+    # The last Event may not be written yet.
+    await harness.home.until(lambda: len(_rejection_events(harness)) == 2)
     assert harness.status("a")["reason"] == harness.status("b")["reason"] == "RemoteClash"
     harness.home.clear_log()
     await asyncio.sleep(0.05)
@@ -166,7 +166,7 @@ async def test_pods_of_an_unmanaged_namespace_wait_with_one_event_until_it_is_fr
     assert "reason" not in harness.status("a") or harness.status("a")["reason"] != "RemoteClash"
 
 
-def _told(harness: EngineHarness) -> list[Object]:
+def _rejection_events(harness: EngineHarness) -> list[Object]:
     return [it for it in harness.home.objects(EVENTS) if it["reason"] == "RemoteClash"]
 
 
@@ -177,7 +177,7 @@ def _held() -> Object:
 # -- two home namespaces, one in the remote ----------------------------------------------
 
 
-def meeting() -> tuple[str, str, str]:
+def colliding_namespaces() -> tuple[str, str, str]:
     """Two home namespaces that the template maps to one: a long name is cut within its dashes."""
     long = "a" + "-" * 58 + "b"
     identity = replace(IDENTITY, namespace_template="edge-{namespace}")
@@ -190,7 +190,7 @@ def meeting() -> tuple[str, str, str]:
 async def test_second_home_namespace_of_a_remote_namespace_is_blocked(
     harness: EngineHarness,
 ) -> None:
-    long, short, there = meeting()
+    long, short, there = colliding_namespaces()
     harness.identity = replace(IDENTITY, namespace_template="edge-{namespace}")
     harness.home.put(secret("key", long, data={"k": "bG9uZw=="}))
     harness.home.put(secret("key", short, data={"k": "c2hvcnQ="}))
@@ -217,8 +217,8 @@ async def test_second_home_namespace_of_a_remote_namespace_is_blocked(
 async def test_second_home_namespace_of_a_granted_namespace_is_blocked(
     harness: EngineHarness,
 ) -> None:
-    """Nothing on a namespace that was handed over tells for which home namespace it stands."""
-    long, short, there = meeting()
+    """A granted namespace has no label that names its home namespace."""
+    long, short, there = colliding_namespaces()
     harness.identity = replace(IDENTITY, namespace_template="edge-{namespace}")
     harness.remote.put(foreign(there, **{ANNOTATION_ACCEPTS: "*"}))
     await harness.start()

@@ -1,4 +1,4 @@
-"""Which namespaces are this home's is known by its own record, not by what the remote says."""
+"""Home's own record decides which remote namespaces it owns, not labels in the remote."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from translators.ownership_labels import (
 
 @pytest.fixture
 def strict(harness: EngineHarness) -> EngineHarness:
-    """Home accepts no namespace that others made, and has never had the node."""
+    """Home accepts no unmanaged namespaces, and has never had the node."""
     harness.identity = replace(IDENTITY, accepted_namespaces=())
     harness.record = MemoryRecord(fresh=True)
     return harness
 
 
 def squatted(harness: EngineHarness, **annotations: str) -> Object:
-    """A namespace that somebody made in the remote with all that the bridge would write on it."""
+    """A namespace that a user of the remote created with the bridge's labels and annotations."""
     meta: Object = {
         "name": REMOTE_NAMESPACE,
         "labels": owner_labels(harness.identity),
@@ -43,7 +43,7 @@ def squatted(harness: EngineHarness, **annotations: str) -> Object:
 
 
 def forged(harness: EngineHarness, made: Object) -> Object:
-    """An object in it with the labels and annotations of a copy."""
+    """An object in that namespace with the labels and annotations of a copy."""
     meta = {**made["metadata"], "uid": "home-uid"}
     return {
         **made,
@@ -51,7 +51,7 @@ def forged(harness: EngineHarness, made: Object) -> Object:
     }
 
 
-# -- somebody else's ---------------------------------------------------------------------
+# -- namespaces of other owners ----------------------------------------------------------
 
 
 async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
@@ -110,7 +110,8 @@ async def test_namespace_with_forged_labels_is_never_deleted(strict: EngineHarne
 
 
 async def test_replaced_namespace_is_not_owned(strict: EngineHarness) -> None:
-    """Ours was deleted, and somebody copied all that it had, the nonce too."""
+    """The bridge's namespace was deleted and re-created by a user with all its metadata, including
+    the nonce."""
     await strict.start()
     strict.pod()
     await strict.settle()
@@ -124,7 +125,7 @@ async def test_replaced_namespace_is_not_owned(strict: EngineHarness) -> None:
     assert strict.remote_pod("b") is None
 
 
-# -- ours --------------------------------------------------------------------------------
+# -- namespaces of this home -------------------------------------------------------------
 
 
 async def test_ownership_survives_a_restart(strict: EngineHarness) -> None:
@@ -163,7 +164,7 @@ async def test_nonce_identifies_the_namespace_of_a_killed_bridge(
     assert all(not it.startswith("+") for it in strict.record.own or ())
 
 
-async def test_a_namespace_whose_answer_was_lost_is_ours(strict: EngineHarness) -> None:
+async def test_namespace_with_a_lost_create_response_is_owned(strict: EngineHarness) -> None:
     strict.remote.fail(Fault("POST", "/api/v1/namespaces", drop="after", times=1))
     await strict.start()
     strict.pod()
@@ -174,7 +175,7 @@ async def test_a_namespace_whose_answer_was_lost_is_ours(strict: EngineHarness) 
 async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     strict: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after an upgrade from a version that recorded nothing."""
+    """For example after an upgrade from a version without the record."""
     strict.record = MemoryRecord()
     squatted(strict)
     await strict.start()
@@ -218,7 +219,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     strict.pod("b")
     await strict.settle()
     assert strict.remote_pod("b")
-    mine.others = frozenset()  # The other node has left; by now this one has recorded it too.
+    mine.others = frozenset()  # The other node has left; this node has also recorded the namespace.
     await strict.stop()
     await strict.start()
     strict.pod("c")
@@ -226,7 +227,7 @@ async def test_a_namespace_that_another_node_of_this_home_recorded_is_shared(
     assert strict.remote_pod("c")
 
 
-# -- what it costs -----------------------------------------------------------------------
+# -- writes of the record ----------------------------------------------------------------
 
 
 async def test_record_is_written_only_for_new_namespaces(
@@ -241,7 +242,7 @@ async def test_record_is_written_only_for_new_namespaces(
     strict.record.answers.set()
     await strict.settle()
     assert len(strict.record.own or ()) == 20
-    # The intents that came while one was written were one write; each UID is one at most.
+    # Intents during a write are merged into one write; each UID is at most one write.
     assert strict.record.writes <= 1 + 2 + 20
     before = strict.record.writes
     strict.pod("b", "n1")
@@ -294,7 +295,7 @@ async def test_unreadable_record_is_retried(
 async def test_entry_without_a_namespace_stays_until_the_stale_time(
     strict: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bridge that takes over can see the last namespaces of the one before a moment later."""
+    """A successor may see the last namespaces of its predecessor a moment later."""
     strict.record.own = frozenset({"0123456789abcdef", "+0123456789abcdef"})
     await strict.start()
     strict.pod()

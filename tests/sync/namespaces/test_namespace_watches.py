@@ -1,4 +1,4 @@
-"""What is watched of home's namespaces, and for how long."""
+"""Watches of home's namespaces: their resources and lifetime."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ DEFAULT = HomeNamespace("default")
 LINGER = 0.05
 
 
-class Watched(NamespaceWatches):
-    """Scopes that note what they tell."""
+class RecordedWatches(NamespaceWatches):
+    """Namespace watches that record their notifications."""
 
     def __init__(self, client: KubeClient) -> None:
         self.changes: list[tuple[Resource, str]] = []
@@ -62,7 +62,7 @@ async def test_watch_is_complete_when_all_resources_are_listed(
 ) -> None:
     api.put(config_map("conf"))
     slow = api.fail(Fault("GET", "*/secrets", delay=0.05))
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     async with running(watches):
         watches.retain(DEFAULT)
         await api.until(lambda: slow.hits and (CONFIG_MAPS, "conf") in watches.changes)
@@ -76,7 +76,7 @@ async def test_watch_is_complete_when_all_resources_are_listed(
 
 
 async def test_namespace_retained_before_run_is_watched(api: FakeApi, client: KubeClient) -> None:
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     watches.retain(DEFAULT)
     assert api.log == []
     async with running(watches):
@@ -84,7 +84,7 @@ async def test_namespace_retained_before_run_is_watched(api: FakeApi, client: Ku
 
 
 async def test_released_watch_lingers_and_ends(api: FakeApi, client: KubeClient) -> None:
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     async with running(watches):
         watches.retain(DEFAULT)
         await api.until(lambda: len(api.open_watches()) == 4)
@@ -98,7 +98,7 @@ async def test_released_watch_lingers_and_ends(api: FakeApi, client: KubeClient)
 async def test_namespace_retained_within_the_linger_is_not_listed_again(
     api: FakeApi, client: KubeClient
 ) -> None:
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     async with running(watches):
         watches.retain(DEFAULT)
         await api.until(lambda: watches.synced)
@@ -112,7 +112,7 @@ async def test_namespace_retained_within_the_linger_is_not_listed_again(
 async def test_namespace_retained_after_the_linger_is_listed_again(
     api: FakeApi, client: KubeClient
 ) -> None:
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     async with running(watches):
         watches.retain(DEFAULT)
         await api.until(lambda: len(api.open_watches()) == 4)
@@ -125,7 +125,7 @@ async def test_namespace_retained_after_the_linger_is_listed_again(
 
 
 async def test_release_of_an_unwatched_namespace_is_ignored(client: KubeClient) -> None:
-    watches = Watched(client)
+    watches = RecordedWatches(client)
     async with running(watches):
         watches.release(DEFAULT)
     assert watches._ending == {}
@@ -134,7 +134,7 @@ async def test_release_of_an_unwatched_namespace_is_ignored(client: KubeClient) 
 async def test_cancellation_ends_all_watches_and_timers(
     api: FakeApi, client_for: ClientFor
 ) -> None:
-    watches = Watched(await client_for(api))
+    watches = RecordedWatches(await client_for(api))
     async with running(watches):
         for name in ("default", "kube-system"):
             watches.retain(HomeNamespace(name))

@@ -29,8 +29,8 @@ def _plan(state: PodState) -> list[Action]:
     return plan_actions(state, POLICY, now=NOW)
 
 
-def _told(action: Action) -> Any:
-    """A status as the phase that it sets and what it says; any other action as it is."""
+def _summary(action: Action) -> Any:
+    """A status as its phase and message; any other action unchanged."""
     if not isinstance(action, WriteStatus):
         return action
     return ("status", action.patch.get("phase"), action.event[0] if action.event else None)
@@ -63,11 +63,11 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(None, remote(of=PREVIOUS_UID, deleting=30)),
         [],
     ),
-    "one that nobody can tell whose it is goes too": (
+    "a remote pod without an owner is deleted too": (
         PodState(None, {"metadata": {"uid": REMOTE_UID}}),
         [DeleteOrphan(uid=REMOTE_UID, home_uid=None)],
     ),
-    "a remote pod of a former home pod makes room": (
+    "a remote pod of a previous home pod is deleted": (
         PodState(home(), remote(of=PREVIOUS_UID)),
         _ORPHAN,
     ),
@@ -187,7 +187,7 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(phase="Running", policy="Never"), None, absence_confirmed=True),
         [("status", "Failed", "RemotePodLost")],
     ),
-    "which is asked for before it is said": (
+    "absence is confirmed before it is reported": (
         PodState(home(marked=True, policy="Never"), None),
         [ConfirmAbsence()],
     ),
@@ -227,7 +227,7 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         ),
         [_SUCCEEDED],
     ),
-    "a running pod is told": (PodState(home(marked=True), remote()), [_RUNNING]),
+    "a running pod is reported": (PodState(home(marked=True), remote()), [_RUNNING]),
     "one whose image changed is updated": (
         PodState(home(image="busybox:2"), remote()),
         [
@@ -282,11 +282,11 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(phase="Running", deleting=25), remote(deleting=1)),
         [_STATUS],
     ),
-    "its end is told while it is there": (
+    "its termination is reported while the remote pod exists": (
         PodState(home(phase="Running", deleting=25), remote(phase="Failed", deleting=25)),
         [_FAILED],
     ),
-    "when it is gone its last status is told and the home pod goes": (
+    "after the remote pod's deletion its last status is written and the home pod removed": (
         PodState(home(phase="Running", deleting=25), None, last_remote=_DELETING),
         [_FAILED, RemoveHomePod()],
     ),
@@ -339,7 +339,10 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
         PodState(home(phase="Failed"), remote(phase="Succeeded")),
         [],
     ),
-    "a terminal pod that is gone is left": (PodState(home(phase="Succeeded"), None), []),
+    "a terminal home pod without a remote pod is unchanged": (
+        PodState(home(phase="Succeeded"), None),
+        [],
+    ),
     "a DaemonSet's pod is skipped, and counts as available": (
         PodState(home(daemon=True), None),
         [("status", "Running", "DaemonSetSkipped")],
@@ -353,7 +356,7 @@ _TABLE: dict[str, tuple[PodState, list[Any]]] = {
 
 @pytest.mark.parametrize(("state", "expected"), _TABLE.values(), ids=_TABLE.keys())
 def test_plan(state: PodState, expected: list[Any]) -> None:
-    assert [_told(action) for action in _plan(state)] == expected
+    assert [_summary(action) for action in _plan(state)] == expected
 
 
 def test_rejection_is_reported_once() -> None:

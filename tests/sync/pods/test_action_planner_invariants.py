@@ -1,4 +1,4 @@
-"""What holds for a plan in every state: the whole product of what `State` can say."""
+"""Invariants of the plan, checked in every combination of pod states."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def _home(state: PodState) -> Object:
     return state.home
 
 
-@pytest.mark.timeout(60)  # The first test pays for all plans; half a minute on a busy machine.
+@pytest.mark.timeout(
+    60
+)  # The first test computes all plans, which takes half a minute on a busy machine.
 def test_plan_is_pure_and_deterministic() -> None:
     for state, actions in _plans():
         before = repr(state)
@@ -232,7 +234,7 @@ def test_unschedulable_pod_is_requeued_for_its_timeout() -> None:
         if pod is None or there is None or not unschedulable_timeout.is_unschedulable(there):
             continue
         if any(isinstance(action, Ungate) for action in actions):
-            continue  # The next plan looks at it.
+            continue  # The next plan handles it.
         live = not is_deleting(pod) and not is_terminal(pod)
         assert isinstance(actions[-1] if actions else None, DeleteIfUnbound | RequeueAfter) == live
     for _, actions in _with(RequeueAfter):

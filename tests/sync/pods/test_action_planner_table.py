@@ -30,7 +30,7 @@ from sync.pods.actions import (
 from tests.sync.pod_states import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
 from translators.objects import Object
 
-#: Every home state that the plan tells apart.
+#: Every home state that the plan distinguishes.
 _HOME: dict[str, Object | None] = {
     "gone": None,
     "new": home(),
@@ -53,8 +53,9 @@ _HELD = remote(phase="Pending", held=True)
 #: Every remote state. ``abs``: the cache has none; ``lost``: nor has the API server; ``end`` and
 #: ``fail``: gone after it ended by itself; ``cut``: gone after it was deleted while it ran; ``g``
 #: and ``g.f``: being deleted, and Failed meanwhile; ``old``: of an earlier home pod; ``unpl``: the
-#: remote finds no node for it; ``u.g``, ``u.e``, ``u.l``: such a one that is going, is gone, and is
-#: confirmed to be gone; ``held``: not let go yet; ``h.g``, ``h.e``, ``h.l``: the same of that.
+#: remote finds no node for it; ``u.g``, ``u.e``, ``u.l``: an unschedulable pod that terminates, is
+#: not cached, and is confirmed as deleted; ``held``: still gated; ``h.g``, ``h.e``, ``h.l``: the
+#: same for a gated pod.
 _REMOTE: dict[str, dict[str, Any]] = {
     "abs": {"remote": None},
     "lost": {"remote": None, "absence_confirmed": True},

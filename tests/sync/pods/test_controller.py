@@ -180,7 +180,7 @@ async def test_pod_without_a_remote_pod_is_removed_at_once(harness: EngineHarnes
 async def test_deletion_confirms_absence_after_an_unknown_create_outcome(
     harness: EngineHarness,
 ) -> None:
-    """The answer of the create was lost, and no watch has told of the pod yet."""
+    """The response to the create was lost, and no watch has reported the pod yet."""
     harness.remote.fail(Fault("POST", "*/pods", drop="after"))
     hidden = harness.remote.fail(Fault("POST", "*/pods", drop="before", times=None))
     await harness.start()
@@ -208,7 +208,7 @@ async def test_a_pod_recreated_under_its_name_is_another_pod(harness: EngineHarn
     assert remote is not None
     assert first is not None
     assert remote["metadata"]["uid"] == first["metadata"]["uid"]
-    assert remote["metadata"]["deletionTimestamp"], "the former one ends in its own time"
+    assert remote["metadata"]["deletionTimestamp"], "the previous pod terminates gracefully"
     assert harness.status().get("podIP") is None
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await harness.settle()
@@ -258,7 +258,7 @@ async def test_unmanaged_pods_in_the_remote_are_left_alone(harness: EngineHarnes
         assert "deletionTimestamp" not in harness.remote.get(PODS, "theirs", namespace)["metadata"]
 
 
-# -- refusals ----------------------------------------------------------------------------
+# -- rejections --------------------------------------------------------------------------
 
 
 async def test_a_pod_that_must_not_run_twice_waits_without_a_write(harness: EngineHarness) -> None:
@@ -325,8 +325,8 @@ async def test_a_pod_of_a_daemon_set_counts_as_available_and_nothing_is_watched_
     await harness.settle()
     status = harness.status("agent", "agents")
     assert (status["phase"], status["reason"]) == ("Running", "DaemonSetSkipped")
-    said = {it["type"]: it["status"] for it in status["conditions"]}
-    assert said == {
+    conditions = {it["type"]: it["status"] for it in status["conditions"]}
+    assert conditions == {
         "cluster-bridge.io/Accepted": "False",
         "PodScheduled": "True",
         "Initialized": "True",
@@ -343,7 +343,7 @@ async def test_a_pod_of_a_daemon_set_counts_as_available_and_nothing_is_watched_
     await harness.settle()
     assert harness.home.find(PODS, "agent", "agents") is None
     assert len(harness.home.objects(EVENTS)) == 1
-    # No remote pod was ever made, so that nobody is asked whether it is gone.
+    # No remote pod was created, so the bridge does not confirm its absence.
     assert not harness.remote.requests("GET", "*/pods/agent")
 
 
@@ -355,7 +355,7 @@ async def test_a_skipped_pod_whose_node_was_not_ready_becomes_ready_again_withou
     await harness.events_with_reason("DaemonSetSkipped")
     await harness.settle()
     harness.now = "2030-01-01T01:00:00Z"
-    # As the node lifecycle controller does (SetPodsNotReady).
+    # As the node lifecycle controller does (MarkPodsNotReady).
     conditions = [
         {**it, "status": "False"} if it["type"] == "Ready" else it
         for it in harness.status("agent")["conditions"]
@@ -468,7 +468,7 @@ async def test_pod_kept_by_a_finalizer_is_reported_as_terminated(harness: Engine
     assert not [write for write in harness.writes() if "PATCH" in write]
 
 
-# -- what a life costs -------------------------------------------------------------------
+# -- number of writes --------------------------------------------------------------------
 
 
 async def test_the_life_of_a_pod_is_four_writes(harness: EngineHarness) -> None:
@@ -513,7 +513,7 @@ async def test_pod_kept_by_a_finalizer_is_removed_once(harness: EngineHarness) -
 async def test_a_pod_that_ends_while_its_status_is_written_has_its_last_status(
     harness: EngineHarness,
 ) -> None:
-    """What is known of its end is not forgotten with what was written meanwhile."""
+    """The write in flight does not discard the final status."""
     await harness.start_running(restartPolicy="Never")
     slow = harness.home.fail(Fault("PATCH", "*/pods/a/status", delay=0.3))
     harness.report_running(message="nearly done")

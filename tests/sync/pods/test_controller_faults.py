@@ -1,4 +1,4 @@
-"""What a pod goes through when requests, caches or clusters fail, and what must not happen then."""
+"""Pods survive failures of requests, caches and clusters, and never run twice."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from translators.virtual_node_identity import home_id_from_uid
 
 
 def creates(harness: EngineHarness) -> int:
-    """How many pods were asked for in the remote; a dry run makes none."""
+    """The number of create requests for remote pods, without dry runs."""
     posts = [entry for entry in harness.remote.writes("*/pods") if entry.method == "POST"]
     return len([entry for entry in posts if "dryRun" not in entry.query])
 
 
-# -- made once ---------------------------------------------------------------------------
+# -- created once ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
@@ -51,7 +51,7 @@ async def test_create_with_a_server_error_is_retried(harness: EngineHarness) -> 
 async def test_pod_with_unknown_create_outcome_that_is_absent_is_recreated(
     harness: EngineHarness,
 ) -> None:
-    """It came and went while nobody looked: a gate kept it from running."""
+    """The pod was created and deleted unobserved; its scheduling gate kept it from running."""
     await harness.start()
     harness.remote.mute_watches()
     harness.remote.fail(Fault("POST", "*/pods", drop="after"))
@@ -96,7 +96,7 @@ async def test_gated_pod_of_a_killed_bridge_is_ungated_by_the_next(
 async def test_pod_lost_after_possible_ungating_has_failed(
     harness: EngineHarness, drop: str
 ) -> None:
-    """Nobody knows whether it has run: Never means never twice."""
+    """The pod may have run, and a pod with restartPolicy Never must not run twice."""
     fault = Fault("PATCH", "*/pods/a", drop="after" if drop == "after" else "before", times=None)
     harness.remote.fail(fault)
     await harness.start()
@@ -135,7 +135,7 @@ async def test_container_that_runs_once_is_not_started_again_with_a_lost_pod(
 
 
 async def test_a_conflict_about_a_status_loses_no_status(harness: EngineHarness) -> None:
-    """Admission may say so, and the pod is the same."""
+    """Admission may respond with a conflict although the pod has not changed."""
     await harness.start()
     harness.pod()
     await harness.settle()
@@ -147,7 +147,7 @@ async def test_a_conflict_about_a_status_loses_no_status(harness: EngineHarness)
 
 
 async def test_unmanaged_scheduling_gates_stay(harness: EngineHarness) -> None:
-    """Such as a queue of the remote's own, which adds one when a pod is made."""
+    """For example of a queueing controller in the remote, which adds a gate at creation."""
 
     def queued(obj: Object) -> None:
         if obj["kind"] == "Pod" and "resourceVersion" not in obj["metadata"]:
@@ -248,7 +248,7 @@ async def test_a_terminal_pod_is_never_touched_again(harness: EngineHarness) -> 
     assert harness.status()["phase"] == "Succeeded"
 
 
-# -- caches that lag ---------------------------------------------------------------------
+# -- stale caches ------------------------------------------------------------------------
 
 
 async def test_stale_remote_cache_neither_starts_a_pod_twice_nor_reports_it_lost(
@@ -272,7 +272,8 @@ async def test_stale_remote_cache_neither_starts_a_pod_twice_nor_reports_it_lost
 async def test_stale_home_cache_does_not_create_a_pod_for_a_deleted_one(
     harness: EngineHarness,
 ) -> None:
-    """The mark that it may run cannot be written any more: then it does not run."""
+    """The bridge cannot mark the deleted home pod as ungated, so it does not ungate the remote
+    pod."""
     await harness.start()
     harness.pod("first", restartPolicy="Never")
     await harness.settle()
@@ -294,7 +295,7 @@ async def test_stale_home_cache_does_not_create_a_pod_for_a_deleted_one(
 async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     harness: EngineHarness,
 ) -> None:
-    """The remote cache does not show the former pod, so that the create meets it."""
+    """The remote cache lacks the previous pod, so the create fails with a conflict."""
     await harness.start()
     harness.remote.mute_watches()
     harness.remote.fail(Fault("POST", "*/pods", drop="after"))
@@ -315,7 +316,7 @@ async def test_pod_waiting_for_a_previous_pod_of_its_name_is_not_reported_lost(
     assert origin.uid == second["metadata"]["uid"]
 
 
-# -- refusals and clashes ----------------------------------------------------------------
+# -- rejections and conflicts ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -423,7 +424,7 @@ def _ours(name: str) -> Object:
     return {"name": name, "labels": {LABEL_HOME: home_id_from_uid("some uid")}}
 
 
-# -- deletions that are refused ----------------------------------------------------------
+# -- rejected deletions ------------------------------------------------------------------
 
 
 async def test_deletion_answered_with_a_conflict_is_retried(

@@ -1,4 +1,4 @@
-"""Pods that the remote does not create, for now or for good, and what home shows meanwhile."""
+"""Pods that the remote rejects, temporarily or permanently, and their status at home."""
 
 from __future__ import annotations
 
@@ -85,7 +85,8 @@ async def test_server_error_is_reported_from_the_second_on_and_its_event_is_not_
 async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A StatefulSet's, which was force-deleted at home: the other bridge deletes the remote pod."""
+    """A StatefulSet's pod that was force-deleted at home: the other bridge deletes its remote
+    pod."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_FIRST", 60.0)
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 60.0)
     await harness.start()
@@ -99,7 +100,7 @@ async def test_pod_that_moves_between_virtual_nodes_takes_its_name_at_once(
     )
     former = pod("a", REMOTE_NAMESPACE)
     former["metadata"] |= remote_metadata(
-        pod("a") | {"metadata": {"name": "a", "namespace": "default", "uid": "former"}},
+        pod("a") | {"metadata": {"name": "a", "namespace": "default", "uid": "previous"}},
         replace(harness.identity, node="other"),
     )
     former["metadata"] |= {"name": "a", "namespace": REMOTE_NAMESPACE}

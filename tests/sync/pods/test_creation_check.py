@@ -1,4 +1,4 @@
-"""Fields that the remote's API server drops when a pod is made."""
+"""Fields that the remote's API server drops when it creates a pod."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _without_host_users(spec: Object) -> None:
 
 
 def _made(harness: EngineHarness) -> int:
-    """How often a pod was made, dry runs aside."""
+    """The number of pod creations, without dry runs."""
     return len([it for it in harness.remote.requests("POST", _POSTS) if "dryRun" not in it.query])
 
 
@@ -57,7 +57,7 @@ async def test_pod_that_would_lose_its_user_namespace_is_rejected_before_creatio
 async def test_pod_that_lost_a_restriction_is_deleted_and_not_recreated(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a field that every supported server keeps, only the answer shows it."""
+    """For a field that every supported server keeps, only the response shows the loss."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
     _drops(harness, lambda spec: spec["securityContext"].pop("runAsNonRoot", None))
     await harness.start()

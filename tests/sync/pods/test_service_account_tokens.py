@@ -1,4 +1,4 @@
-"""Tokens of home's service accounts: made before the pod, renewed, and removed after it."""
+"""Tokens of home's service accounts: created before the pod, renewed, and deleted after it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ CA = "home's CA"
 
 
 @pytest.fixture
-def asking(harness: EngineHarness) -> EngineHarness:
-    """A world whose pods have tokens of home's default account."""
+def with_tokens(harness: EngineHarness) -> EngineHarness:
+    """A harness whose pods have tokens of home's default service account."""
     harness.policy = replace(harness.policy, service_accounts="home")
     harness.home.put(service_account("default"))
     harness.home.put(config_map("kube-root-ca.crt", data={"ca.crt": CA}))
@@ -50,271 +50,277 @@ def texts(harness: EngineHarness) -> list[str]:
     return sorted(base64.b64decode(text).decode() for text in data.values())
 
 
-async def test_secret_exists_before_the_pod(asking: EngineHarness) -> None:
-    await asking.start()
-    home = asking.pod()
-    await asking.settle()
-    [made, pod] = [it.path for it in asking.remote.writes(f"*/{REMOTE_NAMESPACE}/*")]
+async def test_secret_exists_before_the_pod(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    home = with_tokens.pod()
+    await with_tokens.settle()
+    [made, pod] = [it.path for it in with_tokens.remote.writes(f"*/{REMOTE_NAMESPACE}/*")]
     assert (made.rpartition("/")[2], pod.rpartition("/")[2]) == ("secrets", "pods")
-    [request] = asking.home.requests("POST", REQUESTS)
+    [request] = with_tokens.home.requests("POST", REQUESTS)
     uid = home["metadata"]["uid"]
     assert request.body["spec"] == {
         "audiences": [],
         "expirationSeconds": 3607,
         "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": uid},
     }
-    ca, token = texts(asking)
+    ca, token = texts(with_tokens)
     assert ca == CA
     assert token.startswith(PREFIX)
-    there = asking.remote_pod()
+    there = with_tokens.remote_pod()
     assert there is not None
     [volume] = there["spec"]["volumes"]
-    data = tokens(asking)["data"]
+    data = tokens(with_tokens)["data"]
     for source in volume["projected"]["sources"][:2]:
-        assert source["secret"]["name"] == tokens(asking)["metadata"]["name"]
+        assert source["secret"]["name"] == tokens(with_tokens)["metadata"]["name"]
         assert {item["key"] for item in source["secret"]["items"]} <= data.keys()
-    assert origin_of(tokens(asking)) is None
+    assert origin_of(tokens(with_tokens)) is None
 
 
-async def test_one_request_for_each_audience_and_lifetime(asking: EngineHarness) -> None:
+async def test_one_request_for_each_audience_and_lifetime(with_tokens: EngineHarness) -> None:
     def volume(name: str, **source: object) -> Object:
         token = {"path": "token", **source}
         return {"name": name, "projected": {"sources": [{"serviceAccountToken": token}]}}
 
-    await asking.start()
+    await with_tokens.start()
     vault = {"audience": "vault", "expirationSeconds": 600}
-    asking.pod(
+    with_tokens.pod(
         automountServiceAccountToken=False,
         volumes=[volume("v", **vault), volume("w", **vault), volume("x", audience="vault")],
     )
-    await asking.settle()
-    asked = [it.body["spec"] for it in asking.home.requests("POST", REQUESTS)]
-    assert sorted(it["expirationSeconds"] for it in asked) == [600, 3600]
-    assert {tuple(it["audiences"]) for it in asked} == {("vault",)}
-    assert len(texts(asking)) == 2
+    await with_tokens.settle()
+    specs = [it.body["spec"] for it in with_tokens.home.requests("POST", REQUESTS)]
+    assert sorted(it["expirationSeconds"] for it in specs) == [600, 3600]
+    assert {tuple(it["audiences"]) for it in specs} == {("vault",)}
+    assert len(texts(with_tokens)) == 2
 
 
-async def test_a_pod_without_a_token_costs_nothing(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod(automountServiceAccountToken=False)
-    await asking.settle()
-    assert asking.remote_pod() is not None
-    assert asking.home.requests("POST", "*/token") == []
-    assert _all(asking) == []
+async def test_a_pod_without_a_token_costs_nothing(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod(automountServiceAccountToken=False)
+    await with_tokens.settle()
+    assert with_tokens.remote_pod() is not None
+    assert with_tokens.home.requests("POST", "*/token") == []
+    assert _all(with_tokens) == []
 
 
-async def test_a_restart_writes_nothing_until_a_token_is_due(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    before = texts(asking)
-    asking.now = "2030-01-01T00:40:00Z"  # two thirds of its life
-    await asking.restart()
-    assert asking.writes() == []
-    asking.now = "2030-01-01T00:49:00Z"  # more than four fifths
-    await asking.restart()
-    assert len(asking.home.requests("POST", REQUESTS)) == 1
-    [patch] = asking.remote.writes()
+async def test_a_restart_writes_nothing_until_a_token_is_due(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    before = texts(with_tokens)
+    with_tokens.now = "2030-01-01T00:40:00Z"  # two thirds of its life
+    await with_tokens.restart()
+    assert with_tokens.writes() == []
+    with_tokens.now = "2030-01-01T00:49:00Z"  # more than four fifths
+    await with_tokens.restart()
+    assert len(with_tokens.home.requests("POST", REQUESTS)) == 1
+    [patch] = with_tokens.remote.writes()
     assert (patch.method, patch.path.rpartition("/")[2]) == (
         "PATCH",
-        tokens(asking)["metadata"]["name"],
+        tokens(with_tokens)["metadata"]["name"],
     )
-    assert texts(asking)[0] == CA
-    assert texts(asking) != before
-    asking.now = "2030-01-03T00:00:00Z"  # expired long ago
-    await asking.restart()
-    assert len(asking.home.requests("POST", REQUESTS)) == 1
+    assert texts(with_tokens)[0] == CA
+    assert texts(with_tokens) != before
+    with_tokens.now = "2030-01-03T00:00:00Z"  # expired long ago
+    await with_tokens.restart()
+    assert len(with_tokens.home.requests("POST", REQUESTS)) == 1
 
 
 async def test_a_renewal_is_planned_within_the_last_fifth_or_a_little_before(
-    asking: EngineHarness,
+    with_tokens: EngineHarness,
 ) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
     [[renew, expires]] = json.loads(
-        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
+        tokens(with_tokens)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z"
-    assert asking.engine.find(TokenController).controller.queue.delayed == 1
+    assert with_tokens.engine.find(TokenController).controller.queue.delayed == 1
 
 
 @pytest.mark.parametrize("now", ["2030-01-01T05:00:00Z", "2029-12-31T19:00:00Z"])
 async def test_clock_of_the_bridge_that_is_wrong_by_hours_costs_nothing(
-    asking: EngineHarness, now: str
+    with_tokens: EngineHarness, now: str
 ) -> None:
-    asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
-    asking.now = now
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    assert len(asking.home.requests("POST", REQUESTS)) == 1
+    with_tokens.home.api.clock = lambda: "2030-01-01T00:00:00Z"
+    with_tokens.now = now
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    assert len(with_tokens.home.requests("POST", REQUESTS)) == 1
     [[renew, expires]] = json.loads(
-        tokens(asking)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
+        tokens(with_tokens)["metadata"]["annotations"][service_accounts.ANNOTATION_TOKEN_TIMES]
     ).values()
     assert expires == "2030-01-01T01:00:07Z"
     assert "2030-01-01T00:42:00Z" <= renew <= "2030-01-01T00:48:06Z", "by home's clock"
-    queue = asking.engine.find(TokenController).controller.queue
+    queue = with_tokens.engine.find(TokenController).controller.queue
     [timer] = queue._later.values()
     assert 2500 < timer.when() - asyncio.get_running_loop().time() < 2900
 
-    asking.now = "2030-01-01T00:10:00Z"  # another bridge, whose clock is right
-    await asking.restart()
-    assert asking.writes() == []
+    with_tokens.now = "2030-01-01T00:10:00Z"  # another bridge, whose clock is right
+    await with_tokens.restart()
+    assert with_tokens.writes() == []
 
 
-async def test_token_is_requested_once_a_minute_at_most(asking: EngineHarness) -> None:
-    """A home whose tokens have ended before they come, by its own clock."""
-    asking.home.api.clock = lambda: "2030-01-01T00:00:00Z"
+async def test_token_is_requested_once_a_minute_at_most(with_tokens: EngineHarness) -> None:
+    """Home's tokens have already expired by its own clock when the bridge receives them."""
+    with_tokens.home.api.clock = lambda: "2030-01-01T00:00:00Z"
 
     async def issued(_: object) -> web.Response:
         token = {"token": f"{PREFIX}x", "expirationTimestamp": "2029-01-01T00:00:00Z"}
         return web.json_response({"spec": {"expirationSeconds": 3607}, "status": token}, status=201)
 
-    asking.home.route("POST", REQUESTS, issued)
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    asking.home.update(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default")
-    await asking.settle()
-    assert "another" in texts(asking)
-    assert len(asking.home.requests("POST", REQUESTS)) == 1
-    [timer] = asking.engine.find(TokenController).controller.queue._later.values()
+    with_tokens.home.route("POST", REQUESTS, issued)
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    with_tokens.home.update(
+        CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default"
+    )
+    await with_tokens.settle()
+    assert "another" in texts(with_tokens)
+    assert len(with_tokens.home.requests("POST", REQUESTS)) == 1
+    [timer] = with_tokens.engine.find(TokenController).controller.queue._later.values()
     assert timer.when() - asyncio.get_running_loop().time() > 50
 
 
-async def test_ca_follows_home(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.clear_logs()
-    asking.home.update(CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default")
-    await asking.settle()
-    assert "another" in texts(asking)
-    assert asking.home.requests("POST", REQUESTS) == []
+async def test_ca_follows_home(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.clear_logs()
+    with_tokens.home.update(
+        CONFIG_MAPS, "kube-root-ca.crt", {"data": {"ca.crt": "another"}}, "default"
+    )
+    await with_tokens.settle()
+    assert "another" in texts(with_tokens)
+    assert with_tokens.home.requests("POST", REQUESTS) == []
 
 
-async def test_secret_is_deleted_after_the_pod(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    asking.home.delete(PODS, "a", "default")
-    await asking.settle()
-    assert _all(asking)
-    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
-    await asking.settle()
-    assert _all(asking) == []
+async def test_secret_is_deleted_after_the_pod(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    with_tokens.home.delete(PODS, "a", "default")
+    await with_tokens.settle()
+    assert _all(with_tokens)
+    with_tokens.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await with_tokens.settle()
+    assert _all(with_tokens) == []
 
 
-async def test_pod_lost_while_unwatched_leaves_no_secret(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    await asking.stop()
-    asking.home.remove(PODS, "a", "default")
-    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
-    await asking.start()
-    assert _all(asking) == []
+async def test_pod_lost_while_unwatched_leaves_no_secret(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    await with_tokens.stop()
+    with_tokens.home.remove(PODS, "a", "default")
+    with_tokens.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await with_tokens.start()
+    assert _all(with_tokens) == []
 
 
-async def test_recreated_pod_keeps_its_secret(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    before = tokens(asking)
-    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
-    await asking.settle()
-    assert asking.remote_pod() is not None
-    assert tokens(asking)["metadata"]["uid"] == before["metadata"]["uid"]
+async def test_recreated_pod_keeps_its_secret(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    before = tokens(with_tokens)
+    with_tokens.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await with_tokens.settle()
+    assert with_tokens.remote_pod() is not None
+    assert tokens(with_tokens)["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-async def test_deleted_secret_is_recreated(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.remote.remove(SECRETS, tokens(asking)["metadata"]["name"], REMOTE_NAMESPACE)
-    await asking.settle()
-    assert len(texts(asking)) == 2
+async def test_deleted_secret_is_recreated(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.remote.remove(SECRETS, tokens(with_tokens)["metadata"]["name"], REMOTE_NAMESPACE)
+    await with_tokens.settle()
+    assert len(texts(with_tokens)) == 2
 
 
-async def test_pod_waits_with_a_reason_for_a_missing_service_account(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod(serviceAccountName="clerk")
-    await asking.events_with_reason("TokenRefused")
-    await asking.settle(waiting=True)
-    assert asking.remote_pod() is None
-    assert asking.status()["reason"] == "TokenRefused"
-    assert 'serviceaccounts "clerk" not found' in asking.status()["message"]
-    asking.home.put(service_account("clerk"))
-    await asking.remote.until(asking.remote_pod)
+async def test_pod_waits_with_a_reason_for_a_missing_service_account(
+    with_tokens: EngineHarness,
+) -> None:
+    await with_tokens.start()
+    with_tokens.pod(serviceAccountName="clerk")
+    await with_tokens.events_with_reason("TokenRefused")
+    await with_tokens.settle(waiting=True)
+    assert with_tokens.remote_pod() is None
+    assert with_tokens.status()["reason"] == "TokenRefused"
+    assert 'serviceaccounts "clerk" not found' in with_tokens.status()["message"]
+    with_tokens.home.put(service_account("clerk"))
+    await with_tokens.remote.until(with_tokens.remote_pod)
 
 
-async def test_failed_renewal_is_an_event_of_the_running_pod(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    asking.home.fail(Fault("POST", REQUESTS, code=403, times=100))
-    await asking.stop()
-    asking.now = "2030-01-01T01:00:00Z"
-    await asking.start(settle=False)
-    await asking.events_with_reason("TokenRefused")
+async def test_failed_renewal_is_an_event_of_the_running_pod(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    with_tokens.home.fail(Fault("POST", REQUESTS, code=403, times=100))
+    await with_tokens.stop()
+    with_tokens.now = "2030-01-01T01:00:00Z"
+    await with_tokens.start(settle=False)
+    await with_tokens.events_with_reason("TokenRefused")
 
 
-async def test_a_home_secret_of_that_name_is_not_copied(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    name = tokens(asking)["metadata"]["name"]
-    before = tokens(asking)
-    asking.home.put(secret(name, data={"a": "MQ=="}))
-    asking.pod("b", uses=[f"secret/{name}"], automountServiceAccountToken=False)
-    await asking.settle()
-    assert tokens(asking) == before
+async def test_a_home_secret_of_that_name_is_not_copied(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    name = tokens(with_tokens)["metadata"]["name"]
+    before = tokens(with_tokens)
+    with_tokens.home.put(secret(name, data={"a": "MQ=="}))
+    with_tokens.pod("b", uses=[f"secret/{name}"], automountServiceAccountToken=False)
+    await with_tokens.settle()
+    assert tokens(with_tokens) == before
 
 
-async def test_under_another_policy_secrets_go_with_their_pods(asking: EngineHarness) -> None:
-    await asking.start()
-    asking.pod()
-    await asking.settle()
-    asking.report_running()
-    await asking.settle()
-    asking.policy = replace(asking.policy, service_accounts="none")
-    asking.now = "2030-01-02T00:00:00Z"
-    await asking.restart()
-    assert asking.writes() == []
-    asking.home.delete(PODS, "a", "default")
-    await asking.settle()
-    asking.remote.remove(PODS, "a", REMOTE_NAMESPACE)
-    await asking.settle()
-    assert _all(asking) == []
+async def test_under_another_policy_secrets_go_with_their_pods(with_tokens: EngineHarness) -> None:
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.settle()
+    with_tokens.report_running()
+    await with_tokens.settle()
+    with_tokens.policy = replace(with_tokens.policy, service_accounts="none")
+    with_tokens.now = "2030-01-02T00:00:00Z"
+    await with_tokens.restart()
+    assert with_tokens.writes() == []
+    with_tokens.home.delete(PODS, "a", "default")
+    await with_tokens.settle()
+    with_tokens.remote.remove(PODS, "a", REMOTE_NAMESPACE)
+    await with_tokens.settle()
+    assert _all(with_tokens) == []
 
 
 async def test_no_token_is_in_a_log_an_event_or_a_repr(
-    asking: EngineHarness, caplog: pytest.LogCaptureFixture
+    with_tokens: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    refused = asking.remote.fail(Fault("POST", "*/secrets", code=422, times=100))
-    await asking.start()
-    asking.pod()
-    await asking.events_with_reason("RemoteInvalid")
-    await asking.stop()
-    asking.remote.heal(refused)
-    await asking.start()
-    assert texts(asking)
-    engine = asking.engine
+    refused = with_tokens.remote.fail(Fault("POST", "*/secrets", code=422, times=100))
+    await with_tokens.start()
+    with_tokens.pod()
+    await with_tokens.events_with_reason("RemoteInvalid")
+    await with_tokens.stop()
+    with_tokens.remote.heal(refused)
+    await with_tokens.start()
+    assert texts(with_tokens)
+    engine = with_tokens.engine
     shown = [
         caplog.text,
         repr(engine.find(TokenController)),
@@ -322,5 +328,5 @@ async def test_no_token_is_in_a_log_an_event_or_a_repr(
         repr(engine.pods),
     ]
     assert not any(PREFIX in text for text in shown)
-    entries = [*asking.home.writes(), *asking.remote.writes("*/pods*")]
+    entries = [*with_tokens.home.writes(), *with_tokens.remote.writes("*/pods*")]
     assert not any(PREFIX in repr(entry.body) for entry in entries)

@@ -1,4 +1,4 @@
-"""The times of pods: what is counted, from when, and what is not."""
+"""Latencies of pods: their start and end, and exclusions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WEB = Key("default", "web")
 
 
 class Clock:
-    """Shows the time that it is told."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,7 +25,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What the times are measured by."""
+    """The clock of all measurements."""
     made = Clock()
     monkeypatch.setattr(sync_latency, "monotonic", made)
     return made
@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def times(clock: Clock) -> PodLatency:
-    """Those of a bridge that works."""
+    """The latencies of an active bridge."""
     made = PodLatency()
     made.begin()
     return made

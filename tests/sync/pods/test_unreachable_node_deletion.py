@@ -18,8 +18,8 @@ _KEY = Key("shop", "web")
 
 
 @pytest.fixture
-def short_wait(monkeypatch: pytest.MonkeyPatch) -> float:
-    """A wait that a test can wait for."""
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Shortens the timeout of an unreachable node."""
     monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.1)
     return unreachable_node_deletion.WAIT
 
@@ -31,15 +31,16 @@ def node(status: str) -> Object:
     }
 
 
-def reports(harness: EngineHarness, status: str) -> None:
-    """The remote's node lifecycle controller, or its kubelet."""
+def set_node_ready(harness: EngineHarness, status: str) -> None:
+    """Sets the node's Ready condition, as the remote's node lifecycle controller or its kubelet
+    does."""
     harness.remote.update(NODES, "worker", node(status))
 
 
 async def deleted_in_the_remote(harness: EngineHarness, *, ready: str) -> None:
     """A running pod is deleted in the remote while its node is in that state."""
     await harness.start_running()
-    reports(harness, ready)
+    set_node_ready(harness, ready)
     harness.remote.delete(PODS, "a", REMOTE_NAMESPACE, grace_seconds=1)
     await harness.settle()
 
@@ -50,7 +51,7 @@ def deletes(harness: EngineHarness) -> int:
 
 
 async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_pod_ends(
-    harness: EngineHarness, short_wait: float
+    harness: EngineHarness, short_timeout: float
 ) -> None:
     await deleted_in_the_remote(harness, ready="Unknown")
     await harness.home.until(lambda: is_deleting(harness.home_pod()))
@@ -67,7 +68,7 @@ async def test_pod_on_a_lost_node_is_deleted_at_home_and_stays_until_the_remote_
 
 
 async def test_pod_on_a_ready_node_is_never_deleted_at_home(
-    harness: EngineHarness, short_wait: float
+    harness: EngineHarness, short_timeout: float
 ) -> None:
     await deleted_in_the_remote(harness, ready="True")
     assert unreachable_node_deletion.WAIT < 1
@@ -79,10 +80,10 @@ async def test_pod_on_a_ready_node_is_never_deleted_at_home(
 
 
 async def test_node_lost_after_the_deletion_counts(
-    harness: EngineHarness, short_wait: float
+    harness: EngineHarness, short_timeout: float
 ) -> None:
     await deleted_in_the_remote(harness, ready="True")
-    reports(harness, "Unknown")
+    set_node_ready(harness, "Unknown")
     await harness.home.until(lambda: is_deleting(harness.home_pod()))
 
 
@@ -91,7 +92,7 @@ async def test_pod_is_recreated_in_place_if_its_node_comes_back(
 ) -> None:
     monkeypatch.setattr(unreachable_node_deletion, "WAIT", 0.5)
     await deleted_in_the_remote(harness, ready="Unknown")
-    reports(harness, "True")
+    set_node_ready(harness, "True")
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await harness.settle()
     assert harness.remote_pod() is not None
@@ -99,25 +100,25 @@ async def test_pod_is_recreated_in_place_if_its_node_comes_back(
 
 
 async def test_restarted_bridge_deletes_the_home_pod_of_a_lost_node(
-    harness: EngineHarness, short_wait: float
+    harness: EngineHarness, short_timeout: float
 ) -> None:
     await harness.start_running()
     await harness.stop()
-    reports(harness, "Unknown")
+    set_node_ready(harness, "Unknown")
     harness.remote.delete(PODS, "a", REMOTE_NAMESPACE, grace_seconds=1)
     await harness.start()
     await harness.home.until(lambda: is_deleting(harness.home_pod()))
 
 
 async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
-    harness: EngineHarness, short_wait: float
+    harness: EngineHarness, short_timeout: float
 ) -> None:
     """The watch lags: only the API server knows that the kubelet has confirmed the end."""
     await deleted_in_the_remote(harness, ready="Unknown")
     harness.remote.mute_watches()
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
-    asked = harness.remote.fail(Fault("GET", "*/pods/a", code=404, times=None))
-    await harness.remote.until(lambda: asked.hits)
+    confirmation = harness.remote.fail(Fault("GET", "*/pods/a", code=404, times=None))
+    await harness.remote.until(lambda: confirmation.hits)
     assert deletes(harness) == 0
 
 
@@ -130,7 +131,7 @@ def deletion(nodes: Store, **state: object) -> tuple[UnreachableNodeDeletions, O
 
 
 def test_deleted_node_gets_the_pods_own_grace() -> None:
-    """It may have left the selection only, and run."""
+    """The node may have left the selection only, and still run the pod."""
     found, pod = deletion(Store(), grace=600)
     left = found.seconds_left(pod)
     assert left is not None

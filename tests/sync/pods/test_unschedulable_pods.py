@@ -1,4 +1,4 @@
-"""Pods that the remote's scheduler, which is the test here, cannot place."""
+"""Pods for which the remote's scheduler, simulated by the test, finds no node."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sync.kube.resources import PODS, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 
-SAID = "0/1 nodes are available: 1 Insufficient cpu."
+SCHEDULER_MESSAGE = "0/1 nodes are available: 1 Insufficient cpu."
 _MINUTE = "2030-01-01T00:{:02}:00Z"
 
 
@@ -22,13 +22,13 @@ async def patient(harness: EngineHarness) -> EngineHarness:
     return harness
 
 
-def finds_no_node(harness: EngineHarness, said: str = SAID) -> None:
-    """The remote's scheduler has looked at the pod; its clock is years behind."""
+def finds_no_node(harness: EngineHarness, message: str = SCHEDULER_MESSAGE) -> None:
+    """The remote's scheduler reports the pod as unschedulable; its clock is years behind."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": said,
+        "message": message,
         "lastTransitionTime": "2020-01-01T00:00:00Z",
     }
     harness.remote.update(PODS, "a", {"status": {"conditions": [condition]}}, REMOTE_NAMESPACE)
@@ -43,15 +43,15 @@ async def waiting(harness: EngineHarness, **spec: object) -> Object:
     return pod
 
 
-async def minutes_pass(harness: EngineHarness, minutes: int) -> None:
-    """The clock is later, and the wait's timer rings."""
+async def advance_minutes(harness: EngineHarness, minutes: int) -> None:
+    """Advances the clock and fires the timer."""
     harness.now = _MINUTE.format(minutes)
     for key in list(harness.engine.pods.controller.queue._later):
         harness.engine.pods.controller.queue.add(key)
     await harness.settle()
 
 
-def told(harness: EngineHarness) -> Object:
+def condition_at_home(harness: EngineHarness) -> Object:
     """The condition at home."""
     found = {c["type"]: c for c in harness.status()["conditions"]}
     condition: Object = found["cluster-bridge.io/RemoteScheduled"]
@@ -60,12 +60,15 @@ def told(harness: EngineHarness) -> Object:
 
 async def test_message_of_the_remotes_scheduler_is_reported(patient: EngineHarness) -> None:
     await waiting(patient)
-    assert (told(patient)["status"], told(patient)["reason"]) == ("False", "Unschedulable")
-    assert told(patient)["message"] == SAID
-    assert told(patient)["lastTransitionTime"] == _MINUTE.format(0)
+    assert (condition_at_home(patient)["status"], condition_at_home(patient)["reason"]) == (
+        "False",
+        "Unschedulable",
+    )
+    assert condition_at_home(patient)["message"] == SCHEDULER_MESSAGE
+    assert condition_at_home(patient)["lastTransitionTime"] == _MINUTE.format(0)
     patient.report_running()
     await patient.settle()
-    assert told(patient)["status"] == "True"
+    assert condition_at_home(patient)["status"] == "True"
     assert patient.status()["phase"] == "Running"
 
 
@@ -75,9 +78,9 @@ async def test_pod_times_out_after_the_timeout_and_not_before(
 ) -> None:
     await waiting(patient, restartPolicy=restart)
     finds_no_node(patient, "0/2 nodes are available: 2 Insufficient cpu.")
-    await minutes_pass(patient, 2)
+    await advance_minutes(patient, 2)
     assert patient.remote_pod()
-    await minutes_pass(patient, 3)
+    await advance_minutes(patient, 3)
     assert patient.remote_pod() is None
     status = patient.status()
     assert (status["phase"], status["reason"]) == ("Failed", "RemoteUnschedulable")
@@ -93,7 +96,7 @@ async def test_pod_times_out_after_the_timeout_and_not_before(
 
 
 async def test_pod_bound_at_the_timeout_stays(patient: EngineHarness) -> None:
-    """The withdrawal meets a newer version than it was decided on."""
+    """The deletion requires an older version than the current one."""
     await waiting(patient)
     patient.remote.mute_watches()
     patient.remote.bind("a", "worker", REMOTE_NAMESPACE)
@@ -130,7 +133,7 @@ async def test_kill_around_the_timeout_ends_in_the_same_status(
 async def test_failed_deletion_at_the_timeout_is_retried(patient: EngineHarness) -> None:
     await waiting(patient)
     patient.remote.fail(Fault("DELETE", "*/pods/a", code=500, times=3))
-    await minutes_pass(patient, 4)
+    await advance_minutes(patient, 4)
     assert patient.remote_pod() is None
     assert patient.status()["phase"] == "Failed"
 
@@ -141,10 +144,10 @@ async def test_timed_out_pod_with_a_remote_finalizer_fails_after_its_deletion(
     await waiting(patient)
     kept: Object = {"metadata": {"finalizers": ["example.com/look"]}}
     patient.remote.update(PODS, "a", kept, REMOTE_NAMESPACE)
-    await minutes_pass(patient, 4)
+    await advance_minutes(patient, 4)
     assert patient.remote_pod()
     assert patient.status()["phase"] == "Pending"
-    assert "reason" not in patient.status(), "it is not made again, and so that is not said"
+    assert "reason" not in patient.status(), "the pod is not re-created, so no reason announces it"
     patient.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await patient.settle()
     assert patient.status()["reason"] == "RemoteUnschedulable"
@@ -172,4 +175,4 @@ async def test_without_a_timeout_it_waits_for_ever(harness: EngineHarness) -> No
     finds_no_node(harness, "still nothing")
     await harness.settle()
     assert harness.remote_pod()
-    assert told(harness)["message"] == "still nothing"
+    assert condition_at_home(harness)["message"] == "still nothing"

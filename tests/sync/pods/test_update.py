@@ -1,4 +1,5 @@
-"""Changes of a running pod on their three paths, and what the remote may answer."""
+"""Updates of a running pod by patch, resize and ephemeral containers, and the remote's
+responses."""
 
 from __future__ import annotations
 
@@ -174,7 +175,7 @@ def _pending(harness: EngineHarness) -> Object | None:
 async def test_rejected_resize_sets_the_condition_of_a_kubelet(
     harness: EngineHarness, monkeypatch: pytest.MonkeyPatch, words: str, reason: str
 ) -> None:
-    """Until home asks for something else that is taken, across a restart too."""
+    """The condition stays, also after a restart, until the remote accepts another resize."""
     monkeypatch.setattr("sync.runtime.workqueue.RETRY_CAP", 0.2)
     await _running(harness)
     fault = harness.remote.fail(
@@ -182,20 +183,20 @@ async def test_rejected_resize_sets_the_condition_of_a_kubelet(
     )
     _change(harness, resources={"requests": {"cpu": "2000"}})
     await harness.home.until(lambda: _pending(harness))
-    told = _pending(harness)
-    assert told
-    assert (told["status"], told["reason"]) == ("True", reason)
-    assert words in told["message"]
-    assert told["lastTransitionTime"]
+    condition = _pending(harness)
+    assert condition
+    assert (condition["status"], condition["reason"]) == ("True", reason)
+    assert words in condition["message"]
+    assert condition["lastTransitionTime"]
     hits = fault.hits
     await harness.remote.until(lambda: fault.hits > hits + 2)
-    assert _pending(harness) == told, "it does not flap"
+    assert _pending(harness) == condition, "it does not flap"
     await harness.stop()
     harness.clear_logs()
     await harness.start(settle=False)
     hits = fault.hits
     await harness.remote.until(lambda: fault.hits > hits)
-    assert _pending(harness) == told
+    assert _pending(harness) == condition
     assert not [it for it in harness.home.writes() if it.path.endswith("/status")], "nor then"
     _change(harness, resources={"requests": {"cpu": "1"}})
     hits = fault.hits
@@ -220,7 +221,7 @@ async def test_reverted_resize_is_no_longer_pending(
     await harness.home.until(lambda: _pending(harness) is None)
 
 
-# -- refusals and webhooks ---------------------------------------------------------------
+# -- rejections and webhooks -------------------------------------------------------------
 
 
 async def test_an_image_that_a_webhook_chose_stays_until_home_changes_its_own(
@@ -290,7 +291,7 @@ async def test_rejected_update_does_not_hold_up_others(
     assert len(await harness.events_with_reason("UpdateRefused")) == 1
 
 
-# -- what is dropped or refused ----------------------------------------------------------
+# -- dropped and rejected fields ---------------------------------------------------------
 
 
 async def test_dropped_fields_are_reported_in_one_event(harness: EngineHarness) -> None:

@@ -62,7 +62,7 @@ class FakeListeners:
 
 @pytest.fixture
 def listeners(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
-    """The world's bridge is a relay."""
+    """Enables relay networking, with fake listeners."""
     monkeypatch.setattr(forward_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     monkeypatch.setattr(forward_module, "REMOTE_GRACE", 0.05)
@@ -303,7 +303,7 @@ async def test_rejected_connections_are_reported_once_per_interval(
     await with_pods(harness, "a")
     for _ in range(1000):
         listeners.limited(WEB, "it has 1000 open")
-    listeners.limited(Key("default", "of nobody"), "it has 1000 open")
+    listeners.limited(Key("default", "without-listener"), "it has 1000 open")
     await harness.settle()
     (event,) = await harness.events_with_reason("RelayLimited")
     assert event["involvedObject"]["name"] == "web"

@@ -55,13 +55,13 @@ class FakeListeners:
         await asyncio.get_running_loop().create_future()
 
     def pods(self, key: Key = WEB) -> dict[str, str]:
-        """What is listened at for each pod."""
+        """The listening addresses of each pod."""
         return {it.name: at.address for at, it in self.opened.get(key, {}).items()}
 
 
 @pytest.fixture
 def listeners(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> FakeListeners:
-    """The world's bridge has a range."""
+    """Enables relay networking with an address range."""
     monkeypatch.setattr(forward_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(forward_module, "REMOTE_GRACE", 0.05)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
@@ -173,7 +173,7 @@ async def test_addresses_are_restored_after_a_crash(
     harness: EngineHarness, listeners: FakeListeners
 ) -> None:
     await with_pods(harness, "web-0", "web-1")
-    # Others than would be chosen: it is the slices that count.
+    # Differs from the default choice: the existing slices decide.
     first, second = sorted(slices(harness), key=lambda it: str(it["endpoints"][0]["hostname"]))
     swapped = {"web-0": "10.77.0.6", "web-1": published(harness)["web-0"]}
     harness.home.fail(Fault("DELETE", "*endpointslices*", times=None, code=503))

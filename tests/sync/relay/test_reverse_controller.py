@@ -74,12 +74,12 @@ class FakeForwarder:
         self.finished = True
 
     def targets(self) -> list[str]:
-        """Where connections go."""
+        """The targets of connections."""
         return sorted({it.address for route in self.routes.values() for it in route.targets})
 
 
-class There:
-    """A world with a relay image, and what its test looks at."""
+class ReverseHarness:
+    """A harness with a relay image, and queries of the remote's objects."""
 
     def __init__(self, harness: EngineHarness) -> None:
         self.harness = harness
@@ -90,7 +90,7 @@ class There:
         )
 
     def replace_forwarder(self) -> None:
-        """As in a new process; before the world is started."""
+        """Replaces the forwarder before a restart, as in a new process."""
         self.harness.forwarder = self.forwarder = FakeForwarder()
 
     def relays(self) -> list[Object]:
@@ -105,7 +105,7 @@ class There:
         return self.harness.remote.objects(ENDPOINT_SLICES)
 
     def published(self) -> list[str]:
-        """The addresses that they tell."""
+        """The addresses in the slices."""
         return sorted(
             address
             for it in self.slices()
@@ -114,12 +114,12 @@ class There:
         )
 
     def runs(self, pod: Object, ip: str = "10.9.0.50") -> None:
-        """The remote's kubelet runs it."""
+        """The remote's kubelet runs the agent Pod."""
         ips = {"podIP": ip, "podIPs": [{"ip": ip}]}
         self.harness.report_running(pod["metadata"]["name"], REMOTE_NAMESPACE, **ips)
 
     def all_end(self) -> bool:
-        """Whether each of them is to end."""
+        """Whether all agent Pods terminate."""
         return all(it["metadata"].get("deletionTimestamp") for it in self.relays())
 
     async def start(self, *, waiting: bool = False) -> None:
@@ -147,7 +147,7 @@ UIDS: dict[str, str] = {}
 
 
 @pytest.fixture
-def there(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> There:
+def there(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> ReverseHarness:
     monkeypatch.setattr(reverse_module, "DRAIN_SECONDS", 0.0)
     monkeypatch.setattr(endpoint_slices, "WITHDRAW_SECONDS", 10.0)
     monkeypatch.setattr(reverse_module, "CONTROL_GRACE", 0.1)
@@ -156,11 +156,12 @@ def there(harness: EngineHarness, monkeypatch: pytest.MonkeyPatch) -> There:
     harness.namespace_linger = 0.2
     for address in AT_HOME:
         home_pod(harness, address)
-    return There(harness)
+    return ReverseHarness(harness)
 
 
 def home_pod(harness: EngineHarness, address: str, *, status: str | None = None) -> None:
-    """A pod on a node of home's, called as its address, which its kubelet wrote into its status."""
+    """A pod on a node of home, named after its address, which the kubelet has written to its
+    status."""
     pod = objects.pod(address, node="worker-at-home")
     ip = status if status is not None else address
     made = harness.home.put({**pod, "status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
@@ -174,7 +175,7 @@ def service(name: str = "web", **spec: Any) -> Object:
 
 
 def endpoints(*addresses: str, name: str = "web", node: str = "worker-at-home") -> Object:
-    """What home's controller makes of the Service's pods."""
+    """The EndpointSlice that home's controller creates for the Service's pods."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -199,11 +200,11 @@ def endpoints(*addresses: str, name: str = "web", node: str = "worker-at-home") 
     }
 
 
-async def test_address_that_no_pod_has_is_not_a_target(there: There) -> None:
-    """A tenant that may write EndpointSlices gives one the label of home's controller."""
+async def test_address_that_no_pod_has_is_not_a_target(there: ReverseHarness) -> None:
+    """A tenant with write access to EndpointSlices can set the label of home's controller."""
     await there.serve()
     home = there.harness.home
-    home_pod(there.harness, "192.0.2.1", status="10.1.0.8")  # its status has another address
+    home_pod(there.harness, "192.0.2.1", status="10.1.0.8")  # the status has another address
     forged = endpoints("10.1.0.2", "192.0.2.1", "192.0.2.2")
     home.update(ENDPOINT_SLICES, "web-abc", forged, "default")
     await there.harness.settle()
@@ -215,7 +216,7 @@ async def test_address_that_no_pod_has_is_not_a_target(there: There) -> None:
     assert there.forwarder.targets() == []
 
 
-async def test_endpoint_is_verified_once(there: There) -> None:
+async def test_endpoint_is_verified_once(there: ReverseHarness) -> None:
     await there.serve()
     home = there.harness.home
     home.clear_log()
@@ -228,7 +229,7 @@ async def test_endpoint_is_verified_once(there: There) -> None:
     assert requests == ["/api/v1/namespaces/default/pods/10.1.0.2"]
 
 
-async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None:
+async def test_many_new_endpoints_are_verified_by_one_list(there: ReverseHarness) -> None:
     await there.serve()
     many = [f"10.1.1.{number}" for number in range(20)]
     for address in many:
@@ -242,12 +243,12 @@ async def test_many_new_endpoints_are_verified_by_one_list(there: There) -> None
     assert requests == ["/api/v1/namespaces/default/pods"]
 
 
-async def test_agent_is_created_and_the_service_leads_to_it(there: There) -> None:
+async def test_agent_is_created_and_the_service_leads_to_it(there: ReverseHarness) -> None:
     await there.start()
     (pod,) = there.relays()
     assert pod["metadata"]["namespace"] == REMOTE_NAMESPACE
     assert pod["spec"]["containers"][0]["image"] == IMAGE
-    assert there.slices() == [], "nobody listens yet"
+    assert there.slices() == [], "no agent listens yet"
     there.runs(pod)
     await there.harness.settle()
     assert there.published() == ["10.9.0.50"]
@@ -256,7 +257,7 @@ async def test_agent_is_created_and_the_service_leads_to_it(there: There) -> Non
     assert route.targets == (HomeTarget("10.1.0.1", 8080),)
 
 
-async def test_irrelevant_change_causes_no_write(there: There) -> None:
+async def test_irrelevant_change_causes_no_write(there: ReverseHarness) -> None:
     pod = await there.serve()
     there.runs(pod)
     there.forwarder.tell()
@@ -264,7 +265,7 @@ async def test_irrelevant_change_causes_no_write(there: There) -> None:
     assert there.harness.writes() == []
 
 
-async def test_endpoints_follow_pods_at_home(there: There) -> None:
+async def test_endpoints_follow_pods_at_home(there: ReverseHarness) -> None:
     await there.serve()
     home = there.harness.home
     home.update(ENDPOINT_SLICES, "web-abc", endpoints("10.1.0.2", "10.1.0.3"), "default")
@@ -284,7 +285,7 @@ async def test_endpoints_follow_pods_at_home(there: There) -> None:
     assert len(there.relays()) == 1
 
 
-async def test_pods_of_the_node_are_no_targets(there: There) -> None:
+async def test_pods_of_the_node_are_no_targets(there: ReverseHarness) -> None:
     there.harness.home.put(service())
     there.harness.home.put(endpoints("10.1.0.1", node="virtual"))
     await there.harness.start()
@@ -293,7 +294,7 @@ async def test_pods_of_the_node_are_no_targets(there: There) -> None:
     assert there.relays() == []
 
 
-async def test_deleted_agent_serves_until_its_replacement_does(there: There) -> None:
+async def test_deleted_agent_serves_until_its_replacement_does(there: ReverseHarness) -> None:
     first = await there.serve()
     name = first["metadata"]["name"]
     there.harness.remote.delete(PODS, name, REMOTE_NAMESPACE)
@@ -308,7 +309,7 @@ async def test_deleted_agent_serves_until_its_replacement_does(there: There) -> 
     assert there.forwarder.agents == [second["metadata"]["name"]]
 
 
-async def test_failed_agent_is_replaced(there: There) -> None:
+async def test_failed_agent_is_replaced(there: ReverseHarness) -> None:
     first = await there.serve()
     there.harness.report_terminated("Failed", first["metadata"]["name"], REMOTE_NAMESPACE)
     await there.harness.remote.until(
@@ -324,7 +325,7 @@ async def test_failed_agent_is_replaced(there: There) -> None:
     assert there.published() == ["10.9.0.51"]
 
 
-async def test_unresponsive_agent_is_replaced_with_an_event(there: There) -> None:
+async def test_unresponsive_agent_is_replaced_with_an_event(there: ReverseHarness) -> None:
     first = await there.serve()
     name = first["metadata"]["name"]
     there.forwarder.silent.add(name)
@@ -343,7 +344,7 @@ async def test_unresponsive_agent_is_replaced_with_an_event(there: There) -> Non
 
 
 async def test_repeated_replacements_are_delayed_increasingly(
-    there: There, monkeypatch: pytest.MonkeyPatch
+    there: ReverseHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_pods, "RECREATE_SECONDS", 0.2)
     await there.start()
@@ -364,7 +365,7 @@ async def test_repeated_replacements_are_delayed_increasingly(
     assert there.slices() == []
 
 
-async def test_version_warning_is_reported_once(there: There) -> None:
+async def test_version_warning_is_reported_once(there: ReverseHarness) -> None:
     pod = await there.serve()
     there.forwarder.warnings[pod["metadata"]["name"]] = "it is of release 9, and this bridge of 8"
     for _ in range(2):
@@ -377,7 +378,7 @@ async def test_version_warning_is_reported_once(there: There) -> None:
 
 
 async def test_no_version_warning_for_an_agent_being_replaced(
-    there: There,
+    there: ReverseHarness,
 ) -> None:
     pod = await there.serve()
     await there.harness.stop()
@@ -391,7 +392,7 @@ async def test_no_version_warning_for_an_agent_being_replaced(
     assert "RelayBackVersion" not in {it["reason"] for it in there.harness.home.objects(EVENTS)}
 
 
-async def test_endpoints_are_withdrawn_without_a_control_connection(there: There) -> None:
+async def test_endpoints_are_withdrawn_without_a_control_connection(there: ReverseHarness) -> None:
     pod = await there.serve()
     there.forwarder.deaf.add(pod["metadata"]["name"])
     there.forwarder.tell()
@@ -404,7 +405,7 @@ async def test_endpoints_are_withdrawn_without_a_control_connection(there: There
     assert there.published() == ["10.9.0.50"]
 
 
-async def test_changed_image_replaces_the_agent(there: There) -> None:
+async def test_changed_image_replaces_the_agent(there: ReverseHarness) -> None:
     first = await there.serve()
     await there.harness.stop()
     there.harness.policy = replace(there.harness.policy, relay_image="bridge:2")
@@ -420,7 +421,7 @@ async def test_changed_image_replaces_the_agent(there: There) -> None:
     assert going["metadata"].get("deletionTimestamp")
 
 
-async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There) -> None:
+async def test_agent_ports_and_slices_are_restored_after_a_restart(there: ReverseHarness) -> None:
     await there.serve()
     ports = set(there.forwarder.routes)
     await there.harness.stop()
@@ -437,7 +438,9 @@ async def test_agent_ports_and_slices_are_restored_after_a_restart(there: There)
     assert len(there.slices()) == 2
 
 
-async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(there: There) -> None:
+async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(
+    there: ReverseHarness,
+) -> None:
     await there.serve()
     there.harness.pod("far", labels={"app": "web"})
     await there.harness.settle()
@@ -449,7 +452,7 @@ async def test_stopping_bridge_withdraws_only_services_served_in_the_remote(ther
     assert there.relays(), "for the next bridge"
 
 
-async def test_leftovers_are_deleted_without_an_image(there: There) -> None:
+async def test_leftovers_are_deleted_without_an_image(there: ReverseHarness) -> None:
     await there.serve()
     await there.harness.stop()
     there.harness.forwarder = None
@@ -460,19 +463,19 @@ async def test_leftovers_are_deleted_without_an_image(there: There) -> None:
     assert there.all_end()
 
 
-async def test_objects_with_copied_labels_elsewhere_are_left_alone(there: There) -> None:
-    """Somebody of the remote has copied them."""
+async def test_objects_with_copied_labels_elsewhere_are_left_alone(there: ReverseHarness) -> None:
+    """A user of the remote has copied the labels."""
     pod = await there.serve()
     meta = {key: pod["metadata"][key] for key in ("labels", "annotations")}
-    theirs = {**pod, "metadata": {"name": "theirs", "namespace": "somebody", **meta}}
+    theirs = {**pod, "metadata": {"name": "theirs", "namespace": "unmanaged", **meta}}
     there.harness.remote.put({**theirs, "status": {"phase": "Failed"}})
     await there.harness.settle()
-    assert there.harness.remote.find(PODS, "theirs", "somebody") is not None
+    assert there.harness.remote.find(PODS, "theirs", "unmanaged") is not None
     assert "theirs" not in there.forwarder.agents
     await there.harness.stop()
 
 
-async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> None:
+async def test_unmanaged_slices_and_services_are_left_alone(there: ReverseHarness) -> None:
     unmanaged = service()
     unmanaged["metadata"]["namespace"] = REMOTE_NAMESPACE
     there.harness.remote.put(
@@ -487,10 +490,10 @@ async def test_unmanaged_slices_and_services_are_left_alone(there: There) -> Non
     )
     there.harness.remote.put(unmanaged)
     await there.start(waiting=True)
-    assert there.relays() == [], "another's Service gets no endpoints of ours"
+    assert there.relays() == [], "an unmanaged Service gets no endpoints of the bridge"
 
 
-async def test_rejected_agent_pod_is_reported_at_the_service(there: There) -> None:
+async def test_rejected_agent_pod_is_reported_at_the_service(there: ReverseHarness) -> None:
     there.harness.remote.fail(
         Fault("POST", f"*/namespaces/{REMOTE_NAMESPACE}/pods", code=403, times=None)
     )
@@ -506,7 +509,7 @@ async def test_rejected_agent_pod_is_reported_at_the_service(there: There) -> No
     assert len(there.relays()) == 1
 
 
-async def test_unsupported_service_is_reported_once(there: There) -> None:
+async def test_unsupported_service_is_reported_once(there: ReverseHarness) -> None:
     there.harness.home.put(service("headless", clusterIP="None"))
     there.harness.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
@@ -518,7 +521,7 @@ async def test_unsupported_service_is_reported_once(there: There) -> None:
     assert event["count"] == 1
 
 
-async def test_recreated_service_is_reported_again(there: There) -> None:
+async def test_recreated_service_is_reported_again(there: ReverseHarness) -> None:
     there.harness.home.put(service("headless", clusterIP="None"))
     there.harness.home.put(endpoints("10.1.0.7", name="headless"))
     await there.start()
@@ -528,28 +531,28 @@ async def test_recreated_service_is_reported_again(there: There) -> None:
     there.harness.home.put(service("headless", clusterIP="None"))
     await there.harness.settle()
 
-    def told() -> set[str]:
+    def reasons() -> set[str]:
         events = there.harness.home.objects(EVENTS)
         left_out = [it for it in events if it["reason"] == "RelayBackLeftOut"]
         return {it["involvedObject"]["uid"] for it in left_out}
 
-    await there.harness.home.until(lambda: len(told()) == 2)
+    await there.harness.home.until(lambda: len(reasons()) == 2)
 
 
-async def test_endpoints_of_home_are_not_copied(there: There) -> None:
-    """Nobody in the remote could reach them."""
+async def test_endpoints_of_home_are_not_copied(there: ReverseHarness) -> None:
+    """Pods in the remote cannot reach home's endpoints."""
     await there.serve()
     assert all(reverse_plan.is_own_relay_object(it, IDENTITY) for it in there.slices())
 
 
-async def test_agent_and_namespace_are_deleted_after_the_last_pod(there: There) -> None:
+async def test_agent_and_namespace_are_deleted_after_the_last_pod(there: ReverseHarness) -> None:
     await there.serve()
     there.harness.home.delete(PODS, "client", "default")
     await there.harness.remote.until(lambda: there.slices() == [])
     await there.harness.remote.until(there.all_end)
 
 
-async def test_deleted_service_copy_deletes_its_slices(there: There) -> None:
+async def test_deleted_service_copy_deletes_its_slices(there: ReverseHarness) -> None:
     await there.serve()
     there.harness.remote.delete(SERVICES, "web", REMOTE_NAMESPACE)
     await there.harness.settle()
@@ -558,7 +561,7 @@ async def test_deleted_service_copy_deletes_its_slices(there: There) -> None:
     assert slice_["metadata"]["ownerReferences"][0]["uid"] == copy["metadata"]["uid"]
 
 
-async def test_image_pull_failure_is_reported_once_at_the_service(there: There) -> None:
+async def test_image_pull_failure_is_reported_once_at_the_service(there: ReverseHarness) -> None:
     await there.start()
     (pod,) = there.relays()
     name = pod["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""Workers that reconcile keys until each succeeds."""
+"""Workers that reconcile each key until it succeeds."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def running(reconcile: Reconcile, *, workers: int = 2) -> AsyncIterator[Co
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries that do not take a test's time."""
+def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the delays before retries."""
     monkeypatch.setattr(workqueue, "RETRY_FIRST", 0.002)
     monkeypatch.setattr(workqueue, "RETRY_CAP", 0.004)
 
 
-class Worked:
-    """A reconcile that notes what it was called for, and raises what it is given."""
+class RecordingReconcile:
+    """A reconcile function that records its keys and raises configured errors."""
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -50,7 +50,7 @@ class Worked:
         self._ended = asyncio.Event()
 
     async def until(self, calls: int) -> None:
-        """Waits for the end of so many calls."""
+        """Waits until this number of calls has ended."""
         while len(self.calls) < calls or self.now:
             self._ended.clear()
             await self._ended.wait()
@@ -74,7 +74,7 @@ def refused() -> Unreachable:
 
 
 async def test_different_keys_run_in_parallel_up_to_the_number_of_workers() -> None:
-    worked = Worked()
+    worked = RecordingReconcile()
     async with running(worked, workers=3) as controller:
         for key in "abcdefg":
             controller.queue.add(key)
@@ -84,7 +84,7 @@ async def test_different_keys_run_in_parallel_up_to_the_number_of_workers() -> N
 
 
 async def test_key_is_never_reconciled_twice_at_once() -> None:
-    worked = Worked()
+    worked = RecordingReconcile()
     async with running(worked, workers=3) as controller:
         for _ in range(10):
             controller.queue.add("a")
@@ -94,7 +94,7 @@ async def test_key_is_never_reconciled_twice_at_once() -> None:
 
 
 async def test_failing_key_is_retried_until_success() -> None:
-    worked = Worked(refused(), ReconcileBlocked("Busy", "wait"), refused())
+    worked = RecordingReconcile(refused(), ReconcileBlocked("Busy", "wait"), refused())
     async with running(worked) as controller:
         controller.queue.add("a")
         await worked.until(4)
@@ -106,7 +106,7 @@ async def test_only_the_first_failure_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    worked = Worked(refused(), refused(), refused())
+    worked = RecordingReconcile(refused(), refused(), refused())
     async with running(worked) as controller:
         controller.queue.add("a")
         await worked.until(4)
@@ -120,12 +120,12 @@ async def test_only_the_first_failure_is_a_warning(
     assert "test a: remote: GET /x: refused (again in" in caplog.text
 
 
-async def test_defect_is_logged_and_stops_no_other_key(
+async def test_unexpected_exception_is_logged_and_stops_no_other_key(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The message of the exception can quote an object, and is not logged."""
     caplog.set_level(logging.DEBUG)
-    worked = Worked(ValueError("invalid literal: 'canary-4711'"))
+    worked = RecordingReconcile(ValueError("invalid literal: 'canary-4711'"))
     async with running(worked, workers=1) as controller:
         controller.queue.add("a")
         await controller.reconcile_now("b")
@@ -139,7 +139,7 @@ async def test_defect_is_logged_and_stops_no_other_key(
 
 
 async def test_reconcile_now_raises_the_error_of_the_reconcile() -> None:
-    async with running(Worked(ReconcileBlocked("Busy", "wait"))) as controller:
+    async with running(RecordingReconcile(ReconcileBlocked("Busy", "wait"))) as controller:
         with pytest.raises(ReconcileBlocked, match="Busy: wait"):
             await controller.reconcile_now("a")
         await controller.reconcile_now("a")
@@ -168,7 +168,7 @@ async def test_reconcile_now_during_a_reconcile_waits_for_the_next() -> None:
 
 
 async def test_many_callers_wait_for_one_key_and_one_is_cancelled() -> None:
-    worked = Worked(refused())
+    worked = RecordingReconcile(refused())
     async with running(worked) as controller:
         waiting = [asyncio.create_task(controller.reconcile_now("a")) for _ in range(3)]
         await asyncio.sleep(0)
@@ -192,7 +192,7 @@ async def test_reconcile_now_ends_with_the_controller() -> None:
 
 async def test_cancelled_controller_leaves_no_task_and_no_timer() -> None:
     before = asyncio.all_tasks()
-    worked = Worked(refused())
+    worked = RecordingReconcile(refused())
     async with running(worked) as controller:
         controller.queue.add("a")
         await asyncio.sleep(0.0015)
@@ -209,7 +209,7 @@ def test_key_failing_for_days_is_retried_once_a_minute(
     monkeypatch.undo()
 
     async def main() -> None:
-        worked = Worked(*(refused() for _ in range(10_000)))
+        worked = RecordingReconcile(*(refused() for _ in range(10_000)))
         async with running(worked, workers=1) as controller:
             controller.queue.add("a")
             await asyncio.sleep(86_400)
@@ -228,7 +228,7 @@ def test_unretryable_key_waits_longest_unless_added(
     monkeypatch.undo()
 
     async def main() -> None:
-        worked = Worked(*(Invalid("no", side="remote", code=422) for _ in range(10)))
+        worked = RecordingReconcile(*(Invalid("no", side="remote", code=422) for _ in range(10)))
         async with running(worked, workers=1) as controller:
             controller.queue.add("a")
             await asyncio.sleep(59)
@@ -269,7 +269,7 @@ async def test_workers_that_never_wait_yield_to_the_loop(
             before = worked
             await asyncio.sleep(0)
             rounds.append(worked - before)
-    # Each took 50 microseconds by this clock; a round of the bridge may see parts of two of theirs.
+    # Each took 50 microseconds by this clock; a round may overlap two of them.
     assert max(rounds) <= 2 * SLICE / 0.00005
 
 

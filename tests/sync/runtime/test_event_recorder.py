@@ -1,4 +1,4 @@
-"""Events on home's objects: recorded in the background, counted, never in the way."""
+"""Events of home's objects: recorded in the background, counted, never blocking."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def running(recorder: EventRecorder) -> AsyncIterator[None]:
 
 
 async def recorded(api: FakeApi, count: int = 1) -> list[Object]:
-    """The Events, once there are so many."""
+    """Waits for this number of Events; returns them."""
     await api.until(lambda: len(api.objects(EVENTS)) >= count)
     return api.objects(EVENTS)
 

@@ -19,7 +19,7 @@ from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 
 
 async def take(queue: WorkQueue[str], count: int) -> list[str]:
-    """The next keys, each done at once."""
+    """Takes the next keys, and marks each as done at once."""
     keys = []
     for _ in range(count):
         key = await queue.get()
@@ -29,7 +29,7 @@ async def take(queue: WorkQueue[str], count: int) -> list[str]:
 
 
 async def turns() -> None:
-    """Lets every task run that can."""
+    """Lets all ready tasks run."""
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -90,7 +90,7 @@ async def test_waiting_worker_gets_an_added_key() -> None:
 
 
 async def test_cancelled_worker_loses_no_key() -> None:
-    """Cancelled in the very turn in which it was woken: another must be woken instead."""
+    """The worker is cancelled in the loop iteration that woke it: another worker must wake."""
     queue: WorkQueue[str] = WorkQueue()
     first = asyncio.create_task(queue.get())
     await turns()
@@ -143,7 +143,7 @@ def test_earlier_of_two_times_counts() -> None:
 def test_due_key_may_be_delayed_again(
     loop: Callable[[], asyncio.AbstractEventLoop], seconds: float
 ) -> None:
-    """uvloop's handle of a call that is due at once has no time."""
+    """A uvloop handle of a call that is due at once has no time."""
 
     async def scenario() -> list[str]:
         queue: WorkQueue[str] = WorkQueue()
@@ -247,7 +247,7 @@ class Model(RuleBasedStateMachine):
         self.moments = 0
 
     def teardown(self) -> None:
-        """Whatever was asked for comes in the end."""
+        """Asserts that every added key is processed in the end."""
         for key in list(self.working):
             self.done(key)
         self.pass_time(1000.0)
@@ -262,7 +262,7 @@ class Model(RuleBasedStateMachine):
         self.loop.close()
 
     def act(self, call: Callable[[], object]) -> None:
-        """Calls from within the loop, and lets all tasks run."""
+        """Runs the call in the loop, and lets all tasks run."""
 
         async def inside() -> None:
             call()
@@ -272,7 +272,7 @@ class Model(RuleBasedStateMachine):
         self.served()
 
     def served(self) -> None:
-        """Workers that wait have taken what there was, in its order."""
+        """Asserts that waiting workers have taken the available keys in order."""
         done = [task for task in self.waiting if task.done()]
         got = {task.result() for task in done}
         self.waiting = [task for task in self.waiting if not task.done()]
@@ -429,7 +429,7 @@ LOADS = st.lists(
 def test_any_load_is_processed_without_idle_workers(
     loads: list[tuple[str, int, int, int]], workers: int
 ) -> None:
-    """Each key was worked after it was added last, never twice at once."""
+    """Each key is processed after its last addition, and never twice at once."""
     most = math.ceil(3 * workers / 4)
 
     async def main() -> None:

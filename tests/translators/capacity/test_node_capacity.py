@@ -105,7 +105,7 @@ def test_offered_amounts_are_within_all_limits(
         ]
         assert amount == floor(min(most)) >= 0
     assert pod_requests.parse_resource_list(found.capacity) == has, (
-        "what the remote has, whatever is offered"
+        "the remote's capacity, independent of the offer"
     )
 
 
@@ -139,7 +139,7 @@ def test_no_counted_node_offers_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "offer", "said"),
+    ("nodes", "offer", "message"),
     [
         ([], {}, "cpu=0,memory=0"),
         ([_left(1570, 5)], _ROOM, "cpu=1500m,memory=5Gi"),
@@ -158,6 +158,6 @@ def test_no_counted_node_offers_nothing() -> None:
     ],
 )
 def test_largest_pod_is_that_of_the_node_with_most_cpu(
-    nodes: list[Amounts], offer: dict[str, str], said: str
+    nodes: list[Amounts], offer: dict[str, str], message: str
 ) -> None:
-    assert largest_pod(nodes, offer) == said
+    assert largest_pod(nodes, offer) == message

@@ -13,13 +13,13 @@ from translators.capacity import pod_requests
 from translators.objects import Object
 
 
-def _container(name: str = "main", restart: str = "", **asked: str) -> Object:
-    found: Object = {"name": name, "resources": {"requests": asked}}
+def _container(name: str = "main", restart: str = "", **requests: str) -> Object:
+    found: Object = {"name": name, "resources": {"requests": requests}}
     return {**found, "restartPolicy": restart} if restart else found
 
 
-def _sidecar(name: str, **asked: str) -> Object:
-    return _container(name, "Always", **asked)
+def _sidecar(name: str, **requests: str) -> Object:
+    return _container(name, "Always", **requests)
 
 
 def _pod(*containers: Object, init: list[Object] | None = None, **spec: Any) -> Object:
@@ -80,8 +80,8 @@ def test_cpu_requests_of_a_pod(pod: Object, cpu: int | None) -> None:
 
 
 def test_resources_are_rounded_up_to_whole_units() -> None:
-    asked = {"memory": "100m", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
-    pod = _pod(_container(**asked), _container(**asked), resources={"requests": {"x/y": "1"}})
+    requests = {"memory": "100m", "example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
+    pod = _pod(_container(**requests), _container(**requests), resources={"requests": {"x/y": "1"}})
 
     assert pod_requests.requests_of(pod) == {
         "memory": 1,

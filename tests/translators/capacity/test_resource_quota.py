@@ -85,7 +85,7 @@ def test_unmanaged_usage_is_subtracted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hard", "used", "said"),
+    ("hard", "used", "expected"),
     [
         ({"cpu": "2"}, {"cpu": "1999m"}, ""),
         ({"cpu": "2"}, {}, ""),
@@ -105,8 +105,10 @@ def test_unmanaged_usage_is_subtracted() -> None:
         "not of pods",
     ],
 )
-def test_exhausted_keys_are_listed(hard: dict[str, str], used: dict[str, str], said: str) -> None:
+def test_exhausted_keys_are_listed(
+    hard: dict[str, str], used: dict[str, str], expected: str
+) -> None:
     counted = _quota(used=used) | {"spec": {"hard": hard}}
-    expected = f"namespace a, quota q: {said}" if said else ""
+    expected = f"namespace a, quota q: {expected}" if expected else ""
 
     assert resource_quota.exhausted_keys(counted, {"cpu", "memory", "pods"}) == expected

@@ -46,11 +46,11 @@ class Case(NamedTuple):
         return str(self.content["about"])
 
     def results(self) -> Object:
-        """What comes out, computed."""
+        """The computed output."""
         return _TRANSLATIONS[self.content["translate"]](self.content)
 
     def recorded(self) -> Object:
-        """What comes out, as the file has it."""
+        """The expected output in the file."""
         return {key: self.content.get(key) for key in self.results()}
 
 

@@ -18,7 +18,7 @@ IDENTITY = Identity(home_id="0123456789abcdef", home_name="berlin", node="burst"
 ORIGIN = Origin(HomeNamespace("shop"), "web", HomeUid("home-uid"))
 
 
-def told(message: str = "", **fields: object) -> Object:
+def mirrored(message: str = "", **fields: object) -> Object:
     """An event of the remote about the pod ``shop-berlin/web``."""
     about = {"kind": "Pod", "namespace": "shop-berlin", "name": "web", "uid": "there"}
     return {
@@ -30,7 +30,7 @@ def told(message: str = "", **fields: object) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("said", "retold"),
+    ("message", "translated"),
     [
         ("assigned shop-berlin/web to worker", "assigned shop/web to worker"),
         ("ends with shop-berlin/web.", "ends with shop/web."),
@@ -43,20 +43,20 @@ def told(message: str = "", **fields: object) -> Object:
         ("a longer one: my-shop-berlin/web", "a longer one: my-shop-berlin/web"),
     ],
 )
-def test_pod_name_in_message_is_translated(said: str, retold: str) -> None:
-    assert event.translate_event(told(said), ORIGIN, IDENTITY)["message"] == retold
+def test_pod_name_in_message_is_translated(message: str, translated: str) -> None:
+    assert event.translate_event(mirrored(message), ORIGIN, IDENTITY)["message"] == translated
 
 
 def test_related_pod_is_translated() -> None:
-    remote = told(related={"namespace": "shop-berlin", "name": "web", "uid": "there"})
+    remote = mirrored(related={"namespace": "shop-berlin", "name": "web", "uid": "there"})
     related = event.translate_event(remote, ORIGIN, IDENTITY)["related"]
     assert related == {"namespace": "shop", "name": "web", "uid": "home-uid"}
     foreign = {"kind": "Node", "name": "worker", "uid": "n"}
-    assert event.translate_event(told(related=foreign), ORIGIN, IDENTITY)["related"] == foreign
+    assert event.translate_event(mirrored(related=foreign), ORIGIN, IDENTITY)["related"] == foreign
 
 
 def test_unknown_fields_are_kept_and_the_input_is_not_modified() -> None:
-    remote = told("shop-berlin/web", note={"a": 1})
+    remote = mirrored("shop-berlin/web", note={"a": 1})
     before = copy.deepcopy(remote)
     assert event.translate_event(event.compact(remote), ORIGIN, IDENTITY)["note"] == {"a": 1}
     assert remote == before
@@ -64,10 +64,14 @@ def test_unknown_fields_are_kept_and_the_input_is_not_modified() -> None:
 
 def test_translated_message_is_truncated_to_the_limit() -> None:
     long = Origin(HomeNamespace("a-longer-namespace"), "web", HomeUid("u"))
-    said = "shop-berlin/web " + "x" * 1008
-    new = event.translate_event(told(said, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY)
+    message = "shop-berlin/web " + "x" * 1008
+    new = event.translate_event(
+        mirrored(message, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY
+    )
     assert len(new["message"]) == event.MESSAGE_MAX
-    assert len(event.translate_event(told(said), long, IDENTITY)["message"]) > event.MESSAGE_MAX
+    assert (
+        len(event.translate_event(mirrored(message), long, IDENTITY)["message"]) > event.MESSAGE_MAX
+    )
 
 
 def test_progress_fields_ignore_null() -> None:
@@ -84,5 +88,5 @@ def test_name_depends_only_on_the_remote_event(one: str, other: str) -> None:
         return event.home_event_name(remote)
 
     assert (name(one) == name(other)) == (one == other)
-    mirrored = event.translate_event(told(), ORIGIN, IDENTITY)
-    assert name_of(mirrored) == event.home_event_name(told())
+    translated = event.translate_event(mirrored(), ORIGIN, IDENTITY)
+    assert name_of(translated) == event.home_event_name(mirrored())

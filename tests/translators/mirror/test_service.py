@@ -91,7 +91,7 @@ def test_ip_family_policy(policy: str, carried: str) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [(None, True), ("true", True), ("", True), ("false", False)],
-    ids=["unless told otherwise", "told so", "not told anything", "told not to"],
+    ids=["default", "enabled", "unset", "disabled"],
 )
 def test_annotation_prevents_the_copy(value: str | None, expected: bool) -> None:
     home = _service({})

@@ -35,12 +35,12 @@ resource_scrape_error 0
 """
 
 
-def told(text: str) -> str:
+def translated(text: str) -> str:
     return exposition.render_families(exposition.relabel_metrics(text, OURS))
 
 
 def test_only_samples_of_managed_pods_are_kept_with_home_names() -> None:
-    assert told(RESOURCE) == (
+    assert translated(RESOURCE) == (
         "# HELP container_cpu_usage_seconds_total [STABLE] Cumulative cpu time consumed by the "
         "container\n"
         "# TYPE container_cpu_usage_seconds_total counter\n"
@@ -61,7 +61,7 @@ def test_pod_uid_label_is_translated() -> None:
         'prober_probe_total{container="c",namespace="shop-h",pod="db",pod_uid="remote-2",'
         'probe_type="Liveness"} 3\n'
     )
-    assert told(text) == (
+    assert translated(text) == (
         'prober_probe_total{container="c",namespace="shop",pod="db",pod_uid="home-2",'
         'probe_type="Liveness"} 3\n'
     )
@@ -76,7 +76,7 @@ def test_histogram_samples_stay_in_one_family() -> None:
         f"duration_other{{{labels}}} 5\n"
     )
     assert list(exposition.relabel_metrics(text, OURS)) == ["duration", "duration_other"]
-    assert told(text).splitlines()[0] == "# TYPE duration histogram"
+    assert translated(text).splitlines()[0] == "# TYPE duration histogram"
 
 
 def test_families_of_two_kubelets_are_merged() -> None:
@@ -86,9 +86,9 @@ def test_families_of_two_kubelets_are_merged() -> None:
     assert whole.count("# TYPE container_cpu_usage_seconds_total") == 1
     (cpu, _) = text_string_to_metric_families(whole)
     assert [sample.labels["pod"] for sample in cpu.samples] == ["web", "db"]
-    assert exposition.render_families(exposition.merge_families(parts[:1])) == told(RESOURCE), (
-        "unchanged by that"
-    )
+    assert exposition.render_families(exposition.merge_families(parts[:1])) == translated(
+        RESOURCE
+    ), "unchanged by that"
 
 
 def test_label_value_that_looks_like_a_label_is_ignored() -> None:
@@ -97,7 +97,7 @@ def test_label_value_that_looks_like_a_label_is_ignored() -> None:
         'x{image="\\",namespace=\\"shop-h",pod="web"} 1',
         'x{image="namespace=\\"shop-h\\",pod=\\"web\\""} 1',
     ):
-        assert told(text) == ""
+        assert translated(text) == ""
 
 
 def test_invalid_lines_are_dropped() -> None:
@@ -111,7 +111,7 @@ def test_invalid_lines_are_dropped() -> None:
         "# a comment",
         "",
     ):
-        assert told(text) == ""
+        assert translated(text) == ""
 
 
 def test_samples_are_parsed_with_timestamps() -> None:

@@ -20,8 +20,8 @@ _HAS = kubelet_admission.total_allocatable(
 def _pod(*requests: dict[str, str], **spec: Any) -> Object:
     pod = objects.pod("a")
     containers = [
-        {"name": f"c{number}", "resources": {"requests": asked}}
-        for number, asked in enumerate(requests)
+        {"name": f"c{number}", "resources": {"requests": request}}
+        for number, request in enumerate(requests)
     ]
     pod["spec"] |= {"containers": containers, **spec}
     return pod

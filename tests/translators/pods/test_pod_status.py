@@ -38,8 +38,13 @@ def _condition(kind: str, status: str = "True", second: int = 0, **more: Any) ->
 
 
 def _container(name: str, state: str, code: int = 0) -> Object:
-    told = {"exitCode": code} if state == "terminated" else {}
-    return {"name": name, "ready": state == "running", "restartCount": 0, "state": {state: told}}
+    reported = {"exitCode": code} if state == "terminated" else {}
+    return {
+        "name": name,
+        "ready": state == "running",
+        "restartCount": 0,
+        "state": {state: reported},
+    }
 
 
 # -- fields ------------------------------------------------------------------------------
@@ -93,9 +98,9 @@ def test_pod_scheduled_has_the_observed_generation() -> None:
     ours = _condition("PodScheduled") | {"reason": "ours"}
     theirs = _condition("PodScheduled") | {"reason": "theirs"}
     home = _home({"conditions": [ours]}, generation=7)
-    (told,) = _to_home(home, {"conditions": [theirs | {"observedGeneration": 1}]})["conditions"]
+    (reported,) = _to_home(home, {"conditions": [theirs | {"observedGeneration": 1}]})["conditions"]
 
-    assert told == ours | {"observedGeneration": 7}
+    assert reported == ours | {"observedGeneration": 7}
     assert _to_home(home, {"conditions": [theirs]})["conditions"] == [ours]
 
 
@@ -166,11 +171,11 @@ def test_condition_removed_by_the_kubelet_is_removed() -> None:
 
 def test_remote_scheduled_condition_follows_the_remotes_scheduler() -> None:
     waiting = _found(_home(), _condition("PodScheduled", "False", reason="Unschedulable"))
-    told = waiting[pod_status.CONDITION_REMOTE_SCHEDULED]
-    assert (told["status"], told["reason"]) == ("False", "Unschedulable")
+    reported = waiting[pod_status.CONDITION_REMOTE_SCHEDULED]
+    assert (reported["status"], reported["reason"]) == ("False", "Unschedulable")
 
-    home = _home({"conditions": [told]})
-    assert _found(home, _condition("PodScheduled"))[told["type"]]["status"] == "True"
+    home = _home({"conditions": [reported]})
+    assert _found(home, _condition("PodScheduled"))[reported["type"]]["status"] == "True"
     assert _found(_home(), _condition("PodScheduled")) == {}
 
 
@@ -340,7 +345,7 @@ def test_deletion_is_never_observed_by_an_old_kubelet() -> None:
     assert not pod_status.is_observed_by_kubelet(home, remote)
 
 
-@pytest.mark.parametrize("before", [None, 6], ids=["nothing was told", "an older was told"])
+@pytest.mark.parametrize("before", [None, 6], ids=["no generation", "an older generation"])
 def test_generation_is_reported_only_after_it_is_observed(before: int | None) -> None:
     home = _home({"observedGeneration": before} if before else {}, generation=7)
     theirs = {"conditions": [{**_condition("Initialized"), "observedGeneration": 1}]}
@@ -358,11 +363,11 @@ def _disrupted(message: str) -> Object:
 
 
 def test_remote_disruption_is_marked_and_removed_with_its_pod() -> None:
-    (told,) = _to_home(_home(), {"conditions": [_disrupted("drained")]})["conditions"]
-    assert told == _disrupted("in the remote cluster: drained")
+    (reported,) = _to_home(_home(), {"conditions": [_disrupted("drained")]})["conditions"]
+    assert reported == _disrupted("in the remote cluster: drained")
 
-    again = _home({"conditions": [told]})
-    assert _to_home(again, {"conditions": [_disrupted("drained")]})["conditions"] == [told]
+    again = _home({"conditions": [reported]})
+    assert _to_home(again, {"conditions": [_disrupted("drained")]})["conditions"] == [reported]
     (gone,) = _to_home(again, {})["conditions"]
     assert gone == {"type": "DisruptionTarget", "$patch": "delete"}
 
@@ -456,9 +461,11 @@ def test_skipped_pod_is_ready_despite_readiness_gates() -> None:
     )
 
     patch = status_patch(home["status"], status)
-    said = {it["type"]: it["status"] for it in patch["conditions"]}
-    assert said["Ready"] == said["ContainersReady"] == said["Initialized"] == "True"
-    assert not said.keys() & {_GATE, "PodScheduled"}
+    conditions = {it["type"]: it["status"] for it in patch["conditions"]}
+    assert (
+        conditions["Ready"] == conditions["ContainersReady"] == conditions["Initialized"] == "True"
+    )
+    assert not conditions.keys() & {_GATE, "PodScheduled"}
 
 
 def test_skipped_pod_keeps_nothing_of_a_previous_remote_pod() -> None:

@@ -76,12 +76,13 @@ def test_start_time_is_the_mark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gates", "told"), [([_OURS], False), ([], False), ([_OURS, _THEIRS], True), ([_THEIRS], True)]
+    ("gates", "reported"),
+    [([_OURS], False), ([], False), ([_OURS, _THEIRS], True), ([_THEIRS], True)],
 )
-def test_only_other_gates_are_reported_at_home(gates: list[Object], told: bool) -> None:
+def test_only_other_gates_are_reported_at_home(gates: list[Object], reported: bool) -> None:
     """The scheduler updates the condition shortly after the last gate is removed."""
     gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
     remote = {"spec": {"schedulingGates": gates}, "status": {"conditions": [gated]}}
     status = pod_status.translate_status(objects.pod("a"), remote, _POLICY, now=_NOW)
     kinds = {condition["type"] for condition in status["conditions"]}
-    assert (pod_status.CONDITION_REMOTE_SCHEDULED in kinds) == told
+    assert (pod_status.CONDITION_REMOTE_SCHEDULED in kinds) == reported

@@ -14,7 +14,7 @@ from translators.pods import pod_status, unschedulable_timeout
 _NEVER = replace(POLICY, unschedulable_timeout=None)
 
 
-def _says(**condition: str) -> Object:
+def _condition(**condition: str) -> Object:
     there = remote(phase="Pending", waits=True)
     there["status"]["conditions"][0] |= condition
     return there
@@ -23,9 +23,9 @@ def _says(**condition: str) -> Object:
 @pytest.mark.parametrize(
     ("there", "waits"),
     [
-        (_says(), True),
-        (_says(reason="SchedulingGated"), False),
-        (_says(status="True"), False),
+        (_condition(), True),
+        (_condition(reason="SchedulingGated"), False),
+        (_condition(status="True"), False),
         (remote(phase="Pending"), False),
         (remote(phase="Pending", waits=True, deleting=0), False),
         (remote(phase="Failed", waits=True), False),
@@ -47,18 +47,18 @@ def test_timeout_counts_from_the_first_report_at_home(
     assert unschedulable_timeout.timeout_remaining(pod, _NEVER, now=NOW) is None
 
 
-def _told(pod: Object, there: Object, now: str) -> Object:
+def _reported(pod: Object, there: Object, now: str) -> Object:
     wanted = pod_status.translate_status(pod, there, POLICY, now=now)
-    (told,) = [
+    (reported,) = [
         c for c in wanted["conditions"] if c["type"] == pod_status.CONDITION_REMOTE_SCHEDULED
     ]
-    return {**pod, "status": {"phase": "Pending", "conditions": [told]}}
+    return {**pod, "status": {"phase": "Pending", "conditions": [reported]}}
 
 
 def test_remote_clock_and_message_changes_do_not_reset_the_timeout() -> None:
-    pod = _told(home(), _says(lastTransitionTime="2020-01-01T00:00:00Z"), RECENTLY)
+    pod = _reported(home(), _condition(lastTransitionTime="2020-01-01T00:00:00Z"), RECENTLY)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
-    pod = _told(pod, _says(message="0/3 nodes are available"), NOW)
+    pod = _reported(pod, _condition(message="0/3 nodes are available"), NOW)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
     assert unschedulable_timeout.timeout_message(pod, POLICY) == (
         "the remote cluster's scheduler found no node for 300 s: 0/3 nodes are available"
@@ -66,11 +66,11 @@ def test_remote_clock_and_message_changes_do_not_reset_the_timeout() -> None:
 
 
 def test_gated_time_does_not_count() -> None:
-    gated = _says(reason="SchedulingGated")
+    gated = _condition(reason="SchedulingGated")
     gated["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
-    pod = _told(home(), gated, LONG_AGO)
+    pod = _reported(home(), gated, LONG_AGO)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) is None
-    pod = _told(pod, _says(), RECENTLY)
+    pod = _reported(pod, _condition(), RECENTLY)
     assert unschedulable_timeout.timeout_remaining(pod, POLICY, now=NOW) == 60
 
 

@@ -81,7 +81,7 @@ def test_service_without_pods_is_not_forwarded(spec: Object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "reason"),
     [
         ({"clusterIP": "None"}, "headless"),
         ({"ports": [{"port": 53, "protocol": "UDP"}]}, "port 53 is UDP"),
@@ -89,10 +89,10 @@ def test_service_without_pods_is_not_forwarded(spec: Object) -> None:
         ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
     ],
 )
-def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
+def test_unsupported_service_is_reported(spec: Object, reason: str) -> None:
     found = planned(service(**spec), pair())
     assert found.endpoint_ports == []
-    assert said in found.unsupported[0]
+    assert reason in found.unsupported[0]
     assert planned(service(**spec)).unsupported == (), "no pod is on the node"
 
 

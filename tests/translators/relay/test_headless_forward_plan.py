@@ -43,9 +43,9 @@ def planned(of: Object, *pods: tuple[Object, Object | None]) -> HeadlessPlan:
 def entry(of: Object, home: Object, remote: Object) -> Object:
     """The endpoint at home for the pod."""
     (endpoint,) = planned(of, (home, remote)).endpoints
-    (told,) = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
-    assert isinstance(told, dict)
-    return told
+    (entries,) = relaynames.endpoint_slice(of, endpoint, ADDRESS, IDENTITY)["endpoints"]
+    assert isinstance(entries, dict)
+    return entries
 
 
 def test_every_running_pod_is_an_endpoint() -> None:
@@ -115,11 +115,11 @@ def test_hostname_is_set_only_for_its_own_service() -> None:
 def test_conditions_combine_both_pods(
     home: Object, remote: Object, serving: bool, terminating: bool
 ) -> None:
-    said = {"serving": serving, "terminating": terminating}
-    told = entry(headless(), home, remote)["conditions"]
-    assert told == {"ready": serving and not terminating, **said}
+    reason = {"serving": serving, "terminating": terminating}
+    entries = entry(headless(), home, remote)["conditions"]
+    assert entries == {"ready": serving and not terminating, **reason}
     early = entry(headless(publishNotReadyAddresses=True), home, remote)["conditions"]
-    assert early == {"ready": True, **said}
+    assert early == {"ready": True, **reason}
 
 
 def test_unreachable_pod_is_not_ready_and_keeps_its_address() -> None:
@@ -160,17 +160,17 @@ def test_target_port_is_resolved_per_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "reason"),
     [
         ({"ports": []}, "has no ports"),
         ({"ports": [{"port": 9, "protocol": "SCTP"}]}, "port 9 is SCTP"),
         ({"ipFamilies": ["IPv6"]}, "no IPv4 address"),
     ],
 )
-def test_unsupported_service_is_reported(spec: Object, said: str) -> None:
+def test_unsupported_service_is_reported(spec: Object, reason: str) -> None:
     found = planned(headless(**spec), pair())
     assert found.endpoints == ()
-    assert said in found.unsupported[0]
+    assert reason in found.unsupported[0]
     assert planned(headless(**spec)) == relaynames.HeadlessPlan(), "no pod is on the node"
 
 

@@ -30,7 +30,7 @@ def test_addresses_are_unique_and_stable(
 ) -> None:
     book = AddressPool(SMALL)
     held: dict[PodName, str] = {}
-    for what, pod, told in steps:
+    for what, pod, known_address in steps:
         if what == "of":
             address = book.allocate(pod)
             if address is None:
@@ -39,9 +39,9 @@ def test_addresses_are_unique_and_stable(
                 continue
             assert held.setdefault(pod, address) == address, "the address is stable"
         elif what == "keep":
-            assert told is not None
-            if book.restore(pod, told):
-                assert held.setdefault(pod, told) == told
+            assert known_address is not None
+            if book.restore(pod, known_address):
+                assert held.setdefault(pod, known_address) == known_address
         else:
             assert book.release(pod) == (held.pop(pod, None) is not None)
         assert len(set(held.values())) == len(held) == len(book)
@@ -52,12 +52,12 @@ def test_addresses_are_unique_and_stable(
 @given(st.lists(pods, unique=True, max_size=6))
 def test_addresses_survive_a_restart(known: list[PodName]) -> None:
     before = AddressPool(SMALL)
-    told = {pod: before.allocate(pod) for pod in known}
+    known_address = {pod: before.allocate(pod) for pod in known}
     after = AddressPool(SMALL)
-    for pod, address in told.items():
+    for pod, address in known_address.items():
         assert address is not None
         assert after.restore(pod, address)
-    assert {pod: after.allocate(pod) for pod in reversed(known)} == told
+    assert {pod: after.allocate(pod) for pod in reversed(known)} == known_address
 
 
 @pytest.mark.parametrize("cidr", ["10.77.0.0/24", "fd00:77::/112"])
@@ -77,8 +77,15 @@ def test_re_created_pod_gets_its_address_again(cidr: str) -> None:
 def test_address_of_another_range_is_not_restored() -> None:
     book = AddressPool(SMALL)
     pod = PodName("shop", "web-0")
-    for told in ("10.78.0.1", "10.77.0.0", "10.77.0.7", "fd00::1", "010.077.0.1", "nothing"):
-        assert not book.restore(pod, told), told
+    for known_address in (
+        "10.78.0.1",
+        "10.77.0.0",
+        "10.77.0.7",
+        "fd00::1",
+        "010.077.0.1",
+        "nothing",
+    ):
+        assert not book.restore(pod, known_address), known_address
     assert book.restore(pod, "10.77.0.5")
     assert book.restore(pod, "10.77.0.5"), "the pod already has it"
     assert not book.restore(PodName("shop", "web-1"), "10.77.0.5"), "another pod has it"

@@ -72,7 +72,7 @@ def test_other_endpoints_are_not_targets(one: Object) -> None:
 
 def test_slices_of_users_are_ignored() -> None:
     """They could name any address that the bridge can reach."""
-    for by in ("somebody", "cluster-bridge-relay", "endpointslicemirroring-controller.k8s.io"):
+    for by in ("unmanaged", "cluster-bridge-relay", "endpointslicemirroring-controller.k8s.io"):
         theirs = home_slice(endpoint("192.0.2.1"), by=by)
         assert plan(service(), theirs) == reverse_plan.NO_FORWARDING
     assert (
@@ -195,7 +195,7 @@ def test_dual_stack_agent_has_endpoints_of_both_families() -> None:
 def test_objects_outside_the_mapped_namespace_are_ignored() -> None:
     copied = relay()
     assert reverse_plan.is_own_relay_object(copied, IDENTITY)
-    copied["metadata"]["namespace"] = "somebody"
+    copied["metadata"]["namespace"] = "unmanaged"
     assert not reverse_plan.is_own_relay_object(copied, IDENTITY)
 
 
