@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge_process as bridge_command
-from e2e import service_accounts, used_permissions
+from e2e import bridge_process, service_accounts, used_permissions
 from e2e.bench.pods.audit_log import Requests
 from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
@@ -260,7 +259,7 @@ def joined(
     finally:
         _stop(bridge)
         # With --kubeconfig, since a test may have left, so that no Node has the join record.
-        left = bridge_command.run(
+        left = bridge_process.run(
             *("leave", "--name", node, "--yes", "--force"),
             *("--kubeconfig", far.kubeconfig),
             home=near,

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 
 OURS = Account()
@@ -65,6 +65,6 @@ def take_away(remote: Cluster, account: Account) -> None:
 
 
 def _printed(*args: str) -> str:
-    done = bridge_command.run("rbac", *args)
+    done = bridge_process.run("rbac", *args)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
@@ -35,7 +35,7 @@ LARGE = {
 def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
     """Less with an unmanaged pod, the same as before without it; nothing is written in between."""
     before = _allocatable(bridged)
-    with _foreign(bridged, "unmanaged", cpu="300m", memory="256Mi"):
+    with _unmanaged_pod(bridged, "unmanaged", cpu="300m", memory="256Mi"):
         _soon(
             lambda: _less(before, _allocatable(bridged)) == _requested(cpu="300m", memory="256Mi"),
             "the requests of the unmanaged pod are subtracted",
@@ -49,7 +49,7 @@ def test_requests_of_unmanaged_pods_are_not_offered(bridged: Bridged) -> None:
 
 def test_scheduler_places_no_pod_on_a_full_remote(bridged: Bridged) -> None:
     """A pod that does not fit stays at home, and is scheduled after others were deleted."""
-    with _foreign(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
+    with _unmanaged_pod(bridged, "greedy", cpu=f"{_allocatable(bridged)['cpu'] - 100}m"):
         _soon(lambda: _allocatable(bridged)["cpu"] == 100, "the rest is offered")
         bridged.apply(_requesting_pod(bridged.node, "waits", cpu="200m"))
         bridged.apply(_requesting_pod(bridged.node, "fits", cpu="100m"))
@@ -110,10 +110,10 @@ def test_options_limit_allocatable(bridged: Bridged) -> None:
         assert (has["cpu"], has["example.com/gpu"]) == (both, 4), (
             "capacity is the total, not what is offered"
         )
-        shown = bridge_command.run("status", bridged.node, home=bridged.home).stdout
+        shown = bridge_process.run("status", bridged.node, home=bridged.home).stdout
         assert re.search(rf"cpu: \S+ of 2 \(.*; the remote has {both // 1000}$", shown, re.M), shown
         name = f"large-{bridged.namespace}"
-        with _foreign(
+        with _unmanaged_pod(
             bridged, "gpu", node=name, **{"example.com/gpu": "2", "hugepages-2Mi": "4Mi"}
         ):
             _soon(lambda: _allocatable(bridged)["example.com/gpu"] == 1, "half of two are left")
@@ -149,7 +149,7 @@ def test_remote_quota_limits_allocatable_and_is_named_when_exhausted(
         )
         kind = "cluster-bridge.io/QuotaExhausted"
         assert _condition(bridged, kind)["status"] == "False"
-        with _foreign(bridged, "uses-it", namespace=namespace, cpu="50m"):
+        with _unmanaged_pod(bridged, "uses-it", namespace=namespace, cpu="50m"):
             _soon(
                 lambda: _allocatable(bridged)["cpu"] == 400, "unmanaged pods use part of the quota"
             )
@@ -219,7 +219,7 @@ def test_two_virtual_nodes_represent_two_pools_of_one_remote(
         second.kill()
         _delete_pod(bridged.remote, bridged.remote_namespace, "at-b")
         leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
-        left = bridge_command.run(*leave, second.remote.kubeconfig, home=second.home)
+        left = bridge_process.run(*leave, second.remote.kubeconfig, home=second.home)
     assert left.returncode == 0, left.stderr
 
 
@@ -277,7 +277,7 @@ def _whole(requests: dict[str, str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _foreign(
+def _unmanaged_pod(
     bridged: Bridged, name: str, *, node: str = "", namespace: str = "default", **requests: str
 ) -> Iterator[None]:
     """An unmanaged pod in the remote; huge pages also need memory."""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from bridge.certificates import x509_builder
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
@@ -33,7 +33,7 @@ def check(
     *args: str | Path, home: Cluster, code: int | None = None
 ) -> dict[str, list[dict[str, Any]]]:
     """The findings of `bridge check` worse than info, or not ok, by ID."""
-    done = bridge_command.run("check", *args, "-o", "json", home=home)
+    done = bridge_process.run("check", *args, "-o", "json", home=home)
     assert done.stdout, done.stderr
     data = json.loads(done.stdout)
     if code is not None:
@@ -232,7 +232,7 @@ def test_check_reports_a_node_that_becomes_unhealthy(bridged: Bridged, tmp_path:
 
 
 def assert_versions(bridged: Bridged) -> None:
-    done = bridge_command.run("version", "-o", "json", home=bridged.home)
+    done = bridge_process.run("version", "-o", "json", home=bridged.home)
     versions = json.loads(done.stdout)
     assert versions["home"]["version"].startswith("v1.")
     [its] = [it for it in versions["nodes"] if it["name"] == bridged.node]
@@ -243,7 +243,7 @@ def assert_versions(bridged: Bridged) -> None:
 
 def report_holds_no_secret(bridged: Bridged, folder: Path) -> None:
     path = folder / "report.tar.gz"
-    done = bridge_command.run("bugreport", bridged.node, "-f", path, home=bridged.home)
+    done = bridge_process.run("bugreport", bridged.node, "-f", path, home=bridged.home)
     assert done.returncode == 0, done.stderr
     assert "check.json" in done.stdout
     assert path.stat().st_mode & 0o777 == 0o600
@@ -332,7 +332,7 @@ def nobody_serves(bridged: Bridged) -> None:
     found = check(bridged.node, home=bridged.home, code=1)
     assert_finding(found, "BRG303", "error", "no bridge renews the election Lease")
     bridged.bridge.launch()
-    done = bridge_command.run("check", bridged.node, "--wait", "60", home=bridged.home)
+    done = bridge_process.run("check", bridged.node, "--wait", "60", home=bridged.home)
     assert done.returncode == 0, done.stdout
     assert "SEVERITY" in done.stdout
     bridged.kubectl("delete", "pod", "web", "--timeout=60s")
@@ -341,6 +341,6 @@ def nobody_serves(bridged: Bridged) -> None:
 @pytest.mark.parametrize("args", [("--pre",), ("--context", "x")], ids=["no remote", "no file"])
 def test_conflicting_options_are_rejected(home: Cluster, args: tuple[str, ...]) -> None:
     """Exit code 2, and nothing on standard output."""
-    done = bridge_command.run("check", *args, home=home)
+    done = bridge_process.run("check", *args, home=home)
     assert (done.returncode, done.stdout) == (2, "")
     assert "--kubeconfig" in done.stderr

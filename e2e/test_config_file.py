@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined
@@ -107,7 +107,7 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
 
     # One node leaves; the other is unaffected.
     several.kubectl("delete", "pod", f"on-{second}", "--grace-period=1")
-    left = bridge_command.run(
+    left = bridge_process.run(
         *("leave", "--name", second, "--yes", "--force"),
         *("--kubeconfig", run.remote.kubeconfig),
         home=run.home,

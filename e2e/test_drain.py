@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids
 from e2e.workload_manifests import BUSYBOX, busybox
@@ -32,7 +32,7 @@ spec:
 
 
 def _drain(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
-    return bridge_command.run("drain", bridged.node, *args, home=bridged.home)
+    return bridge_process.run("drain", bridged.node, *args, home=bridged.home)
 
 
 def test_drain_takes_kubectl_options_and_evicts_every_evictable_pod(

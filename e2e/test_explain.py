@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from e2e import bridge_process as command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
@@ -23,7 +23,7 @@ def _explain(
 ) -> Json:
     """The explanation for the test's node, or for the best node; with ``text``, the printed one."""
     node = () if any_node else ("--node", bridged.node)
-    done = command.run(
+    done = bridge_process.run(
         *("explain", "pod", *args, *node, "-n", bridged.namespace),
         *("--kubeconfig", bridged.remote.kubeconfig),
         *(() if text else ("-o", "json")),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import REGISTERED
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, is_ready, uids, wait_for
@@ -214,12 +214,12 @@ def test_single_bridge_resumes_after_a_cut(bridged: Bridged, other: StandbyBridg
 def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge) -> None:
     """Without --force the error names the leader, and nothing is changed."""
     _running(bridged)
-    refused = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
+    refused = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.home)
     assert refused.returncode == 1
     assert "a bridge serves node" in refused.stderr
     assert "(pid " in refused.stderr
 
-    left = bridge_command.run(
+    left = bridge_process.run(
         "leave", "--name", bridged.node, "--yes", "--force", home=bridged.home
     )
     assert left.returncode == 0, left.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, usual_options
 from e2e.kubectl import get
@@ -34,7 +34,7 @@ def test_impersonated_user_without_permissions_is_refused(
     path = _impersonating(
         remote, tmp_path / "config", {"as": "unprivileged", "as-groups": ["system:authenticated"]}
     )
-    done = bridge_command.run("join", "--kubeconfig", path, *usual_options(node_name), home=home)
+    done = bridge_process.run("join", "--kubeconfig", path, *usual_options(node_name), home=home)
     assert done.returncode != 0
     assert "bridge rbac remote" in done.stderr, "the permissions that are missing are named"
     assert not [it for it in get(home, "nodes") if it["metadata"]["name"] == node_name]

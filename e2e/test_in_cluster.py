@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_image
-from e2e import bridge_process as bridge_command
+from e2e import bridge_image, bridge_process
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import ACCOUNT_SECONDS
@@ -53,7 +52,7 @@ class Install:
 
     def join(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Joins in the cluster, as an administrator."""
-        return bridge_command.run(
+        return bridge_process.run(
             *("join", "--in-cluster", "--kubeconfig", self.remote.kubeconfig),
             *("--name", self.node, "--home-name", "e2e", "--namespace", self.place),
             *("--bind", self.namespace, "--image", self.image, *args),
@@ -62,7 +61,7 @@ class Install:
 
     def leave(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
         """Leaves, with only the node's name."""
-        return bridge_command.run("leave", "--name", self.node, "--yes", *args, home=self.home)
+        return bridge_process.run("leave", "--name", self.node, "--yes", *args, home=self.home)
 
     def objects(self) -> list[Json]:
         """The installed objects."""
@@ -253,9 +252,9 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
 
     chosen = ("--policy", "remote-only", "--node-selector", f"kubernetes.io/hostname={it.node}")
     # These API servers have MutatingAdmissionPolicy, which is preferred by default.
-    done = bridge_command.run("offload", it.namespace, "--by", "webhook", *chosen, home=it.home)
+    done = bridge_process.run("offload", it.namespace, "--by", "webhook", *chosen, home=it.home)
     assert done.returncode == 0, done.stderr
-    listed = bridge_command.run("offload", "-o", "json", home=it.home)
+    listed = bridge_process.run("offload", "-o", "json", home=it.home)
     mine = [
         found
         for found in json.loads(listed.stdout)["namespaces"]
@@ -287,7 +286,7 @@ def test_installed_webhook_changes_pods_of_offloaded_namespaces(installing: Inst
     assert time.monotonic() - begun < 10
     wait_for(it.is_changed, "the other replica answers")
 
-    undone = bridge_command.run("unoffload", it.namespace, home=it.home)
+    undone = bridge_process.run("unoffload", it.namespace, home=it.home)
     assert undone.returncode == 0, undone.stderr
     wait_for(lambda: not it.is_changed(), "new pods are made as they are")
     left = it.leave()

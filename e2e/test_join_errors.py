@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import made_by_bridge
 
@@ -47,7 +47,7 @@ def _wrong_ca(config: dict[str, Any], other: Cluster) -> None:
 
 def _join(home: Cluster, kubeconfig: Path, *args: str) -> tuple[int, str, float]:
     begin = time.monotonic()
-    done = bridge_command.run(
+    done = bridge_process.run(
         "join", "--kubeconfig", kubeconfig, "--name", "never", "--port", "0", *args, home=home
     )
     return done.returncode, done.stderr, time.monotonic() - begin

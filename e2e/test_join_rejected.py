@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.conftest import Bridged
 from e2e.workload_manifests import web
 
@@ -14,7 +14,7 @@ def test_join_under_another_home_name_ends_with_one_error(
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0
     for _ in range(5):  # The defect depended on timing.
-        refused = bridge_command.run(
+        refused = bridge_process.run(
             *("join", "--kubeconfig", bridged.bridge.remote.kubeconfig, "--name", bridged.node),
             *("--home-name", "other", "--port", "0"),
             home=bridged.bridge.home,

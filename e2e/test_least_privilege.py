@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from bridge.rbac.rbac_manifests import Account
-from e2e import bridge_process as bridge_command
-from e2e import service_accounts
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited
@@ -94,7 +93,7 @@ def test_missing_permission_is_named_before_anything_is_created(
         config["users"][0]["user"] = {"token": token}
         path = tmp_path / "poor.yaml"
         path.write_text(yaml.safe_dump(config))
-        done = bridge_command.run(
+        done = bridge_process.run(
             *("join", "--kubeconfig", limited.remote.kubeconfig, "--name", "never", "--port", "0"),
             home=dataclasses.replace(home, kubeconfig=path),
         )
@@ -125,7 +124,7 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
             assert f"will dial this bridge at {home.host_address}" in log
         finally:
             bridge.kill()
-            left = bridge_command.run(
+            left = bridge_process.run(
                 *("leave", "--name", node_name, "--yes", "--force"),
                 *("--kubeconfig", limited.remote.kubeconfig),
                 home=limited.home,

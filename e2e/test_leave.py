@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
@@ -25,15 +25,15 @@ def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> Non
     namespace = bridged.remote_namespace
     bridged.remote.kubectl("create", "configmap", "-n", namespace, "theirs")
 
-    served = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    served = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert served.returncode == 1
     assert "a bridge serves node" in served.stderr
     assert uids(bridged.remote_pods())
     assert bridged.bridge.stop() == 0
-    unasked = bridge_command.run("leave", "--name", bridged.node, home=bridged.bridge.home)
+    unasked = bridge_process.run("leave", "--name", bridged.node, home=bridged.bridge.home)
     assert unasked.returncode == 2
 
-    left = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     assert f"home:   Pod {bridged.namespace}/one" in left.stderr
     assert f"remote: Pod {namespace}/one" in left.stderr
@@ -44,7 +44,7 @@ def test_leave_removes_managed_objects_and_keeps_others(bridged: Bridged) -> Non
     assert "theirs" in uids(get(bridged.remote, "configmaps", namespace=namespace))
 
     bridged.remote.kubectl("delete", "configmap", "-n", namespace, "theirs")
-    again = bridge_command.run(
+    again = bridge_process.run(
         *(
             "leave",
             "--name",
@@ -96,12 +96,12 @@ def is_clean(bridged: Bridged) -> bool:
 def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[str]:
     """`bridge leave --yes` of the node, with the bridge's permissions."""
     home = bridged.bridge.home
-    return bridge_command.run("leave", "--name", bridged.node, "--yes", *args, home=home)
+    return bridge_process.run("leave", "--name", bridged.node, "--yes", *args, home=home)
 
 
 def prune(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
     """`bridge prune` of the remote, without a home."""
-    return bridge_command.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
+    return bridge_process.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
 
 
 def row(bridged: Bridged) -> list[str]:
@@ -311,7 +311,7 @@ def test_interrupted_leave_completes_when_repeated(bridged: Bridged) -> None:
     bridged.apply(web(bridged.node))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert bridged.bridge.stop() == 0
-    command: list[str | Path] = [bridge_command.BRIDGE, "leave", "--name", bridged.node, "--yes"]
+    command: list[str | Path] = [bridge_process.BRIDGE, "leave", "--name", bridged.node, "--yes"]
     env = {**os.environ, "KUBECONFIG": str(bridged.home.kubeconfig)}
     for tenths in range(8, 50, 4):
         with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get, get_one, uids, wait_for
@@ -47,7 +47,7 @@ class ConfirmedLeave:
         self._terminal = terminal
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [bridge_command.BRIDGE, "leave", "--name", bridged.node, *args],
+                [bridge_process.BRIDGE, "leave", "--name", bridged.node, *args],
                 env={**os.environ, "KUBECONFIG": str(bridged.bridge.home.kubeconfig)},
                 stdin=theirs,
                 stdout=output,
@@ -111,7 +111,7 @@ def _joined(bridge: Bridge, name: str) -> Iterator[None]:
         yield
     finally:
         bridge.stop()
-        bridge_command.run(
+        bridge_process.run(
             *("leave", "--name", name, "--yes", "--kubeconfig", bridge.remote.kubeconfig),
             home=bridge.home,
         )
@@ -127,7 +127,7 @@ def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, ot
     before = uids(bridged.remote_pods())["theirs"]
 
     assert bridged.bridge.stop() == 0
-    left = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     reason = f"remote: ConfigMap {namespace}/shared stays: pods of virtual node {other} use it"
     assert reason in left.stderr
@@ -146,7 +146,7 @@ def test_leave_keeps_objects_that_another_virtual_node_uses(bridged: Bridged, ot
     )
     home = _home_of(bridged)
     args = ("--remove", home, "--node", bridged.node, "--yes")
-    pruned = bridge_command.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
+    pruned = bridge_process.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
     assert pruned.returncode == 0, pruned.stderr
     assert uids(bridged.remote_pods()) == {"theirs": before}
     assert get_one(bridged.remote, "configmap", "shared", namespace=namespace)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters import go_build, go_recipes
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
@@ -63,7 +63,7 @@ def rendered(folder: Path, *args: str) -> Objects:
     """Output of `bridge render` for that kubeconfig."""
     path = folder / "remote.yaml"
     path.write_text(KUBECONFIG)
-    done = bridge_command.run("render", "--kubeconfig", path, *args)
+    done = bridge_process.run("render", "--kubeconfig", path, *args)
     assert done.returncode == 0, done.stderr
     return by_name(done.stdout)
 

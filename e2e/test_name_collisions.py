@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get, get_one, uids, wait_for
@@ -146,5 +146,5 @@ def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
     finally:
         bridge.kill()
         leave = ("leave", "--name", other, "--yes", "--force", "--kubeconfig")
-        left = bridge_command.run(*leave, bridge.remote.kubeconfig, home=bridge.home)
+        left = bridge_process.run(*leave, bridge.remote.kubeconfig, home=bridge.home)
     assert left.returncode == 0, left.stderr

@@ -111,7 +111,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
 
 def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     """Except for namespaces that stay because of unmanaged objects: the next join knows them."""
-    from e2e import bridge_process as command
+    from e2e import bridge_process
 
     bridged.apply(pod(bridged.node, "first"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=90s")
@@ -120,7 +120,7 @@ def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     leave = ("leave", "--name", bridged.node, "--yes")
     try:
         bridged.bridge.stop()
-        left = command.run(*leave, home=bridged.home)
+        left = bridge_process.run(*leave, home=bridged.home)
         assert left.returncode == 0, left.stderr
         assert _recorded(bridged)
         bridged.bridge.start()
@@ -129,6 +129,6 @@ def test_leave_removes_the_namespace_record(bridged: Bridged) -> None:
     finally:
         bridged.remote.kubectl("-n", namespace, "delete", "configmap", "theirs")
     bridged.bridge.stop()
-    left = command.run(*leave, home=bridged.home)
+    left = bridge_process.run(*leave, home=bridged.home)
     assert left.returncode == 0, left.stderr
     assert _recorded(bridged) is None

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import get, uids, wait_for
@@ -128,7 +128,7 @@ def test_custom_resource_of_a_non_preferred_version_keeps_its_namespace(
         wait_for(lambda: _there(bridged) is None, "it stays", seconds=8)
 
     assert bridged.bridge.stop() == 0
-    left = bridge_command.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
+    left = bridge_process.run("leave", "--name", bridged.node, "--yes", home=bridged.bridge.home)
     assert left.returncode == 0, left.stderr
     assert f"namespace {namespace} stays: it holds OldRoute theirs" in left.stderr
     assert "theirs" in uids(get(bridged.remote, "oldroutes", namespace=namespace))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge_process as command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
@@ -31,7 +31,7 @@ PART = 0.3
 
 def _bridge(home: Cluster, *args: str) -> Json:
     """Runs a command to its end; its output."""
-    done = command.run(*args, "-o", "json", home=home)
+    done = bridge_process.run(*args, "-o", "json", home=home)
     assert done.returncode == 0, done.stderr
     answer: Json = json.loads(done.stdout)
     return answer
@@ -218,7 +218,7 @@ def _webhook(home: Cluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A running webhook; killed at the end."""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [command.BRIDGE, "webhook", "--port", "0", "--home-kubeconfig", home.kubeconfig],
+            [bridge_process.BRIDGE, "webhook", "--port", "0", "--home-kubeconfig", home.kubeconfig],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,

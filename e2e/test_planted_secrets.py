@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json
 from e2e.workload_manifests import busybox
@@ -136,7 +136,7 @@ def test_planted_kubeconfig_is_used_by_no_command(
         ["leave", "--name", node_name, "--yes"],
     ]
     for command in commands:
-        done = bridge_command.run(*command, home=home)
+        done = bridge_process.run(*command, home=home)
         output = " ".join((done.stdout + done.stderr).split())
         if command[0] == "bugreport":
             with tarfile.open(report) as archive:

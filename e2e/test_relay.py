@@ -109,9 +109,9 @@ def all_ready(bridged: Bridged, count: int) -> None:
     wait_for(lambda: [is_ready(it) for it in bridged.home_pods()] == [True] * count, "Ready")
 
 
-class Asking:
+class RequestLoop:
     """Sends requests from the client while the test continues, one connection each: so many, and
-    until `enough`."""
+    until `finish`."""
 
     def __init__(self, bridged: Bridged, host: str, times: int) -> None:
         self._bridged = bridged
@@ -128,7 +128,7 @@ class Asking:
             text=True,
         )
 
-    def enough(self, seconds: float = 120.0) -> Counter[str]:
+    def finish(self, seconds: float = 120.0) -> Counter[str]:
         """Answer → count; failures are counted by their error."""
         self._bridged.kubectl("exec", "client", "--", "touch", "/enough")
         output, _ = self._process.communicate(timeout=seconds)
@@ -158,7 +158,7 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     assert len(far) == 2
     assert all("podIP" not in it["status"] for it in far), "no client at home could reach it"
     host = address(bridged, "web")
-    asking = Asking(bridged, host, 1000)
+    asking = RequestLoop(bridged, host, 1000)
 
     bridged.kubectl("scale", "deployment/web-far", "--replicas=4")
     wait_for(lambda: len(slices(bridged)) == 4, "the Service follows")
@@ -171,7 +171,7 @@ def test_pods_of_both_clusters_serve_one_service_through_faults(
     bridged.bridge.start()
     wait_for(lambda: slices(bridged), "the Service is back", seconds=BACK)
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "the remote's pod answers")
-    seen = asking.enough()
+    seen = asking.finish()
 
     failed = {answer: count for answer, count in seen.items() if not answer.startswith("web-")}
     assert not failed, failed
@@ -201,7 +201,7 @@ def test_unreachable_remote_leaves_the_service_to_homes_pods(bridged: Bridged) -
         wait_for(lambda: not slices(bridged), "the remote's pod has left", seconds=CUT_OFF)
         print(f"left after {time.monotonic() - began:.1f} s")
         time.sleep(1)  # for kube-proxy
-        seen = Asking(bridged, host, 50).enough()
+        seen = RequestLoop(bridged, host, 50).finish()
         assert all(name.startswith("web-near") for name in seen), seen
     finally:
         bridged.remote.thaw_network()

@@ -13,7 +13,7 @@ from e2e.conftest import Bridged
 from e2e.kubectl import wait_for
 from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_relay import (
-    Asking,
+    RequestLoop,
     address,
     all_ready,
     apart,  # noqa: F401  # a fixture
@@ -65,7 +65,7 @@ def test_successor_takes_over_the_services(bridged: Bridged, other: StandbyBridg
     wait_for(lambda: ask(bridged, host).startswith("web-far"), "it carries", seconds=OVER)
     print(f"carried {time.monotonic() - began:.2f} s after the takeover")
     time.sleep(1)  # for kube-proxy
-    seen = Asking(bridged, host, 100).enough()
+    seen = RequestLoop(bridged, host, 100).finish()
     assert all(name.startswith("web-far") for name in seen), seen
 
     bridged.bridge.start(until="standing by")

@@ -101,9 +101,9 @@ def whole(bridged: Bridged, count: int) -> None:
     wait_for(lambda: len(slices(bridged)) == count, f"{count} endpoints in the remote")
 
 
-class Asking:
+class RequestLoop:
     """Sends requests from the client to the Service's name while the test continues, one connection
-    each: so many, and until `enough`."""
+    each: so many, and until `finish`."""
 
     def __init__(self, bridged: Bridged, times: int) -> None:
         self._bridged = bridged
@@ -120,7 +120,7 @@ class Asking:
             text=True,
         )
 
-    def enough(self, seconds: float = 90.0) -> Counter[str]:
+    def finish(self, seconds: float = 90.0) -> Counter[str]:
         """Answer → count; failures are counted by their error."""
         run(self._bridged, "touch /tmp/enough")
         output, _ = self._process.communicate(timeout=seconds)
@@ -142,7 +142,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer")
     (first,) = relays(bridged)
     assert not first["spec"].get("volumes"), "no token"
-    asking = Asking(bridged, 200)
+    asking = RequestLoop(bridged, 200)
 
     bridged.kubectl("rollout", "restart", "deployment/web-near")
     bridged.kubectl("rollout", "status", "deployment/web-near", "--timeout=60s")
@@ -164,7 +164,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     wait_for(lambda: ask(bridged).startswith("web-near"), "home's pods answer", seconds=BACK)
     away = f"{began - stopped:.1f} s"
     print(f"served {time.monotonic() - began:.2f} s after a restart that took {away}")
-    seen = asking.enough()
+    seen = asking.finish()
 
     failed = {answer: count for answer, count in seen.items() if not answer.startswith("web-near")}
     assert not failed, failed
@@ -198,7 +198,7 @@ def test_successor_fetches_connections_held_by_the_relay_agent(
         "the connection waits in the relay agent for the successor"
     )
     other.bridge.wait_for_log(REGISTERED, seconds=15)
-    seen = Asking(bridged, 100).enough()
+    seen = RequestLoop(bridged, 100).finish()
     assert all(name.startswith("web-near") for name in seen), seen
     assert uids(relays(bridged)) == before
     assert len(slices(bridged)) == 2

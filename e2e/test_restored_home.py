@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process as bridge_command
-from e2e import service_accounts
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import REGISTERED, Bridge
 from e2e.clusters import specs
 from e2e.clusters.cluster import Backend, Cluster
@@ -127,7 +126,7 @@ def test_restored_home_touches_no_pod_without_takeover(original: Bridged, tmp_pa
             assert taken in _claim(original)["metadata"]["annotations"]["cluster-bridge.io/claim"]
             # The same applies to a retry and to leaving.
             _refused(second)
-            left = bridge_command.run(
+            left = bridge_process.run(
                 *("leave", "--name", original.node, "--yes", "--force"),
                 *("--kubeconfig", original.bridge.remote.kubeconfig),
                 home=limited,

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from e2e import bridge_process as bridge_command
-from e2e import browser, command_terminal
+from e2e import bridge_process, browser, command_terminal
 from e2e.bridge_process import BRIDGE
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, wait_for
@@ -30,7 +29,7 @@ SCREENSHOT = "CLUSTER_BRIDGE_SCREENSHOT"
 
 def bridge(bridged: Bridged, *args: str | Path, code: int = 0) -> str:
     """Runs a command with home's kubeconfig; its standard output."""
-    done = bridge_command.run(*args, home=bridged.home)
+    done = bridge_process.run(*args, home=bridged.home)
     assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -19,7 +19,7 @@ from e2e.audit.copied_objects import check_copies, check_namespaces
 from e2e.audit.findings import LABEL_NODE, Finding, Json, is_managed, of_kind
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
-from e2e.audit.unmanaged_changes import Seen, check_foreign, check_home, snapshot
+from e2e.audit.unmanaged_changes import Seen, check_home, check_unmanaged, snapshot
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import ClusterError
 from e2e.kubectl import get_one, get_with_managed_fields
@@ -67,10 +67,10 @@ class Auditor:
         pods = [pod for pod in of_kind(home, "Pod") if pod["spec"].get("nodeName") == self._node]
         mine = [pod for pod in of_kind(remote, "Pod") if is_managed(pod, self._node)]
         found = {
-            *check_pods(pods, mine, foreign=remote, address=self._address()),
+            *check_pods(pods, mine, all_remote=remote, address=self._address()),
             *check_copies(home, remote, pods=pods, node=self._node),
             *check_namespaces(remote, pods=pods, node=self._node),
-            *check_foreign(self._unmanaged, remote),
+            *check_unmanaged(self._unmanaged, remote),
             *check_home(home),
         }
         with self._lock:

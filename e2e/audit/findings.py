@@ -43,7 +43,7 @@ class Kind(StrEnum):
     """It should no longer exist at home."""
     DISAGREES = "disagreeing"
     """Both clusters have it, and they differ."""
-    FOREIGN = "foreign-touched"
+    UNMANAGED_TOUCHED = "foreign-touched"
     """An unmanaged object was changed or removed."""
     HARMED = "harmed"
     """A running pod that no user touched ended or restarted."""

@@ -47,15 +47,15 @@ _SKIPPED = "DaemonSetSkipped"
 
 
 def check_pods(
-    home: Sequence[Json], remote: Sequence[Json], *, foreign: Sequence[Json], address: str
+    home: Sequence[Json], remote: Sequence[Json], *, all_remote: Sequence[Json], address: str
 ) -> Iterator[Finding]:
-    """``home``: the pods bound to the node; ``remote``: those created for it. ``foreign``: all
+    """``home``: the pods bound to the node; ``remote``: those created for it. ``all_remote``: all
     remote objects. ``address``: the virtual node's."""
     standing = defaultdict(list)
     for pod in remote:
         standing[annotations_of(pod).get(HOME_UID, "")].append(pod)
     for pod in home:
-        yield from _check(pod, standing.pop(uid(pod), []), foreign, address)
+        yield from _check(pod, standing.pop(uid(pod), []), all_remote, address)
     for home_uid, left in standing.items():
         for pod in left:
             yield Finding(
@@ -66,7 +66,7 @@ def check_pods(
 
 
 def _check(
-    home: Json, standing: list[Json], foreign: Sequence[Json], address: str
+    home: Json, standing: list[Json], all_remote: Sequence[Json], address: str
 ) -> Iterator[Finding]:
     subject = f"{subject_of(home)} ({uid(home)})"
     if len(standing) > 1:
@@ -77,7 +77,7 @@ def _check(
             yield Finding(Kind.STUCK, subject, "is being deleted without a remote pod")
         elif is_daemon(home):
             yield from _skipped(home, subject)
-        elif not is_terminal(home) and not _clashes(home, foreign):
+        elif not is_terminal(home) and not _is_blocked(home, all_remote):
             status = home.get("status") or {}
             yield Finding(
                 Kind.LOST,
@@ -108,13 +108,13 @@ def _skipped(home: Json, subject: str) -> Iterator[Finding]:
         yield Finding(Kind.DISAGREES, subject, f"has {status['podIP']}, and no remote pod")
 
 
-def _clashes(home: Json, foreign: Sequence[Json]) -> bool:
+def _is_blocked(home: Json, all_remote: Sequence[Json]) -> bool:
     """Whether the pod reports truthfully which unmanaged object blocks it."""
     status = home.get("status") or {}
     message = str(status.get("message"))
     return status.get("reason") == _CLASH and any(
         is_unmanaged(obj) and f"{meta(obj).get('namespace')}/{meta(obj)['name']} " in message
-        for obj in foreign
+        for obj in all_remote
     )
 
 

@@ -32,7 +32,7 @@ def snapshot(remote: Iterable[Json]) -> dict[str, Seen]:
     }
 
 
-def check_foreign(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterator[Finding]:
+def check_unmanaged(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterator[Finding]:
     """Every object in ``before`` still exists, and the bridge has not written it.
 
     A new version is a finding if the bridge wrote it, and for objects that no client writes:
@@ -43,18 +43,18 @@ def check_foreign(before: Mapping[str, Seen], remote: Iterable[Json]) -> Iterato
     for subject, seen in sorted(before.items()):
         obj = there.get(subject)
         if obj is None:
-            yield Finding(Kind.FOREIGN, subject, "was deleted")
+            yield Finding(Kind.UNMANAGED_TOUCHED, subject, "was deleted")
         elif uid(obj) != seen.uid:
-            yield Finding(Kind.FOREIGN, subject, "was deleted and re-created")
+            yield Finding(Kind.UNMANAGED_TOUCHED, subject, "was deleted and re-created")
         elif _is_still(obj) and meta(obj)["resourceVersion"] != seen.version:
             yield Finding(
-                Kind.FOREIGN,
+                Kind.UNMANAGED_TOUCHED,
                 subject,
                 f"was written (versions {seen.version} and {meta(obj)['resourceVersion']})",
             )
     for subject, obj in sorted(there.items()):
         if is_unmanaged(obj) and _written(obj):
-            yield Finding(Kind.FOREIGN, subject, "has a write of the bridge")
+            yield Finding(Kind.UNMANAGED_TOUCHED, subject, "has a write of the bridge")
 
 
 def check_home(home: Iterable[Json]) -> Iterator[Finding]:
@@ -62,7 +62,9 @@ def check_home(home: Iterable[Json]) -> Iterator[Finding]:
     Events."""
     for obj in home:
         if any(part != "status" or obj["kind"] != "Pod" for part in _written(obj)):
-            yield Finding(Kind.FOREIGN, f"home's {subject_of(obj)}", "has a write of the bridge")
+            yield Finding(
+                Kind.UNMANAGED_TOUCHED, f"home's {subject_of(obj)}", "has a write of the bridge"
+            )
 
 
 def _is_still(obj: Json) -> bool:

@@ -17,11 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from e2e import bridge_image
-from e2e.bench import memory_savings as memory_measures
-from e2e.bench import performance_page, report_tables
-from e2e.bench import relay_forward as carried
-from e2e.bench import relay_reverse as back
-from e2e.bench import streams as bench
+from e2e.bench import memory_savings, performance_page, relay_forward, relay_reverse, report_tables
+from e2e.bench import streams as stream_bench
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
 from e2e.bench.report_output import Plot, measured, print_reports, say, with_targets
@@ -64,9 +61,9 @@ def relay(
     plot: Plot = None,
 ) -> None:
     """Measure connections to Services through the bridge, and over a flat network."""
-    wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
+    wanted = relay_forward.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay", plot) as add, _pair(prefix) as (home, remote, log):
-        add(with_targets(carried.run(home, remote, wanted, say, log).as_json()))
+        add(with_targets(relay_forward.run(home, remote, wanted, say, log).as_json()))
 
 
 @app.command("relay-back")
@@ -79,10 +76,10 @@ def relay_back(
     plot: Plot = None,
 ) -> None:
     """Measure connections from the remote to home's pods through a relay agent."""
-    wanted = carried.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
+    wanted = relay_forward.Settings(rounds=rounds, size=megabytes * 10**6, idle=idle)
     with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
         made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
-        add(with_targets(back.run(home, remote, wanted, say, log, image=made).as_json()))
+        add(with_targets(relay_reverse.run(home, remote, wanted, say, log, image=made).as_json()))
 
 
 @app.command()
@@ -94,7 +91,7 @@ def memory(
     ] = 400,
 ) -> None:
     """Measure resident memory with and without each memory saving; needs no cluster."""
-    typer.echo(json.dumps(memory_measures.measure(rounds=rounds, pods=pods, say=say), indent=2))
+    typer.echo(json.dumps(memory_savings.measure(rounds=rounds, pods=pods, say=say), indent=2))
 
 
 @app.command()
@@ -143,9 +140,11 @@ def _suite(name: str, plot: Path | None) -> None:
 
 
 def _streams(size: Streams, prefix: str) -> dict[str, Any]:
-    wanted = bench.Settings(rounds=size.rounds, size=size.megabytes * 10**6, idle=size.idle)
+    wanted = stream_bench.Settings(rounds=size.rounds, size=size.megabytes * 10**6, idle=size.idle)
     with _pair(prefix) as (home, remote, log):
-        return with_targets(bench.as_report(bench.run(home, remote, wanted, say, log)))
+        return with_targets(
+            stream_bench.as_report(stream_bench.run(home, remote, wanted, say, log))
+        )
 
 
 @contextmanager

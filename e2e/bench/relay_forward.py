@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from e2e.bench.pods.process_usage import cpu_seconds, resident_bytes
 from e2e.bench.report import Report
-from e2e.bench.streams import cpu_seconds, resident
 from e2e.bridge_process import Bridge
 from e2e.bridge_process import run as run_bridge
 from e2e.clusters.cluster import Cluster
@@ -77,14 +77,14 @@ class Settings:
 
 def run(home: Cluster, remote: Cluster, settings: Settings, say: Progress, log: Path) -> Report:
     """Joins, measures, and leaves."""
-    with joined(home, remote, log) as pid, _served(home, remote, settings.size) as ways:
-        return measure_paths("relay", settings, ways, {"": pid}, say)
+    with joined(home, remote, log) as pid, _served(home, remote, settings.size) as paths:
+        return measure_paths("relay", settings, paths, {"": pid}, say)
 
 
 def measure_paths(
     name: str,
     settings: Settings,
-    ways: Mapping[str, Endpoints],
+    paths: Mapping[str, Endpoints],
     pids: Mapping[str, int],
     say: Progress,
 ) -> Report:
@@ -94,13 +94,13 @@ def measure_paths(
     )
     # First, while memory is minimal: a process keeps freed memory.
     if settings.idle:
-        for whose, each in _idle(ways["relay"]["http"], settings.idle, pids).items():
+        for whose, each in _idle(paths["relay"]["http"], settings.idle, pids).items():
             say(f"{settings.idle} idle connections: {whose}idle {each / 1024:.1f} KiB each")
             report.add(f"relay.{whose}idle_kib", "KiB", [each / 1024])
     found: dict[str, list[float]] = {}
     for number in range(settings.rounds):
         for way in ("relay", "flat") if number % 2 else ("flat", "relay"):
-            for figure, value in _round(ways[way], pids).items():
+            for figure, value in _round(paths[way], pids).items():
                 found.setdefault(f"{way}.{figure}", []).append(value)
         latest = {figure: f"{values[-1]:.4g}" for figure, values in found.items()}
         say(f"round {number + 1}: {latest}")
@@ -196,12 +196,12 @@ def _idle(at: tuple[str, int], count: int, pids: Mapping[str, int]) -> dict[str,
     held = [socket.create_connection(at, SECONDS) for _ in range(10)]
     for sock in held:
         _exchange(sock)
-    before = {whose: resident(pid) for whose, pid in pids.items()}
+    before = {whose: resident_bytes(pid) for whose, pid in pids.items()}
     try:
         for _ in range(count):
             held.append(socket.create_connection(at, SECONDS))
             _exchange(held[-1])
-        return {whose: (resident(pid) - before[whose]) / count for whose, pid in pids.items()}
+        return {whose: (resident_bytes(pid) - before[whose]) / count for whose, pid in pids.items()}
     finally:
         for sock in held:
             sock.close()

@@ -31,12 +31,12 @@ def run(
     image = f"--relay-image={image}"
     with (
         relay_forward.joined(home, remote, log, image) as pid,
-        _served(home, remote, settings.size) as ways,
+        _served(home, remote, settings.size) as paths,
     ):
         (made,) = get(remote, "pods", namespace=_THERE, selector="cluster-bridge.io/relay=pod")
         (there,) = processes(made)
         return relay_forward.measure_paths(
-            "relay-back", settings, ways, {"": pid, "pod_": there}, say
+            "relay-back", settings, paths, {"": pid, "pod_": there}, say
         )
 
 

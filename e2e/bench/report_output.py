@@ -15,8 +15,7 @@ import aiohttp
 import typer
 import uvloop
 
-from e2e.bench import report_plot as pictures
-from e2e.bench import report_tables
+from e2e.bench import report_plot, report_tables
 from e2e.bench.pods.audit_log import LogGone
 from e2e.bench.pods.benchmark_client import ApiFailed
 from e2e.bench.pods.load_targets import ClusterPair, connected
@@ -53,8 +52,8 @@ def print_reports(name: str, plot: Path | None = None) -> Iterator[Callable[[Jso
     """
     if plot is not None:
         try:
-            pictures.require(plot)
-        except pictures.PlotFailed as failed:
+            report_plot.require(plot)
+        except report_plot.PlotFailed as failed:
             say(str(failed))
             raise typer.Exit(2) from None
     found: list[Json] = []
@@ -76,7 +75,7 @@ def _print(name: str, found: Sequence[Json], plot: Path | None) -> None:
     report_tables.show(report)
     typer.echo(json.dumps(report, indent=2))
     if plot is not None:
-        pictures.draw(report, plot)
+        report_plot.draw(report, plot)
 
 
 def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Iterator[Json]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.bench.pods.process_usage import cpu_seconds, resident_bytes
 from e2e.bench.report import Report
 from e2e.bench.stream_measurements import MEASURES, SCRIPT, Measure
 from e2e.bench.stream_paths import StreamPath
@@ -60,7 +61,7 @@ class Taken:
 def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, log: Path) -> Json:
     """Joins, measures, and leaves; returns the report."""
     with _joined(home, remote, log) as bridge, _pods(home) as own:
-        ways = [
+        paths = [
             StreamPath(BRIDGE, home, NAMESPACE, POD),
             StreamPath(DIRECT, remote, REMOTE_NAMESPACE, POD),
             StreamPath(HOME, home, NAMESPACE, own),
@@ -68,18 +69,18 @@ def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, 
         assert bridge.process is not None
         pid = bridge.process.pid
         # First, while memory is minimal: a process keeps freed memory.
-        idle = _idle(ways[0], settings.idle, pid, progress) if settings.idle else None
-        taken = [_measured(m, ways, settings, pid, progress) for m in MEASURES]
+        idle = _idle(paths[0], settings.idle, pid, progress) if settings.idle else None
+        taken = [_measured(m, paths, settings, pid, progress) for m in MEASURES]
     return report(taken, settings, idle)
 
 
 def _measured(
-    measure: Measure, ways: Sequence[StreamPath], settings: Settings, pid: int, progress: Progress
+    measure: Measure, paths: Sequence[StreamPath], settings: Settings, pid: int, progress: Progress
 ) -> Taken:
-    taken = Taken(measure, {way.name: [] for way in ways}, [])
+    taken = Taken(measure, {way.name: [] for way in paths}, [])
     for number in range(settings.rounds):
         # The first path has cold caches: each is first in turn.
-        for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:
+        for way in [*paths[number % len(paths) :], *paths[: number % len(paths)]]:
             before = cpu_seconds(pid)
             tries = [measure.take(way, settings.size) for _ in range(measure.tries)]
             taken.figures[way.name].append(statistics.median(tries))
@@ -122,30 +123,16 @@ def _compared(taken: Taken, settings: Settings) -> Json:
 
 def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
     """The bridge's memory for this many idle streams."""
-    before = resident(pid)
+    before = resident_bytes(pid)
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(way.websocket("portforward", [], "SPDY/3.1+portforward.k8s.io"))
-        each = (resident(pid) - before) / count
+        each = (resident_bytes(pid) - before) / count
         spent = cpu_seconds(pid)
         time.sleep(5)
         spent = cpu_seconds(pid) - spent
     progress(f"{count} idle streams: {each / 1024:.0f} KiB each, {spent:.2f} s of CPU in 5 s")
     return {"streams": count, "bytes_each": round(each), "cpu_seconds_in_5": round(spent, 3)}
-
-
-# -- the process -----------------------------------------------------------------------------------
-
-
-def cpu_seconds(pid: int) -> float:
-    """A process's CPU time in user and kernel mode."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident(pid: int) -> int:
-    """A process's resident memory in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 # -- environment -----------------------------------------------------------------------------------

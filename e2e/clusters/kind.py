@@ -19,8 +19,8 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters import docker_engine as engines
 from e2e.clusters import (
+    docker_engine,
     go_build,
     go_recipes,
     image_archives,
@@ -69,7 +69,7 @@ class _Tools:
 
 def available() -> bool:
     """Whether a Docker engine answers."""
-    return engines.available()
+    return docker_engine.available()
 
 
 def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[str, Cluster]:
@@ -79,8 +79,8 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
     :raises ClusterError: kind or Docker failed.
     """
     tools = _provision(settings, say)
-    with engines.used():
-        engine = engines.ensure(settings.cache, say)
+    with docker_engine.used():
+        engine = docker_engine.ensure(settings.cache, say)
         image = node_image.choose(engine, settings, say)
         if os.geteuid() == 0:
             native_node.allow_watchers(say)
@@ -89,8 +89,8 @@ def up(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> dict[
         clusters = {spec.name: find(settings, read_all(settings)[spec.name]) for spec in specs}
         _connect_all(settings)
         for cluster in clusters.values():
-            ways = cluster.control.pod_routes(cluster.pod_cidr, cluster.node_ip)
-            kind_routes.add(ways, engines.hop(engine), cluster.name, say)
+            routes = cluster.control.pod_routes(cluster.pod_cidr, cluster.node_ip)
+            kind_routes.add(routes, docker_engine.hop(engine), cluster.name, say)
     return clusters
 
 
@@ -100,14 +100,14 @@ def down(settings: Settings, names: Iterable[str], say: Progress) -> None:
     The caller holds the set's lock.
     """
     program = _program(settings, say)
-    with engines.used():
-        engine = engines.ensure(settings.cache, say)
+    with docker_engine.used():
+        engine = docker_engine.ensure(settings.cache, say)
         for name in names:
             say(f"{name}: removing")
             _delete(engine, program, settings, name)
     if not read_all(settings):
         forget_set(settings)
-    engines.release(engine, say)
+    docker_engine.release(engine, say)
 
 
 def find(settings: Settings, record: Record) -> Cluster:
@@ -115,7 +115,7 @@ def find(settings: Settings, record: Record) -> Cluster:
 
     :raises StartFailed: its engine does not answer, or has no such container.
     """
-    engine = engines.find()
+    engine = docker_engine.find()
     name = _kind_name(settings, record.name)
     kubeconfig, kubectl = settings.kubeconfig(record.name), _kubectl(settings, record)
     control = KindControl(
@@ -145,7 +145,7 @@ def find(settings: Settings, record: Record) -> Cluster:
         node_names=(*control.nodes[1:], control.node),
         pod_cidr=str(plan.pods),
         service_cidr=str(plan.services),
-        host_address=engines.host_address(engine) or address.gateway,
+        host_address=docker_engine.host_address(engine) or address.gateway,
         kubectl_path=kubectl,
         control=control,
         audit_log=log if log.exists() else None,
@@ -289,7 +289,7 @@ def _address(engine: Engine, container: str) -> _Address | None:
     if inspected.returncode != 0:
         return None
     found = json.loads(inspected.stdout)[0]
-    address = found["NetworkSettings"]["Networks"].get(engines.NETWORK)
+    address = found["NetworkSettings"]["Networks"].get(docker_engine.NETWORK)
     if not found["State"]["Running"] or address is None:
         return None
     return _Address(address["IPAddress"], address["Gateway"])
@@ -334,7 +334,7 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
                 ) from error
             for node in nodes:
                 _thaw(node)
-    kind_routes.remove(_plan(settings, read_all(settings)[name]).pods, engines.hop(engine))
+    kind_routes.remove(_plan(settings, read_all(settings)[name]).pods, docker_engine.hop(engine))
     forget(settings, name)
 
 

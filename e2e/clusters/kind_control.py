@@ -12,8 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters import docker_engine as engines
-from e2e.clusters import go_build, go_recipes, metrics_server, native_network
+from e2e.clusters import docker_engine, go_build, go_recipes, metrics_server, native_network
 from e2e.clusters.cluster import Progress
 from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import StartFailed
@@ -140,8 +139,8 @@ class KindControl:
         }
 
     def route(self, pods: str, via: str | None) -> None:
-        hop = engines.hop(self.engine)
-        if hop is not None and via == engines.host_address(self.engine):
+        hop = docker_engine.hop(self.engine)
+        if hop is not None and via == docker_engine.host_address(self.engine):
             # This machine is behind the engine's namespace, which is the nodes' gateway.
             native_network.batch([f"route replace {pods} via {via}"], namespace=hop.namespace)
             via = self.inside("ip", "route", "show", "default").split()[2]

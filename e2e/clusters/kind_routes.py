@@ -20,7 +20,7 @@ from e2e.clusters.errors import CommandFailed, MissingTool
 from e2e.clusters.run_command import run
 
 
-def add(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> None:
+def add(routes: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> None:
     """Adds routes to these ranges of pods: range → a node's address.
 
     `hop` is the next hop before the nodes of a private engine. `name` is the cluster's name for
@@ -29,11 +29,11 @@ def add(ways: Mapping[str, str], hop: Hop | None, name: str, say: Progress) -> N
     :raises CommandFailed: a private engine's namespace rejects a route.
     """
     if hop is not None:
-        native_network.batch(_routes(ways), namespace=hop.namespace)
-        native_network.batch(_routes(dict.fromkeys(ways, str(hop.address))))
+        native_network.batch(_ip_commands(routes), namespace=hop.namespace)
+        native_network.batch(_ip_commands(dict.fromkeys(routes, str(hop.address))))
         return
     try:
-        native_network.batch(_routes(ways))
+        native_network.batch(_ip_commands(routes))
     except (CommandFailed, MissingTool) as error:
         say(
             f"{name}: this machine has no route to its pods ({error.what}): programs here, such as "
@@ -51,5 +51,5 @@ def remove(pods: IPv4Network, hop: Hop | None) -> None:
             run(["ip", "-netns", hop.namespace, *flush], check=False)
 
 
-def _routes(ways: Mapping[str, str]) -> list[str]:
-    return [f"route replace {pods} via {address}" for pods, address in ways.items()]
+def _ip_commands(routes: Mapping[str, str]) -> list[str]:
+    return [f"route replace {pods} via {address}" for pods, address in routes.items()]

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from e2e.clusters import coredns as dns
 from e2e.clusters import (
+    coredns,
     go_build,
     go_recipes,
     image_archives,
@@ -259,7 +259,7 @@ def _start(site: Site, tools: Tools, say: Progress) -> None:
     say(f"{name}: API server ready after {time.monotonic() - started:.1f} s")
     if site.spec.nodes is Nodes.REAL and tools.coredns is not None:
         native_node.start(site, tools.kubernetes)
-        dns.start(site, tools.coredns)
+        coredns.start(site, tools.coredns)
     elif tools.kwok is not None:
         kwok.start(site, tools.kwok)
     _wait_for_nodes(site)
@@ -277,7 +277,7 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    parts = (native_control_plane, native_node, dns, kwok, metrics_server)
+    parts = (native_control_plane, native_node, coredns, kwok, metrics_server)
     order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]
@@ -295,7 +295,7 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
 def _wait_for_nodes(site: Site) -> None:
     if site.spec.nodes is Nodes.REAL:
         native_node.wait(site)
-        dns.wait(site)
+        coredns.wait(site)
     else:
         kwok.wait(site)
 

@@ -20,8 +20,7 @@ import typer
 from e2e.bridge_process import BridgeFailed
 from e2e.clusters import Cluster, ClusterError, InvalidRequest, Settings, down, find, specs, up
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.conformance import conformance_page as documents
-from e2e.conformance import exceptions as exempt
+from e2e.conformance import conformance_page, exceptions
 from e2e.conformance.report import Report
 from e2e.conformance.runner import Node, Request, conduct
 
@@ -79,14 +78,14 @@ def document(
     ] = False,
 ) -> None:
     """Write the tables of docs/development/conformance.md from the selection and the exceptions."""
-    there = documents.FILE.read_text()
-    made = documents.renewed(there, exempt.load(exempt.FILE.read_text()))
+    there = conformance_page.FILE.read_text()
+    made = conformance_page.renewed(there, exceptions.load(exceptions.FILE.read_text()))
     if made == there:
         return
     if check:
-        _say(f"{documents.FILE.name} is not up to date: run this without --check")
+        _say(f"{conformance_page.FILE.name} is not up to date: run this without --check")
         raise typer.Exit(1)
-    documents.FILE.write_text(made)
+    conformance_page.FILE.write_text(made)
 
 
 def main() -> None:

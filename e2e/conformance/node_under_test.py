@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster, Progress
 from e2e.clusters.errors import ClusterError
@@ -59,6 +59,6 @@ def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -
 
 def _leave(bridge: Bridge) -> None:
     command = ["leave", "--name", NODE, "--yes", "--force"]
-    left = bridge_command.run(*command, "--kubeconfig", bridge.remote.kubeconfig, home=bridge.home)
+    left = bridge_process.run(*command, "--kubeconfig", bridge.remote.kubeconfig, home=bridge.home)
     if left.returncode != 0:
         raise ClusterError(f"bridge leave: {left.stderr}", where=str(bridge.log))

@@ -13,7 +13,7 @@ from e2e.audit.copied_objects import check_copies, check_namespaces, references
 from e2e.audit.findings import GATE, Finding, Kind
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
-from e2e.audit.unmanaged_changes import check_foreign, check_home, snapshot
+from e2e.audit.unmanaged_changes import check_home, check_unmanaged, snapshot
 
 Json = dict[str, Any]
 
@@ -146,7 +146,7 @@ def remote(home: list[Json]) -> list[Json]:
 def audit(home: list[Json], remote: list[Json]) -> Iterator[Finding]:
     pods = [o for o in home if o["kind"] == "Pod" and o["spec"].get("nodeName") == NODE]
     mine = [o for o in remote if o["kind"] == "Pod" and o["metadata"].get("labels")]
-    yield from check_pods(pods, mine, foreign=remote, address=ADDRESS)
+    yield from check_pods(pods, mine, all_remote=remote, address=ADDRESS)
     yield from check_copies(home, remote, pods=pods, node=NODE)
     yield from check_namespaces(remote, pods=pods, node=NODE)
 
@@ -382,17 +382,17 @@ def test_what_is_done_to_others_is_found(
     remote: list[Json], change: Callable[[list[Json]], object], words: str
 ) -> None:
     before = snapshot(remote)
-    assert list(check_foreign(before, remote)) == []
+    assert list(check_unmanaged(before, remote)) == []
     change(remote)
-    (found,) = check_foreign(before, remote)
-    assert found.kind is Kind.FOREIGN
+    (found,) = check_unmanaged(before, remote)
+    assert found.kind is Kind.UNMANAGED_TOUCHED
     assert words in found.detail
 
 
 def test_kubelets_may_write_the_pods_of_others(remote: list[Json]) -> None:
     before = snapshot(remote)
     remote[7]["metadata"]["resourceVersion"] = "2"
-    assert list(check_foreign(before, remote)) == []
+    assert list(check_unmanaged(before, remote)) == []
 
 
 def test_at_home_the_bridge_writes_the_status_of_pods_and_nothing_else(home: list[Json]) -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from e2e.bench import report_output, streams
 from e2e.bench.__main__ import app
+from e2e.bench.pods import process_usage
 from e2e.bench.stream_measurements import MEASURES, Measure
 from e2e.bench.streams import Settings, Taken, report
 
@@ -56,8 +57,8 @@ def test_each_measure_has_a_name_of_its_own() -> None:
 
 
 def test_a_process_is_read() -> None:
-    assert streams.cpu_seconds(os.getpid()) > 0
-    assert streams.resident(os.getpid()) > 1_000_000
+    assert process_usage.cpu_seconds(os.getpid()) > 0
+    assert process_usage.resident_bytes(os.getpid()) > 1_000_000
 
 
 @pytest.mark.parametrize("option", ["--rounds=0", "--megabytes=0", "--idle=-1", "--nope"])

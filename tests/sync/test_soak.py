@@ -15,7 +15,7 @@ from e2e.audit.copied_objects import check_copies
 from e2e.audit.findings import Finding
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
-from e2e.audit.unmanaged_changes import check_foreign, snapshot
+from e2e.audit.unmanaged_changes import check_unmanaged, snapshot
 from sync.kube import throttle_retry
 from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
@@ -211,9 +211,9 @@ class Mix:
         pods = [pod for pod in home if pod["kind"] == "Pod"]
         mine = [pod for pod in self.harness.remote.objects(PODS, REMOTE_NAMESPACE) if _is_ours(pod)]
         return [
-            *check_pods(pods, mine, foreign=remote, address=ADDRESS),
+            *check_pods(pods, mine, all_remote=remote, address=ADDRESS),
             *check_copies(home, remote, pods=pods, node=NODE),
-            *check_foreign(self.before, remote),
+            *check_unmanaged(self.before, remote),
             *self.history.findings(),
         ]
 

@@ -32,7 +32,7 @@ def _unit(unit: str) -> Any:
 class Run:
     """One load on one target. Costs are per pod; None if the target has no such figure."""
 
-    way: str
+    target: str
     running_seconds: float = field(metadata={"unit": "s"})
     """From the first request until all pods are Running in the cluster of their creation."""
     gone_seconds: float = field(metadata={"unit": "s"})
@@ -82,12 +82,12 @@ async def measure(
     *,
     rounds: int,
     say: Say,
-    ways_: Sequence[str] = load_targets.WAYS,
+    targets: Sequence[str] = load_targets.LOAD_TARGETS,
 ) -> Report:
     """The report: medians and spread of each target's runs, and their ratios."""
     runs: list[Run] = []
     for number in range(rounds):
-        for way in ways_:
+        for way in targets:
             say(f"round {number + 1} of {rounds}: {way}, {shape.pods} pods")
             run = await once(way, pair, shape)
             say(f"  {shape.pods / run.running_seconds:.0f} pods/s")
@@ -160,7 +160,7 @@ def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:
     made = sum(str(one) == "create pods" and one.code == 201 for one in requests_by_side["remote"])
     # Fewer if a response was lost: all of them were Running.
     if made > pods:
-        raise PodsLost(f"{run.way} made {made} pods in the remote for {pods} at home")
+        raise PodsLost(f"{run.target} made {made} pods in the remote for {pods} at home")
     every = [one for requests in requests_by_side.values() for one in requests]
 
     def a_pod(found: Iterable[Request]) -> float:
@@ -180,13 +180,15 @@ def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:
 def report(shape: Shape, runs: Sequence[Run]) -> Report:
     """The figures of each target, and their ratios within the same round."""
     made = Report("burst", asdict(shape))
-    by_way = {way: [run for run in runs if run.way == way] for way in (run.way for run in runs)}
+    by_way = {
+        way: [run for run in runs if run.target == way] for way in (run.target for run in runs)
+    }
     for way, mine in by_way.items():
         made.add(
             f"{way}.pods_per_second", "pods/s", (shape.pods / run.running_seconds for run in mine)
         )
         # Each target is compared with those that do less.
-        for base in load_targets.WAYS[: load_targets.WAYS.index(way)]:
+        for base in load_targets.LOAD_TARGETS[: load_targets.LOAD_TARGETS.index(way)]:
             if base in by_way:
                 _compare(made, way, base, list(zip(mine, by_way[base], strict=True)))
         for one in fields(Run):

@@ -13,7 +13,7 @@ from e2e.bench.pods import cost_growth as growth_bench
 from e2e.bench.pods import fairness as fairness_bench
 from e2e.bench.pods import idle_and_restart
 from e2e.bench.pods import latency as latency_bench
-from e2e.bench.pods.load_targets import LEAST, WAYS
+from e2e.bench.pods.load_targets import LEAST, LOAD_TARGETS
 from e2e.bench.pods.pod_load import Shape
 from e2e.bench.report_output import Measure, Plot, measured, print_reports, say
 
@@ -39,7 +39,7 @@ def burst(
         bool, typer.Option(help="Mount a service account token in the pods.")
     ] = False,
     only: Annotated[
-        list[str] | None, typer.Option(help=f"Targets: {', '.join(WAYS)}; default: all.")
+        list[str] | None, typer.Option(help=f"Targets: {', '.join(LOAD_TARGETS)}; default: all.")
     ] = None,
     nodes: NodeCount = 20,
     prefix: Prefix = PREFIX,
@@ -47,13 +47,13 @@ def burst(
 ) -> None:
     """Create many pods at once: in the remote, behind the minimal bridge, behind the bridge."""
     shape = Shape(pods, namespaces=namespaces, references=references, tokens=tokens)
-    ways = tuple(only or WAYS)
-    if not set(ways) <= set(WAYS) or (namespaces > 1 and LEAST in ways):
-        raise typer.BadParameter("ways are direct, least (with one namespace) and bridge")
+    targets = tuple(only or LOAD_TARGETS)
+    if not set(targets) <= set(LOAD_TARGETS) or (namespaces > 1 and LEAST in targets):
+        raise typer.BadParameter("targets are direct, least (with one namespace) and bridge")
     measure = burst_bench.measure
     _run(
         "burst",
-        lambda pair: measure(pair, shape, rounds=rounds, say=say, ways_=ways),
+        lambda pair: measure(pair, shape, rounds=rounds, say=say, targets=targets),
         nodes,
         prefix,
         plot,

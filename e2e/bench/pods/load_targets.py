@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-from e2e import bridge_process as bridge_command
+from e2e import bridge_process
 from e2e.bench.pods.audit_log import BRIDGE as BRIDGE_AGENT
 from e2e.bench.pods.audit_log import LEAST as LEAST_AGENT
 from e2e.bench.pods.audit_log import Requests
@@ -28,7 +28,7 @@ from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 
-DIRECT, LEAST, BRIDGE = WAYS = ("direct", "least", "bridge")
+DIRECT, LEAST, BRIDGE = LOAD_TARGETS = ("direct", "least", "bridge")
 AGENTS = {LEAST: LEAST_AGENT, BRIDGE: BRIDGE_AGENT}
 #: Seconds for caches, watches and connections to settle before and after a run.
 REST = 2.0
@@ -149,7 +149,7 @@ async def _bridge(pair: ClusterPair, node: str, options: Sequence[str]) -> Async
 
 def _leave(pair: ClusterPair, node: str) -> None:
     """Removes the node and its lingering namespaces and copies in the remote."""
-    bridge_command.run(
+    bridge_process.run(
         *("leave", "--name", node, "--yes", "--force", "--kubeconfig", pair.remote.kubeconfig),
         home=pair.home,
     )

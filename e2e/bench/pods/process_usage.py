@@ -41,6 +41,12 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * _TICK
 
 
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a running process, in bytes."""
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
 def own_cpu_seconds() -> float:
     """CPU time of this process: of the load and its watches."""
     used = resource.getrusage(resource.RUSAGE_SELF)
