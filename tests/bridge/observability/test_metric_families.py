@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from sync.kube.resources import PODS
 from tests.bridge.running_join import SOON, RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.sync.engine_harness import EngineHarness
@@ -52,6 +53,11 @@ async def used(two: Clusters, run: RunningJoin) -> dict[str, Metric]:
 
     two.remote.route("GET", "*/pods/web/log", line)
     two.remote.route("GET", "/api/v1/nodes/worker/proxy/*", nothing)
+    # The start of a pod counts once the controllers run, a little after the Node is registered.
+    harness.pod("first")
+    await two.remote.until(lambda: harness.remote_pod("first"))
+    two.home.delete(PODS, "first", "default", grace_seconds=0)
+    await two.remote.until(lambda: harness.remote_pod("first") is None)
     harness.pod("web")
     await two.remote.until(lambda: harness.remote_pod("web"))
     harness.report_running("web")
