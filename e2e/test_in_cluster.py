@@ -224,7 +224,8 @@ def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: 
         {"namespaceSelector": named},
         {"ipBlock": {"cidr": "10.0.0.0/16"}},
     ]
-    failed = it.join("--replicas", "2", "--namespace-template", "{nothing}", "--timeout", "110")
+    invalid = ("--namespace-template", "{nothing}", "--network", "flat")
+    failed = it.join("--replicas", "2", *invalid, "--timeout", "110")
     assert failed.returncode == 1
     assert "error: --namespace-template" in failed.stderr
     assert get(it.home, "networkpolicies", namespace=it.place) == [], "there is no relay any more"

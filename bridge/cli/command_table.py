@@ -183,7 +183,9 @@ _add(
     "bridge rbac remote --metrics kubelets",
     to=_rbac,
 )
-_config = _add_group(_ADMINISTER, "config", "Validate a configuration file of bridge run.")
+_config = _add_group(
+    _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
+)
 _add(
     "Commands",
     "validate",

@@ -27,7 +27,9 @@ _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: Options of `offload` that require a namespace.
 _OF_ONE = ("policy", "node_selector", "by", "dry_run")
 
-_Namespace = Annotated[str, typer.Argument(help="A namespace of home.", show_default=False)]
+_Namespace = Annotated[
+    str, typer.Argument(metavar="NAMESPACE", help="A namespace of home.", show_default=False)
+]
 
 
 def offload(
@@ -35,6 +37,7 @@ def offload(
     namespace: Annotated[
         str | None,
         typer.Argument(
+            metavar="NAMESPACE",
             help="A namespace of home. Default: list the offloaded namespaces.",
             show_default=False,
         ),

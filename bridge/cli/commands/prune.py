@@ -49,7 +49,7 @@ def prune(
     yes: Yes = False,
     output: NamesOutputOption = Output.TABLE,
 ) -> None:
-    """List or remove resources of bridges in a remote cluster, without contacting a home cluster.
+    """List or remove what bridges left in a remote cluster, without a home cluster.
 
     For home clusters that no longer exist, and for what bridge leave could not reach or was asked
     to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge

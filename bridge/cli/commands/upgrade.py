@@ -36,9 +36,9 @@ def upgrade(
 ) -> None:
     """Upgrade an installed bridge, or change some of its options.
 
-    Options that are missing stay as they are at home, the remote's kubeconfig too. An image that
-    was never named follows the version of this command. To return an option to its default, use
-    bridge install with all options.
+    Omitted options keep the values of the installation, and so does the remote's kubeconfig. An
+    image that was never named follows the version of this command. To return an option to its
+    default, use bridge install with all options.
     """
     from bridge.cli.command_runner import fail, run
 
