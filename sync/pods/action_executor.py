@@ -123,7 +123,6 @@ class ActionExecutor:
         return self._statuses.writing
 
     def is_create_pending(self, uid: str) -> bool:
-        """Whether the outcome of a create request for this home pod is unknown."""
         return uid in self._create_pending
 
     def settle_creation(self, uid: str) -> None:
@@ -275,7 +274,6 @@ class ActionExecutor:
     # -- delete ----------------------------------------------------------------------------
 
     async def _delete(self, key: Key, uid: str, grace: int | None) -> None:
-        """Deletes the remote pod, once for each grace period."""
         if self._deletions.get(uid, ...) == grace:
             return
         namespace, name = self._lookup.remote_key(key)
@@ -301,9 +299,8 @@ class ActionExecutor:
         changes.info("pod %s: has no home pod, deleted in the remote", key, extra=fields)
 
     async def _evict(self, key: Key, home: Object, remote: Object) -> None:
-        """Deletes the home pod, so that its controller replaces it; the home pod stays Terminating
-        as long as the remote pod exists. A GET confirms first that the remote pod is still being
-        deleted: after an outage the caches may be stale."""
+        """Deletes the home pod, so that its controller replaces it, after a GET has confirmed that
+        the remote pod is still being deleted: after an outage the caches may be stale."""
         if self._remote_nodes.error is not None:
             raise ReconcileBlocked(
                 "RemoteUnreachable", "remote: the nodes cannot be watched, so their state is stale"
@@ -352,8 +349,8 @@ class ActionExecutor:
         await self._report_waiting(key, home, reason, message)
 
     async def _report_server_error(self, key: Key, home: Object, error: ServerError) -> None:
-        """Reports the second server error in a row: the first may come from a server that is
-        restarting, a failing webhook causes them permanently. The pod may have been created."""
+        """Reports the second server error in a row: the first may come from a restart. The pod may
+        have been created."""
         if uid_of(home) not in self._server_failed:
             self._server_failed.add(uid_of(home))
             return
@@ -391,8 +388,7 @@ def _conflict(namespace: str, name: str, existing: Object, identity: Identity) -
 
 
 def _is_first_start(home: Object) -> bool:
-    """Whether a new remote pod needs no reconcile: the home pod never ran, reports no problem, and
-    has no ephemeral container to add. The next event is that of the pod's scheduling."""
+    """Whether a new remote pod needs no reconcile before the event of its scheduling."""
     has_run = bool((home.get("status") or {}).get("containerStatuses"))
     is_debugged = bool((home.get("spec") or {}).get("ephemeralContainers"))
     return not (has_run or is_debugged or synthetic_status.is_creation_blocked(home))
