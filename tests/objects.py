@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 
 
 def config_map(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Lists of a pod status that the API server merges by key in a strategic merge patch (patchMergeKey
 #: in k8s.io/api/core/v1 types.go); it replaces all other lists.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 
-from translators.objects import Object, metadata, name_of
+from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import ANNOTATION_ACCEPTS, is_owned
 from translators.virtual_node_identity import Identity
 

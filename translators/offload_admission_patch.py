@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from translators.objects import Object, is_daemonset_pod, metadata
+from translators.object_accessors import Object, is_daemonset_pod, metadata
 from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 OffloadPolicy = Literal["burst", "remote-only", "local-only"]

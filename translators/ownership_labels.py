@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from translators.objects import HomeNamespace, HomeUid, Object, metadata
+from translators.object_accessors import HomeNamespace, HomeUid, Object, metadata
 from translators.virtual_node_identity import Identity
 
 #: The domain of the bridge's labels, annotations and taints.

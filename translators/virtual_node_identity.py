@@ -8,8 +8,8 @@ import re
 import string
 from dataclasses import dataclass
 
-from translators.names import label_value, short_hash
-from translators.objects import HomeNamespace, RemoteNamespace
+from translators.derived_names import label_value, short_hash
+from translators.object_accessors import HomeNamespace, RemoteNamespace
 
 #: A namespace name (RFC 1123 label).
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

@@ -3,11 +3,11 @@
 1. Checks (`bridge.checks.required_at_join`); nothing has been created when one fails. With a health
    port, probes are answered from here on, and clusters that do not answer are waited for.
 2. The kubelet API listens, so that the Node never names a port that is closed.
-3. The replica stands by, and serves (`bridge.app.replica_lifecycle`) until ``stop`` is set (SIGINT,
+3. The replica stands by, and serves (`bridge.app.replica_handover`) until ``stop`` is set (SIGINT,
    SIGTERM), or until a part fails, which ends all. Workloads in the remote continue.
 
-``stop`` ends the join at every step, within the bounds of `bridge.app.replica_lifecycle` and
-`bridge.app.kubelet_api`. `bridge.cli.command_runner` bounds what cannot be cancelled.
+``stop`` ends the join at every step, within the bounds of `bridge.app.replica_handover` and
+`bridge.app.kubelet_api_setup`. `bridge.cli.run_until_signal` bounds what cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from bridge.app import replica_lifecycle
-from bridge.app.kubelet_api import NodeKubelet, cert_dir, certificate_source
+from bridge.app import replica_handover
+from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir, certificate_source
 from bridge.app.probe_server import ProbeHandler, serve_probes
-from bridge.app.replica_lifecycle import ReplicaTerm, TermOutdated
+from bridge.app.replica_handover import ReplicaTerm, TermOutdated
 from bridge.base import memory_savings
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
@@ -31,10 +31,10 @@ from bridge.checks.required_at_join import JoinFacts, checked_clusters
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
-from bridge.node import join_record_annotation, node_object
-from bridge.node.field_ownership import NodeMetadata
+from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_controller import NodeController
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
@@ -44,9 +44,9 @@ from sync.engine.controller_list import ControllerOptions
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
 from sync.kube.api_errors import NotFound
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES
-from sync.kube.write_fence import Fence
+from sync.kube.leader_write_fence import Fence
 from sync.runtime.log_fields import NODE
 from translators.translation_options import Policy
 
@@ -147,7 +147,7 @@ async def _serve_node(
             record.fresh = await first.node.is_name_free()
             await election.observe(node_exists=not record.fresh)
             async with asyncio.TaskGroup() as group:
-                serving = replica_lifecycle.run_replica(
+                serving = replica_handover.run_replica(
                     first, next_term, kubelet=kubelet, election=election, notify=notify
                 )
                 group.create_task(serving, name="replica")
@@ -248,7 +248,7 @@ class _Wiring:
             node = await self.home.get(NODES, self.facts.identity.node)
         except NotFound:
             return
-        recorded = join_record_annotation.recorded_network(node)
+        recorded = join_record.recorded_network(node)
         if recorded is None or recorded == self.facts.recorded_network:
             return
         selected = self.facts.selected_network
@@ -299,7 +299,7 @@ class _Wiring:
             node_object.ANNOTATION_KUBECONFIG: kubeconfig,
             node_object.ANNOTATION_CONTEXT: config.context,
             node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
-            join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_policy(
+            join_record.ANNOTATION_OPTIONS: join_record.encode_policy(
                 self._policy(),
                 metrics=settings.metrics,
                 certificate="files" if settings.certificate else settings.serving,

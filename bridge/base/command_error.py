@@ -19,7 +19,7 @@ class PreflightError(BridgeError):
 def user_error_types() -> tuple[type[Exception], ...]:
     """The classes of errors whose message is written for users."""
     from sync.kube.api_errors import KubeError
-    from sync.namespaces.namespace_mapping import NamespaceMappingError
+    from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 
     return (BridgeError, NamespaceMappingError, KubeError)
 

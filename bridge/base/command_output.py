@@ -2,7 +2,7 @@
 
 A command makes plain data (objects, arrays, strings, numbers, true, false, null) with field names
 in lower camel case, as Kubernetes' own, and prints it here, whole and once. Fields are added, never
-renamed or removed. Progress and errors go to standard error (`bridge.cli.command_runner`).
+renamed or removed. Progress and errors go to standard error (`bridge.cli.run_until_signal`).
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.names import dns_label
-from translators.objects import Object
+from translators.derived_names import dns_label
+from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 from translators.relay import forward_plan, ipam
 from translators.translation_options import DaemonSets, HostPort, Network, ServiceAccounts

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bridge.base.command_error import PreflightError
 from bridge.bug_report.collector import BugReport
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The beginning of the archive's table of contents.
 _CONTENTS_HEADER = """A bug report of a cluster bridge. It does not contain: data of Secrets and

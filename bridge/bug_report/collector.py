@@ -29,11 +29,11 @@ from bridge.status import version_report
 from sync.cleanup import remote_inventory
 from sync.kube import kubeconfig
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig import KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
-from translators.objects import Object, name_of, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
 from translators.virtual_node_identity import home_id_from_uid
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ import binascii
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from translators.objects import Object, metadata
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAME,

@@ -53,9 +53,9 @@ from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import AlreadyExists, KubeError
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
-from translators.objects import name_of
+from translators.object_accessors import name_of
 
 SIGNER = "kubernetes.io/kubelet-serving"
 #: Usages of an ECDSA key; an RSA key would need "key encipherment" too.

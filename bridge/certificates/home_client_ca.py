@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from bridge.certificates.tls_key_pair import CertificateError
 from sync.cache.informer import Informer
+from sync.kube.api_resources import CONFIG_MAPS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, Object
 
 NAMESPACE = "kube-system"
 NAME = "extension-apiserver-authentication"

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, NetworkChoice
 from bridge.checks import (
-    compatibility,
+    cluster_compatibility,
     daemonsets,
     kubelet_certificate,
     network_paths,
@@ -23,18 +23,18 @@ from bridge.checks import (
     virtual_node,
     workloads,
 )
-from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
+from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Finding, Report, Scope, build_report, error, not_checked, warning
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
-from bridge.node import join_record_annotation
+from bridge.node import join_record
 from bridge.node.node_object import LABEL_REMOTE, is_virtual_node
 from sync.kube.api_errors import Forbidden, KubeError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import NODES
-from translators.names import dns_label
-from translators.objects import Object, name_of
+from translators.derived_names import dns_label
+from translators.object_accessors import Object, name_of
 
 #: Timeout of one check in seconds: observing whether a Lease is renewed takes 4.
 CHECK_SECONDS = 12.0
@@ -42,7 +42,7 @@ CHECK_SECONDS = 12.0
 REPEAT_SECONDS = 2.0
 
 IMPLEMENTATIONS = (
-    *compatibility.IMPLEMENTATIONS,
+    *cluster_compatibility.IMPLEMENTATIONS,
     *required_permissions.IMPLEMENTATIONS,
     *virtual_node.IMPLEMENTATIONS,
     *kubelet_certificate.IMPLEMENTATIONS,
@@ -131,7 +131,7 @@ async def _check_node(
         remote.findings.append(not_checked("BRG102", "remote", reason, "name it with --kubeconfig"))
     else:
         remote = await check_connectivity(stack, source.ref, "remote", named=source.description)
-    join_settings = join_record_annotation.read_settings(
+    join_settings = join_record.read_settings(
         node,
         home=settings.home,
         remote=source.ref if source else KubeconfigRef(),

@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 
 import orjson
 
-from bridge.checks.check_input import ClusterConnectivity
+from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.rbac import permissions
 from sync.kube.api_errors import (

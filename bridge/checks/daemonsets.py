@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bridge.base.printable_text import summarize_names
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, info, not_checked, ok, warning
 from bridge.explain.cluster_lookup import pod_of_manifest
-from bridge.node import join_record_annotation, node_object
-from bridge.node.field_ownership import NodeMetadata
+from bridge.node import join_record, node_object
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from bridge.rbac import permissions
-from sync.kube.resources import DAEMON_SETS, NODES
-from translators.objects import Object, namespaced_name
+from sync.kube.api_resources import DAEMON_SETS, NODES
+from translators.object_accessors import Object, namespaced_name
 from translators.pods import remote_pod, scheduling_predicates
 from translators.translation_options import DaemonSets
 
@@ -62,7 +62,7 @@ async def check_before_join(context: CheckContext) -> list[Finding]:
 
 async def check_existing_node(context: CheckContext) -> list[Finding]:
     """BRG507 of an existing node."""
-    policy, _ = join_record_annotation.read_policy(context.existing_node, await context.home_id())
+    policy, _ = join_record.read_policy(context.existing_node, await context.home_id())
     return await _findings(context, context.existing_node, policy.daemonsets)
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Literal
 
 from bridge.checks.catalog import CHECKS, Check
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The cluster that a finding is about.
 Scope = Literal["home", "remote", "both"]

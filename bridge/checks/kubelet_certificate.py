@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
-from bridge.node import join_record_annotation
+from bridge.node import join_record
 from sync.kube.api_errors import ApiError, Forbidden, KubeError
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 from translators.timestamps import format_time
 from translators.translation_options import HostPort
 
@@ -60,7 +60,7 @@ def _verdict(refused: ApiError | None) -> Verdict:
 
 async def _remedy(context: CheckContext) -> str:
     """How to get a certificate that home's API server trusts, by the source of the current one."""
-    match join_record_annotation.certificate_source(context.existing_node):
+    match join_record.certificate_source(context.existing_node):
         case "files":
             return (
                 "replace --tls-cert-file and --tls-private-key-file with a certificate of the "

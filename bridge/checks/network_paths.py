@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bridge.base.printable_text import summarize_names
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
-from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.pod_network_probe import describe_pod, dial_pods
 from bridge.clusters.relay_cidr_validation import check_relay_cidr
 from translators.translation_options import HostPort

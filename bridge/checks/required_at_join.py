@@ -14,20 +14,20 @@ from dataclasses import dataclass, replace
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.certificates import home_client_ca
-from bridge.checks import compatibility, network_paths, required_permissions, workloads
+from bridge.checks import cluster_compatibility, network_paths, required_permissions, workloads
 from bridge.checks.catalog import CHECKS
-from bridge.checks.check_input import CheckContext, ClusterConnectivity, Implementation
+from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Severity
 from bridge.clusters import connection
-from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.clusters.wait_for_clusters import retry_while_unreachable
-from bridge.node.join_record_annotation import recorded_network
+from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS
-from translators.names import dns_label
+from translators.derived_names import dns_label
 from translators.translation_options import HostPort, Network
 from translators.virtual_node_identity import Identity
 
@@ -47,7 +47,7 @@ class JoinFacts:
     metrics: MetricsSource
     selected_network: SelectedNetwork
     recorded_network: SelectedNetwork | None
-    """What the Node recorded when ``auto`` selected the mode; None if there was no record."""
+    """The record of the Node when ``auto`` selected the mode; None if there was no record."""
     relay_address: str
     """Where the bridge accepts forwarded connections; "" where it forwards none."""
     relay_cidr: str = ""
@@ -89,7 +89,7 @@ def required_by_join(implementations: Iterable[Implementation]) -> tuple[Impleme
 #: In stages: each relies on those before it, and runs its checks concurrently.
 STAGES = (
     required_by_join(required_permissions.IMPLEMENTATIONS),
-    required_by_join(compatibility.IMPLEMENTATIONS),
+    required_by_join(cluster_compatibility.IMPLEMENTATIONS),
     required_by_join((*network_paths.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
 )
 

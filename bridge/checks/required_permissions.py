@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bridge.base.printable_text import summarize_names
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission

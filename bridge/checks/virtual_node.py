@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bridge.base.version import version
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_of
 from bridge.remote_claim import claim_removal
-from translators.objects import condition_of
+from translators.object_accessors import condition_of
 from translators.virtual_node_identity import Identity
 
 

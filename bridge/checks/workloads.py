@@ -7,20 +7,26 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from bridge.base.printable_text import summarize_names
-from bridge.checks.check_input import CheckContext, Implementation
+from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node import conditions, node_object
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import NodeInventory
+from sync.kube.api_resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
-from sync.kube.resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from sync.pods import action_planner
 from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
-from translators.names import label_value
+from translators.derived_names import label_value
 from translators.namespace_grants import is_usable_namespace
-from translators.objects import HomeNamespace, Object, name_of, namespace_of, namespaced_name
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    name_of,
+    namespace_of,
+    namespaced_name,
+)
 from translators.ownership_labels import LABEL_HOME
 from translators.pods import synthetic_status
 

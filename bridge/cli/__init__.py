@@ -2,8 +2,8 @@
 
 Options, their validation, and the output of results. Progress goes to stderr. A command imports
 what it needs when it runs, so that `--help` answers at once, and a running bridge keeps nothing of
-the option parser in memory (`bridge.cli.reexec`). Exit codes: 0 success, 1 failure, 2
-invalid options.
+the option parser in memory (`bridge.cli.reexec_to_free_memory`). Exit codes: 0 success, 1 failure,
+2 invalid options.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import sys
 
 def main() -> None:
     """The console script."""
-    from bridge.cli import reexec, standard_streams
+    from bridge.cli import reexec_to_free_memory, standard_streams
 
     standard_streams.prepare()
-    request = reexec.restarted_request()
+    request = reexec_to_free_memory.restarted_request()
     if request is not None:
-        reexec.serve(request)
+        reexec_to_free_memory.serve(request)
         return
     if sys.argv[1:] == ["relay-pod"]:
         # Without the option parser: it takes 14 MB in each relay agent.
@@ -26,8 +26,8 @@ def main() -> None:
 
         relay_pod()
         return
-    from bridge.cli.command_runner import fail
     from bridge.cli.command_table import app
+    from bridge.cli.run_until_signal import fail
 
     with standard_streams.checked(fail):
         app()

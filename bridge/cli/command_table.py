@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.cli.command_classes import Command, CommandGroup
 from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
 from bridge.cli.commands.config import schema, validate
-from bridge.cli.commands.cordon import cordon, drain, uncordon
+from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
@@ -29,6 +28,7 @@ from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
 from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
+from bridge.cli.help_and_usage_errors import Command, CommandGroup
 
 app = typer.Typer(
     cls=CommandGroup,

@@ -19,7 +19,7 @@ from bridge.base.join_settings import KUBELET_PORT, Part, SettingsError
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import Option
 from bridge.cli.options.value_parsing import InvalidValueError
-from bridge.cli.reexec import LogSettings
+from bridge.cli.reexec_to_free_memory import LogSettings
 
 #: The keys of a join, and those of the whole file, by name.
 KEYS: Mapping[str, Option] = {it.name: it for it in JOIN}

@@ -17,11 +17,11 @@ from sync.kube.api_errors import (
     Unauthorized,
     Unreachable,
 )
+from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import NAMESPACES
-from translators.objects import Object, uid_of
+from translators.object_accessors import Object, uid_of
 
 #: Seconds to load a kubeconfig (with its credential plugin) and to get a first response, and for
 #: all checks of a join: a person waits for this.

@@ -16,10 +16,10 @@ from bridge.base.command_error import PreflightError
 from bridge.rbac import permissions
 from sync.kube import http_proxy
 from sync.kube.api_errors import NotFound
+from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig
-from sync.kube.resources import ENDPOINT_SLICES
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.translation_options import HostPort
 
 

@@ -6,8 +6,8 @@ from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import MetricsChoice, MetricsSource
 from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError
+from sync.kube.api_resources import POD_METRICS
 from sync.kube.client import KubeClient
-from sync.kube.resources import POD_METRICS
 
 
 async def select_metrics_source(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:

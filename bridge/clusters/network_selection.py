@@ -16,13 +16,13 @@ from dataclasses import replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, SelectedNetwork
-from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.pod_network_probe import describe_pod, dial_pods, find_pods_at, pod_ip
-from bridge.node import join_record_annotation
+from bridge.node import join_record
 from bridge.rbac import permissions
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
-from translators.objects import Object, is_daemonset_pod, name_of
+from translators.object_accessors import Object, is_daemonset_pod, name_of
 
 #: Pods of the node that are read to find one that is not a DaemonSet's.
 PAGE_LIMIT = "500"
@@ -43,7 +43,7 @@ async def select_network(
     """
     if settings.network != "auto":
         return SelectedNetwork(settings.network, "configured")
-    recorded = join_record_annotation.recorded_network(node) if node is not None else None
+    recorded = join_record.recorded_network(node) if node is not None else None
     if node is not None and recorded is not None:
         if recorded.source == "probed":
             return replace(recorded, reason="recorded on the Node")

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bridge.rbac import permissions
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
-from translators.objects import Object, is_ready, name_of, namespace_of
+from translators.object_accessors import Object, is_ready, name_of, namespace_of
 
 #: Timeout of a connection in seconds.
 CONNECT_SECONDS = 3.0

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from bridge.clusters.pod_network_probe import find_pods_at
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
-from bridge.relay.forward import local_route
+from bridge.relay.forward import relay_cidr_route
 from sync.kube.api_errors import NotFound
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
-from translators.objects import Object, name_of, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
 from translators.relay.ipam import IpNetwork
 
 #: How many of home's pods and nodes are compared.
@@ -43,8 +43,8 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
                 "bridge on a machine"
             )
     try:
-        await asyncio.to_thread(local_route.check_available, cidr)
-    except local_route.LocalRouteError as error:
+        await asyncio.to_thread(relay_cidr_route.check_available, cidr)
+    except relay_cidr_route.LocalRouteError as error:
         return str(error)
     pods = await home.request(
         "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS

@@ -37,9 +37,16 @@ from sync.kube.api_errors import (
     Throttled,
     Unreachable,
 )
+from sync.kube.api_resources import LEASES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES, PODS
-from translators.objects import Object, is_deleting, name_of, namespace_of, namespaced_name, uid_of
+from translators.object_accessors import (
+    Object,
+    is_deleting,
+    name_of,
+    namespace_of,
+    namespaced_name,
+    uid_of,
+)
 from translators.timestamps import format_micro_time
 
 #: Seconds before a retry: the minimum, and the maximum of the server's Retry-After.

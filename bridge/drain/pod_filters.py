@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from bridge.base.command_error import PreflightError
 from bridge.base.printable_text import summarize_names
-from translators.objects import (
+from translators.object_accessors import (
     Object,
     controller_of,
     is_daemonset_pod,

@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sync.kube.resources import LEASES
-from translators.names import truncated_name
-from translators.objects import Object, metadata, uid_of
+from sync.kube.api_resources import LEASES
+from translators.derived_names import truncated_name
+from translators.object_accessors import Object, metadata, uid_of
 from translators.ownership_labels import DOMAIN
 from translators.timestamps import format_micro_time
 
@@ -86,7 +86,7 @@ class ElectionRecord:
     requested_by: str = ""
     """The candidate that reaches the remote and requests the Lease; "" for none."""
     records: Mapping[str, str] = field(default_factory=dict)
-    """All other annotations of the bridge (`bridge.election.handover_annotations`)."""
+    """All other annotations of the bridge (`bridge.election.election_lease_annotations`)."""
 
     def is_same_version(self, other: ElectionRecord) -> bool:
         """Whether the Lease was not written between the two reads."""

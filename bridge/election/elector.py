@@ -1,9 +1,9 @@
 """Elects one bridge per virtual node: only the holder of the election's Lease may write.
 
 - `acquire` waits until this bridge holds the Lease; `renew_until_lost` renews it, and with it the
-  fence that every write passes (`sync.kube.write_fence`): until `RENEW_DEADLINE` after the last
-  renewal was *started*. A successor waits `LEASE_SECONDS` after it *observed* that renewal, so two
-  bridges never write at the same time.
+  fence that every write passes (`sync.kube.leader_write_fence`): until `RENEW_DEADLINE` after the
+  last renewal was *started*. A successor waits `LEASE_SECONDS` after it *observed* that renewal, so
+  two bridges never write at the same time.
 - Handover: a failed renewal closes the fence at its deadline. If the Lease is still this bridge's
   when home is back, the fence opens again. If another candidate holds it, `renew_until_lost` raises
   `LeadershipLost` with the fence closed.
@@ -16,7 +16,7 @@
   to the process.
 - A Lease that was deleted while held is created again; other candidates treat it as held until it
   would have expired.
-- The Lease has records for the next holder (`bridge.election.handover_annotations`).
+- The Lease has records for the next holder (`bridge.election.election_lease_annotations`).
 - A Lease that `bridge leave` took ends the election: `NodeLeft`.
 - Requests have priority (`sync.kube.request_limiter.urgent`) and short timeouts. Standby replicas
   watch the Lease.
@@ -35,17 +35,17 @@ from typing import NoReturn
 from bridge.base.command_error import BridgeError
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
-from bridge.election.handover_annotations import LeaseRecords
+from bridge.election.election_lease_annotations import LeaseRecords
 from bridge.election.remote_reachability import RemoteReachability
 from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
 from sync.base.histograms import Histogram
 from sync.cache.informer import Informer
 from sync.kube.api_errors import Conflict, KubeError, NotFound
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
+from sync.kube.leader_write_fence import Fence, clock
 from sync.kube.request_limiter import urgent
-from sync.kube.resources import LEASES
-from sync.kube.write_fence import Fence, clock
-from translators.objects import Object
+from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from bridge.election.election_lease import Candidate, ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import Conflict, KubeError, NotFound
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES
-from translators.objects import Object
+from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import asyncio
 from bridge.election import election_lease
 from bridge.election.election_lease import ElectionRecord
 from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES
-from sync.kube.write_fence import clock
+from sync.kube.leader_write_fence import clock
 
 #: Seconds between two reads of a Lease that may be renewed.
 POLL_SECONDS = 0.3

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import EVENTS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import EVENTS, Resource
-from translators.objects import Object, namespace_of, uid_of
+from translators.object_accessors import Object, namespace_of, uid_of
 
 
 async def get_objects(

@@ -11,18 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bridge.explain import best_effort_reads
-from bridge.node import join_record_annotation, node_object
+from bridge.node import join_record, node_object
+from sync.kube.api_resources import NODES, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 from sync.kube.client import KubeClient
-from sync.kube.resources import (
-    NODES,
-    PERSISTENT_VOLUMES,
-    PODS,
-    STORAGE_CLASSES,
-)
 from sync.pods import action_planner
 from translators.explain import persistent_volume_claims
 from translators.explain.persistent_volume_claims import PodStorage
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 from translators.pods import scheduling_predicates
 from translators.pods.scheduling_predicates import PredicateFailure
 from translators.translation_options import Policy
@@ -70,7 +65,7 @@ async def rank_candidates(
     )
     found = []
     for node, pods in zip(nodes, bound, strict=True):
-        policy, options_recorded = join_record_annotation.read_policy(node, home_id)
+        policy, options_recorded = join_record.read_policy(node, home_id)
         obstacles = [
             *scheduling_predicates.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),

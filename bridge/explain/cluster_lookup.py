@@ -27,9 +27,7 @@ from bridge.install.remote_kubeconfig_lookup import (
 )
 from bridge.node import node_object
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
-from sync.kube.client import KubeClient
-from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CONFIG_MAPS,
     DEPLOYMENTS,
     NAMESPACES,
@@ -43,16 +41,12 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
+from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.explain import dependencies
 from translators.explain.dependencies import Dependency
 from translators.explain.persistent_volume_claims import PodStorage
-from translators.objects import (
-    HomeNamespace,
-    Object,
-    metadata,
-    name_of,
-    namespace_of,
-)
+from translators.object_accessors import HomeNamespace, Object, metadata, name_of, namespace_of
 from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
 from translators.translation_options import Policy

@@ -6,7 +6,7 @@ from __future__ import annotations
 from bridge.explain.cluster_lookup import PodFacts
 from translators.explain.dependencies import Dependency
 from translators.mirror import service
-from translators.objects import HomeNamespace, Object, name_of, namespace_of
+from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
 from translators.ownership_labels import is_owned
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator
 from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
-from bridge.node.join_record_annotation import policy_options
+from bridge.node.join_record import policy_options
 from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
-from translators.fieldpaths import FieldMessage
+from translators.field_paths import FieldMessage
 from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
-from translators.objects import (
+from translators.object_accessors import (
     Object,
     is_deleting,
     is_ready,

@@ -12,7 +12,7 @@ from typing import Any
 
 from bridge.base.command_output import format_table
 from bridge.base.printable_text import summarize_names
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The number of fields on one line.
 MAX_LOCATIONS = 4

@@ -26,7 +26,7 @@ from sync.kube import http_proxy, kubeconfig
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.kubeconfig import Entry, KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Fields that name a file, and the fields for the file's content.
 _CLUSTER_FILES = {"certificate-authority": "certificate-authority-data"}

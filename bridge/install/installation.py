@@ -15,8 +15,8 @@ from bridge.base.join_settings import KUBELET_PORT
 from bridge.base.recommended_labels import APP, INSTANCE_LABEL, NAME_LABEL
 from bridge.election import election_lease
 from bridge.rbac.rbac_manifests import Account, HomePermissions
-from translators.names import DNS_LABEL_MAX, hashed_name, label_value
-from translators.objects import Object
+from translators.derived_names import DNS_LABEL_MAX, hashed_name, label_value
+from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 
 DEFAULT_NAMESPACE = "cluster-bridge"

@@ -22,8 +22,7 @@ from bridge.node import node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
     MUTATING_WEBHOOKS,
@@ -33,7 +32,8 @@ from sync.kube.resources import (
     SECRETS,
     Resource,
 )
-from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 
 #: Secrets of other namespaces that are named at most; each can have 1 MiB.
 MAX_NAMED = 10

@@ -20,7 +20,7 @@ from bridge.install.installation import (
 )
 from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The container's folder with the remote's kubeconfig.
 KUBECONFIG_FOLDER = "/etc/cluster-bridge"

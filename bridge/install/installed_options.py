@@ -16,15 +16,15 @@ from bridge.install import installation
 from bridge.install.installation_lookup import ExistingInstallation, find_installation
 from bridge.rbac.rbac_manifests import Account
 from sync.kube.api_errors import NotFound
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     NETWORK_POLICIES,
     NODES,
     ROLE_BINDINGS,
     Resource,
 )
-from translators.objects import Object, metadata, name_of, namespace_of
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object, metadata, name_of, namespace_of
 
 #: The image of an installation that named none.
 _DEFAULT_IMAGE = re.compile(r"cluster-bridge:[0-9][^/]*")

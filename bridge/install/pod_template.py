@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import LABEL_VIRTUAL
 
 #: The user ``nonroot`` of distroless images.

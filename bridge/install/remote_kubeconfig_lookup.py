@@ -21,7 +21,7 @@ from bridge.install import installation_lookup
 from bridge.node import node_object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
-from translators.objects import Object, metadata, name_of
+from translators.object_accessors import Object, metadata, name_of
 from translators.virtual_node_identity import home_id_from_uid
 
 

@@ -26,9 +26,9 @@ from bridge.install.installation import (
     label_selector,
 )
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import DEPLOYMENTS, NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import DEPLOYMENTS, NODES, PODS
-from translators.objects import (
+from translators.object_accessors import (
     Object,
     condition_of,
     is_deleting,

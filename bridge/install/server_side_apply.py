@@ -18,8 +18,7 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.install import installation
 from sync.kube.api_errors import NotFound
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
     DEPLOYMENTS,
@@ -34,7 +33,8 @@ from sync.kube.resources import (
     SERVICES,
     Resource,
 )
-from translators.objects import Object, name_of, namespace_of, uid_of
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 
 #: The resources of an installation, in the order of their creation.
 INSTALLED_RESOURCES = (

@@ -16,9 +16,9 @@ from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation
 from sync.cleanup import remote_inventory
 from sync.kube.api_errors import NotFound
+from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import DEPLOYMENTS, NAMESPACES, PODS
-from translators.objects import metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import metadata, name_of, namespace_of, uid_of
 
 #: Seconds between checks of terminating pods.
 POLL_SECONDS = 0.5

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Size limit. A kubeconfig with two certificates and a CA bundle has about 10 KiB; parsing YAML
 #: takes about a second per 256 KiB.

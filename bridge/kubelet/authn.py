@@ -33,9 +33,9 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import urgent
-from sync.kube.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Object, Resource
 
 AUTHENTICATED = "system:authenticated"
 UNAUTHENTICATED = "system:unauthenticated"

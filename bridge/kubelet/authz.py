@@ -17,7 +17,7 @@ from functools import partial
 from bridge.kubelet.authn import ReviewClient, User
 from bridge.kubelet.error_responses import HttpError
 from bridge.net.single_flight_cache import SingleFlightCache
-from sync.kube.resources import SUBJECT_ACCESS_REVIEWS
+from sync.kube.api_resources import SUBJECT_ACCESS_REVIEWS
 
 #: Seconds, as --authorization-webhook-cache-authorized-ttl and -unauthorized-ttl of a kubelet.
 ALLOWED_LIFETIME = 300.0

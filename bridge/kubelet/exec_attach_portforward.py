@@ -15,7 +15,6 @@ from typing import cast
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from bridge.kubelet.active_streams import Stream
 from bridge.kubelet.authn import TOKEN_PROTOCOL
 from bridge.kubelet.error_responses import (
     CREDENTIAL_REJECTED,
@@ -26,11 +25,12 @@ from bridge.kubelet.error_responses import (
 from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
 from bridge.kubelet.routing import RoutedRequest
+from bridge.kubelet.stream_limits import Stream
 from bridge.net.splice import Tunnel
 from sync.kube import http1
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import PODS
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
-from sync.kube.resources import PODS
 
 #: Values of the Upgrade header that exec, attach and port-forward accept.
 _PROTOCOLS = ("spdy/3.1", "websocket")

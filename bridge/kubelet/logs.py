@@ -17,7 +17,7 @@ from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
 from sync.kube.api_errors import KubeError
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 
 log = logging.getLogger(__name__)
 

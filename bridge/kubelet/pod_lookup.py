@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.error_responses import HttpError
+from bridge.kubelet.stream_limits import ActiveStreams
+from sync.kube.api_resources import Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import Object
-from translators.objects import name_of, namespace_of, uid_of
+from translators.object_accessors import name_of, namespace_of, uid_of
 from translators.ownership_labels import Origin
 from translators.pods import synthetic_status
 

@@ -24,16 +24,16 @@ from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
 from bridge.base.command_error import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
 from bridge.kubelet import healthz
-from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.authn import Authenticator, ReviewClient
 from bridge.kubelet.authz import Authorizer, node_subresources, required_verb
 from bridge.kubelet.error_responses import HttpError, text_response
 from bridge.kubelet.exec_attach_portforward import exec_or_attach, port_forward
 from bridge.kubelet.logs import serve_log
-from bridge.kubelet.node_endpoints import NodeEndpoints
 from bridge.kubelet.pod_lookup import PodAccess, PodDirectory
+from bridge.kubelet.pods_and_configz import NodeEndpoints
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
 from bridge.kubelet.run_in_container import run_in_container
+from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import MAX_STREAMS
@@ -66,7 +66,7 @@ class ListenError(BridgeError):
 class KubeletServer:
     """The HTTPS server of one virtual node's kubelet API. `start` it, and `stop` it at the end.
 
-    It serves what it is given; `bridge.app.kubelet_api.NodeKubelet` supplies and renews that.
+    It serves what it is given; `bridge.app.kubelet_api_setup.NodeKubelet` supplies and renews that.
     ``client_ca``: ``client-ca-file`` of home's ConfigMap
     ``kube-system/extension-apiserver-authentication`` (PEM). ``anonymous``: whether requests
     without a credential are authorized as ``system:anonymous``. ``routes``: more routes.

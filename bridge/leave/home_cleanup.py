@@ -14,8 +14,7 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import Forbidden
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     ENDPOINT_SLICES,
     LEASES,
@@ -23,8 +22,9 @@ from sync.kube.resources import (
     NODES,
     PODS,
 )
+from sync.kube.client import KubeClient
 from sync.namespaces import namespace_ownership
-from translators.objects import Object, name_of, namespace_of, namespaced_name, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, namespaced_name, uid_of
 from translators.ownership_labels import home_selector
 
 
@@ -96,11 +96,11 @@ async def remove(
 
 
 def _delete_local_route(cidr: str, *, notify: Notify) -> None:
-    from bridge.relay.forward import local_route
+    from bridge.relay.forward import relay_cidr_route
 
     try:
-        local_route.remove_stale(cidr)
-    except local_route.LocalRouteError as error:
+        relay_cidr_route.remove_stale(cidr)
+    except relay_cidr_route.LocalRouteError as error:
         notify(f"here: {error}; `ip route del local {cidr} dev lo` removes it")
 
 

@@ -16,20 +16,15 @@ from bridge.clusters.connection import cluster_uid
 from bridge.election import serving_bridge_lookup
 from bridge.install import installation_lookup
 from bridge.leave.leave_summary import HomeState, LeaveSettings
-from bridge.node import join_record_annotation, node_object
+from bridge.node import join_record, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_endpoint_slices
 from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import LEASES, NAMESPACES, NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import (
-    LEASES,
-    NAMESPACES,
-    NODES,
-    PODS,
-)
 from translators import offload_admission_patch
-from translators.names import label_value
-from translators.objects import Object, metadata, name_of
+from translators.derived_names import label_value
+from translators.object_accessors import Object, metadata, name_of
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -138,11 +133,11 @@ async def list_relay_slices(home: KubeClient, identity: Identity) -> list[Object
 
 
 def _leftover_relay_cidr(node: Object | None) -> str:
-    from bridge.relay.forward import local_route
+    from bridge.relay.forward import relay_cidr_route
 
-    cidr = join_record_annotation.relay_cidr(node)
+    cidr = join_record.relay_cidr(node)
     try:
-        return cidr if cidr and local_route.is_stale(cidr) else ""
+        return cidr if cidr and relay_cidr_route.is_stale(cidr) else ""
     except ValueError:  # The annotation does not hold a CIDR.
         return ""
 

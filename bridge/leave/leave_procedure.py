@@ -38,10 +38,10 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import node_object
 from bridge.remote_claim import claim_removal
 from sync.cleanup import remote_inventory
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import NODES
-from translators.objects import Object, metadata, name_of, uid_of
+from translators.object_accessors import Object, metadata, name_of, uid_of
 from translators.ownership_labels import has_home_uid
 
 

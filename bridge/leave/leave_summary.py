@@ -17,7 +17,7 @@ from bridge.remote_claim.claim_record import Claim
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object, name_of, namespaced_name
+from translators.object_accessors import Object, name_of, namespaced_name
 from translators.virtual_node_identity import Identity
 
 #: Objects of a kind that are listed before the rest is only counted.

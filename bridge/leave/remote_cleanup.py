@@ -17,7 +17,7 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, fo
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
-from translators.objects import Object, is_deleting, name_of, namespaced_name, uid_of
+from translators.object_accessors import Object, is_deleting, name_of, namespaced_name, uid_of
 
 #: Rounds of removal before objects that still appear are an error.
 MAX_ROUNDS = 5

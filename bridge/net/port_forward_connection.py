@@ -29,10 +29,10 @@ from collections.abc import Callable
 import orjson
 
 from sync.kube.api_errors import KubeError, Unreachable, from_status
+from sync.kube.api_resources import PODS
 from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
 from sync.kube.layered_transport import Buffer, LayeredTransport
-from sync.kube.resources import PODS
 from translators.relay.forward_plan import Backend
 
 #: The WebSocket subprotocol of port-forwards.

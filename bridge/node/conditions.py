@@ -20,7 +20,7 @@ from sync.kube.api_errors import (
     Unauthorized,
 )
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
-from translators.objects import Object, metadata
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import LABEL_VIRTUAL
 
 #: Kubelet conditions that the virtual node has where all Ready nodes of the remote have them.

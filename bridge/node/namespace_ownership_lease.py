@@ -12,11 +12,11 @@ from collections.abc import Collection
 
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import AlreadyExists, NotFound
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES
 from sync.namespaces.namespace_ownership import OwnershipEntries
-from translators.names import label_value
-from translators.objects import Object, metadata, uid_of
+from translators.derived_names import label_value
+from translators.object_accessors import Object, metadata, uid_of
 from translators.ownership_labels import DOMAIN
 
 #: Differs from all other Leases there: a node's Lease has the node's name, an election's begins

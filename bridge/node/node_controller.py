@@ -2,7 +2,7 @@
 
 - The Node is created where it does not exist, also after its deletion. A Node of another owner is
   never changed: `NodeTaken` ends the join.
-- Labels, annotations and taints follow `bridge.node.field_ownership`.
+- Labels, annotations and taints follow `bridge.node.node_metadata_merge`.
 - The status is written only where it differs, `SETTLE` seconds after the first of a burst of
   changes. Under constant load the remote's free capacity is written at most every `SPACING`
   seconds, and the largest pod's size every `LARGEST_SECONDS`.
@@ -23,24 +23,24 @@ import math
 from collections.abc import Callable
 
 from bridge.base.command_error import BridgeError
-from bridge.node import conditions, field_ownership, node_object
+from bridge.node import conditions, node_metadata_merge, node_object
 from bridge.node.conditions import NodeCondition
-from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_lease import LeaseAnnotation, NodeLease
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.capacity.aggregator import CapacityAggregator, RemoteCapacity
+from sync.capacity.remote_capacity import CapacityAggregator, RemoteCapacity
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotLeaderError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import urgent
-from sync.kube.resources import NODES
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
-from translators.objects import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 changes = logging.getLogger("cluster-bridge.changes")
@@ -306,7 +306,7 @@ class NodeController:
         """Writes labels, annotations and taints. Raises Conflict after `ATTEMPTS`, or where another
         Node took the name."""
         for attempt in range(1, ATTEMPTS + 1):
-            patch = field_ownership.metadata_patch(node, wanted)
+            patch = node_metadata_merge.metadata_patch(node, wanted)
             if not patch:
                 break
             # The UID is a precondition: another Node may have the name by now.

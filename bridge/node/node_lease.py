@@ -23,10 +23,10 @@ from sync.kube.api_errors import (
     NotLeaderError,
     Unreachable,
 )
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.request import JSON, MERGE_PATCH
-from sync.kube.resources import LEASES
-from translators.objects import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, uid_of
 from translators.timestamps import format_micro_time
 
 log = logging.getLogger(__name__)

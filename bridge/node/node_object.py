@@ -1,8 +1,8 @@
 """Computes the virtual node's Node object. Pure.
 
 The bridge owns the labels, annotations and taints of `desired_metadata`, by the rules of
-`bridge.node.field_ownership`, and all status fields that a kubelet writes. Everything else (cordon,
-conditions of other types, other metadata) is left alone.
+`bridge.node.node_metadata_merge`, and all status fields that a kubelet writes. Everything else
+(cordon, conditions of other types, other metadata) is left alone.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bridge.node import field_ownership, remote_node_labels
+from bridge.node import labels_from_remote_nodes, node_metadata_merge
 from bridge.node.conditions import (
     PRESSURES,
     NodeCondition,
     pressure_condition,
     relevant_conditions,
 )
-from bridge.node.field_ownership import NodeMetadata
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
-from sync.capacity.aggregator import RemoteCapacity
+from sync.capacity.remote_capacity import RemoteCapacity
 from translators import merge_patch
 from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
-from translators.names import label_value
-from translators.objects import Object, condition_of, metadata
+from translators.derived_names import label_value
+from translators.object_accessors import Object, condition_of, metadata
 from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
 
 #: Marks a Node as a bridge's virtual node; the value is the remote's identity.
@@ -91,14 +91,14 @@ def desired_metadata(
     ``largest`` is the value of `ANNOTATION_LARGEST`, ``pods_wait``: pods wait for a node of the
     remote."""
     own = {
-        field_ownership.LABEL_HOSTNAME: label_value(facts.name),
-        field_ownership.LABEL_TYPE: "virtual-kubelet",
-        field_ownership.LABEL_NO_BALANCER: "true",
+        node_metadata_merge.LABEL_HOSTNAME: label_value(facts.name),
+        node_metadata_merge.LABEL_TYPE: "virtual-kubelet",
+        node_metadata_merge.LABEL_NO_BALANCER: "true",
         LABEL_VIRTUAL: "true",
         LABEL_REMOTE: facts.remote_id,
     }
     return NodeMetadata(
-        labels={**remote_node_labels.common_labels(nodes), **facts.configured.labels, **own},
+        labels={**labels_from_remote_nodes.common_labels(nodes), **facts.configured.labels, **own},
         annotations={
             **facts.configured.annotations,
             **facts.annotations,
@@ -115,7 +115,7 @@ def build_node(name: str, ours: NodeMetadata) -> Object:
         "metadata": {
             "name": name,
             "labels": dict(ours.labels),
-            "annotations": {**ours.annotations, **field_ownership.applied_annotation(ours)},
+            "annotations": {**ours.annotations, **node_metadata_merge.applied_annotation(ours)},
         },
         "spec": {"taints": list(ours.taints)} if ours.taints else {},
     }
@@ -127,7 +127,7 @@ def relevant_fields(node: Object | None) -> object:
     if node is None:
         return None
     info = (node.get("status") or {}).get("nodeInfo")
-    return remote_node_labels.shareable_labels(node), relevant_conditions(node), info
+    return labels_from_remote_nodes.shareable_labels(node), relevant_conditions(node), info
 
 
 def desired_status(

@@ -11,10 +11,10 @@ import re
 from fractions import Fraction
 
 from bridge.base.join_settings import SettingsError, invalid_option
-from bridge.node.field_ownership import is_fixed
+from bridge.node.node_metadata_merge import is_fixed
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import OfferLimits
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 from translators.quantity import QuantityError
 

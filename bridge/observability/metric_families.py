@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.server import KubeletServer
-from bridge.observability.metrics_endpoint import counter, gauge, histogram
-from bridge.pod_metrics.metrics_endpoints import PodMetricsEndpoints
+from bridge.observability.bridge_metrics_endpoint import counter, gauge, histogram
+from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
 from bridge.relay.relay_counters import (
     FORWARD_RESULTS,
     REVERSE_RESULTS,

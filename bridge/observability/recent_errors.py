@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.timestamps import format_time
 
 #: Maximum number of entries, and characters of each.

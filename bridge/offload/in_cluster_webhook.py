@@ -31,10 +31,10 @@ from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import Conflict, KubeError
+from sync.kube.api_resources import MUTATING_WEBHOOKS, SECRETS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import MUTATING_WEBHOOKS, SECRETS
-from translators.objects import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 

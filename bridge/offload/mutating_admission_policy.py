@@ -9,8 +9,8 @@ created unmodified.
 
 from __future__ import annotations
 
-from sync.kube.resources import Resource
-from translators.objects import Object
+from sync.kube.api_resources import Resource
+from translators.object_accessors import Object
 from translators.offload_admission_patch import (
     ANNOTATION_NODE_SELECTOR,
     LABEL_OFFLOAD,

@@ -18,11 +18,11 @@ from bridge.node import node_object
 from bridge.offload import Mechanism, pod_mutator_setup
 from bridge.offload.pod_mutator_setup import PodMutatorWriter
 from sync.kube.api_errors import Forbidden, NotFound
+from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, NODES
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import DEPLOYMENTS, NAMESPACES, NODES
 from translators import offload_admission_patch
-from translators.objects import Object, metadata, name_of
+from translators.object_accessors import Object, metadata, name_of
 from translators.offload_admission_patch import OffloadPolicy
 from translators.ownership_labels import LABEL_VIRTUAL
 from translators.pods import scheduling_predicates

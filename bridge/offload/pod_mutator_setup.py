@@ -14,11 +14,11 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.offload import mutating_admission_policy
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
+from sync.kube.api_resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, PODS, Resource
 from translators import offload_admission_patch
 from translators.merge_patch import merge_patch
-from translators.objects import Object, metadata, name_of, uid_of
+from translators.object_accessors import Object, metadata, name_of, uid_of
 from translators.offload_admission_patch import OffloadPolicy
 
 #: Seconds to wait for enforcement: an API server looks for new policies every second.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
 from bridge.certificates.tls_key_pair import LIFETIME, load_pair, server_context
-from bridge.clusters.bridge_address import find_bridge_address
+from bridge.clusters.advertised_address import find_bridge_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.offload import mutating_admission_policy, webhook_configuration
 from bridge.offload.pod_mutator_setup import PodMutatorWriter
@@ -31,11 +31,11 @@ from bridge.offload.webhook_certificate import create_certificate
 from bridge.offload.webhook_server import AdmissionServer
 from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import MUTATING_WEBHOOKS
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import MUTATING_WEBHOOKS
 from translators import offload_admission_patch
-from translators.objects import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 

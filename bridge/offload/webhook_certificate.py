@@ -23,7 +23,7 @@ from bridge.certificates.tls_key_pair import (
     TlsKeyPair,
     server_context,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The fraction of a certificate's lifetime after which a successor is created.
 RENEW = 0.8

@@ -17,8 +17,8 @@ from bridge.offload.mutating_admission_policy import (
     POD_CREATION,
     object_metadata,
 )
-from sync.kube.resources import MUTATING_WEBHOOKS
-from translators.objects import Object, metadata
+from sync.kube.api_resources import MUTATING_WEBHOOKS
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import DOMAIN
 
 #: Seconds that the API server waits for the webhook before it creates the pod unmodified.

@@ -22,10 +22,10 @@ from bridge.net.listening_socket import listening_socket
 from bridge.offload.webhook_configuration import MUTATE_PATH
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES
 from translators import offload_admission_patch
-from translators.objects import Object, metadata, name_of
+from translators.object_accessors import Object, metadata, name_of
 
 #: Size limit of a review in bytes: etcd's limit for an object is 1.5 MB.
 MAX_REVIEW_BYTES = 4 * 2**20

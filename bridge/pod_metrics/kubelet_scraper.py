@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 
 from bridge.kubelet.pod_lookup import ScheduledPod
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES
 from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 

@@ -23,12 +23,12 @@ from bridge.kubelet.pod_lookup import PodDirectory
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.pod_metrics.kubelet_scraper import TOTAL_TIMEOUT
 from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS, PodUsage
-from bridge.pod_metrics.stats_summary import cpu_stats, memory_stats, timestamp
+from bridge.pod_metrics.stats_summary_builder import cpu_stats, memory_stats, timestamp
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import POD_METRICS
 from sync.kube.client import KubeClient
-from sync.kube.resources import POD_METRICS
 from translators import quantity
-from translators.objects import Object, name_of, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
 from translators.ownership_labels import Origin, home_selector
 from translators.pod_metrics.exposition import Families, RemotePodName, format_sample, new_family
 from translators.timestamps import parse_time

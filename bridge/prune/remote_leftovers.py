@@ -19,7 +19,7 @@ from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory, NodeInventory
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.mirror.copy_rules import COPIED_RESOURCES
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.relay import reverse_plan
 
 
@@ -37,8 +37,8 @@ class PruneSettings:
 
 
 async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[Object]:
-    """What each virtual node of each home has in the remote, as counts by resource, and the time of
-    the last write. Raises PreflightError."""
+    """Counts the objects of each virtual node of each home in the remote by resource, with the time
+    of the last write. Raises PreflightError."""
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
             return list(map(_counts, await remote_inventory.list_node_inventories(remote)))

@@ -16,8 +16,7 @@ from bridge.certificates import home_client_ca
 from bridge.election import election_lease
 from bridge.node import namespace_ownership_lease
 from sync.kube.api_errors import Side
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     DAEMON_SETS,
@@ -40,7 +39,8 @@ from sync.kube.resources import (
     TOKEN_REVIEWS,
     Resource,
 )
-from translators.objects import Object
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object
 from translators.translation_options import ServiceAccounts
 
 #: Timeout in seconds of one request.

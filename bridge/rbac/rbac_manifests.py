@@ -21,7 +21,7 @@ from bridge.base.join_settings import (
 )
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.translation_options import ServiceAccounts
 
 _GROUP = "rbac.authorization.k8s.io"

@@ -37,9 +37,9 @@ from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim, HomeRecord, parse_record
 from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.client import KubeClient
+from sync.kube.leader_write_fence import Fence, clock
 from sync.kube.request_limiter import urgent
-from sync.kube.write_fence import Fence, clock
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.timestamps import format_micro_time
 from translators.virtual_node_identity import Identity
 
@@ -65,7 +65,7 @@ class ClaimRejected(BridgeError):
 
 
 class RemoteClaim:
-    """The claim of one virtual node, for one term of a bridge (`bridge.app.replica_lifecycle`).
+    """The claim of one virtual node, for one term of a bridge (`bridge.app.replica_handover`).
 
     ``home_fence`` is that of home's election; ``take_over`` is the id of a claim to take in any
     case.

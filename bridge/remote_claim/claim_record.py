@@ -28,9 +28,9 @@ from bridge.election.election_lease import (
     holder_name,
     printable,
 )
-from sync.kube.resources import LEASES
-from translators.names import truncated_name
-from translators.objects import Object, metadata, uid_of
+from sync.kube.api_resources import LEASES
+from translators.derived_names import truncated_name
+from translators.object_accessors import Object, metadata, uid_of
 from translators.ownership_labels import DOMAIN, owner_labels
 from translators.virtual_node_identity import Identity
 

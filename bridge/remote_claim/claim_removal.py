@@ -14,9 +14,9 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import Claim
 from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES
-from translators.objects import metadata, name_of, uid_of
+from translators.object_accessors import metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_HOME, LABEL_NODE
 from translators.virtual_node_identity import Identity
 

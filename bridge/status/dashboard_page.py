@@ -18,7 +18,7 @@ from xml.etree.ElementTree import Element, SubElement, tostring
 from aiohttp import web
 
 from bridge.status.status_tree import Branch, build_tree, printable
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Seconds between two refreshes.
 REFRESH_SECONDS = 3

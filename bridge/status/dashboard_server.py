@@ -21,9 +21,9 @@ from bridge.status import status_client
 from bridge.status.dashboard_page import HEADERS
 from bridge.status.status_endpoint import STATUS_PATH
 from sync.kube.api_errors import ApiError, KubeError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES
-from translators.objects import name_of
+from translators.object_accessors import name_of
 
 #: The paths that are forwarded, with their content types.
 _PATHS = {"/bridge/": "text/html", STATUS_PATH: "application/json"}

@@ -19,11 +19,11 @@ import cachetools
 from bridge.base.command_error import PreflightError
 from bridge.status import status_client, status_tree
 from sync.cache.informer import Informer
+from sync.kube.api_resources import EVENTS, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import EVENTS, PODS
+from translators.derived_names import label_value
 from translators.mirror.event import involved_uid
-from translators.names import label_value
-from translators.objects import Object, metadata, name_of, uid_of
+from translators.object_accessors import Object, metadata, name_of, uid_of
 from translators.ownership_labels import LABEL_NODE
 from translators.timestamps import parse_time
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 
 from bridge.node import node_object
-from bridge.node.join_record_annotation import recorded_network
+from bridge.node.join_record import recorded_network
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import resource_sort_key
 from translators.capacity.pod_requests import Amounts
-from translators.objects import Object, metadata, name_of, namespace_of
+from translators.object_accessors import Object, metadata, name_of, namespace_of
 from translators.pods import pod_status
 
 #: The values of a pod's ``status.phase``.

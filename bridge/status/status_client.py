@@ -21,9 +21,9 @@ from bridge.status import node_pod_summary
 from bridge.status.status_endpoint import STATUS_PATH
 from sync.cache.informer import Informer
 from sync.kube.api_errors import ApiError, Forbidden, KubeError, NotFound, Unreachable
+from sync.kube.api_resources import NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES, PODS
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 
 #: Selects the virtual nodes of all bridges.
 VIRTUAL_NODE_SELECTOR = node_object.LABEL_REMOTE

@@ -24,8 +24,8 @@ from aiohttp import web
 
 from bridge.base.version import version
 from bridge.election.elector import LeaderElector
-from bridge.kubelet.active_streams import ActiveStreams
 from bridge.kubelet.routing import Route, RoutedRequest
+from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
 from bridge.observability.recent_errors import RecentErrors
 from bridge.status import node_pod_summary
@@ -34,7 +34,7 @@ from sync.engine.engine import Engine
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.runtime.workqueue import WorkQueue
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.timestamps import format_time
 
 #: The HTML page is at ``/bridge/``.

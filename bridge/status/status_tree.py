@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from translators.capacity import pod_requests
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.quantity import QuantityError
 
 Tone = Literal["", "good", "warn", "bad", "dim"]

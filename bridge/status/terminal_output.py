@@ -16,7 +16,7 @@ from bridge.base.command_output import Output, format_document, format_table
 from bridge.status import status_tree
 from bridge.status.status_client import StatusWatch
 from bridge.status.status_tree import Branch, Tone
-from translators.objects import Object
+from translators.object_accessors import Object
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

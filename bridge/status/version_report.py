@@ -10,17 +10,17 @@ import platform
 from contextlib import AsyncExitStack
 
 from bridge.base.version import version
-from bridge.checks.check_input import ClusterConnectivity
+from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.cluster_access import check_connectivity
 from bridge.checks.findings import Severity
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
 from bridge.node import node_object
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import NODES
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 
 #: Timeout of reading from home after connecting, in seconds.
 TIMEOUT_SECONDS = 10.0

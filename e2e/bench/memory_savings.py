@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sync.kube.resources import PODS, Object
+from sync.kube.api_resources import PODS, Object
 from tests.bridge.join_process import join_process
 from tests.bridge.two_clusters import Clusters, clusters
 from tests.fakeapi import Authority, FakeApi

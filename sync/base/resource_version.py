@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translators.objects import Object, metadata
+from translators.object_accessors import Object, metadata
 
 
 def version_of(obj: Object) -> str:

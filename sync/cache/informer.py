@@ -35,9 +35,9 @@ from sync.cache.store import Indexer, Key, Store, key_of
 from sync.cache.store_writer import Handler, StoreWriter
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
+from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from translators.objects import Object
+from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from sync.base.backoff import Backoff
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.watcher import BrokenWatchError
 from sync.kube.api_errors import ApiServerCertificateError, Forbidden, KubeError, Unreachable
+from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import Resource
 from sync.runtime.log_fields import name_fields
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Recently used parts that a pool knows at least: those of some hundred pod templates.
 POOL_PARTS = 4096

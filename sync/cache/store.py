@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from translators.objects import Object, name_of, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
 
 
 class Key(NamedTuple):

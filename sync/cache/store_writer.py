@@ -11,10 +11,10 @@ from sync.base import exception_summary
 from sync.base.resource_version import is_newer, version_of
 from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from sync.cache.store import Key, Store, key_of
+from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import Resource
 from sync.runtime.log_fields import name_fields
-from translators.objects import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, uid_of
 
 log = logging.getLogger(__name__)
 

@@ -25,11 +25,11 @@ from sync.cache.store import Store, key_of
 from sync.cache.store_writer import StoreWriter
 from sync.cache.watch_event_decoder import LineSplitter, event_header
 from sync.kube.api_errors import Unreachable, from_status
+from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import Resource
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
-from translators.objects import Object, uid_of
+from translators.object_accessors import Object, uid_of
 
 log = logging.getLogger(__name__)
 

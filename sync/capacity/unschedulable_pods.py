@@ -13,7 +13,7 @@ from collections.abc import Callable
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_node
 from translators.pods import unschedulable_timeout
 from translators.virtual_node_identity import Identity

@@ -3,7 +3,7 @@
 A namespace is checked ``linger`` seconds after the last home pod of this node in it was deleted,
 then when the last object of this home in it is deleted, and at start. The caches must show no
 object of this home, of any virtual node, in it. Then the node removes itself as a user
-(`sync.namespaces.namespace_mapping`), and nothing may speak against the deletion
+(`sync.namespaces.remote_namespace_creation`), and nothing may speak against the deletion
 (`remote_inventory.reason_to_keep`). The deletion has the UID and the resourceVersion that the
 namespace had without this user: a user that is added meanwhile makes it fail. A namespace that is
 kept is checked again after its next pod, or at the next start.
@@ -22,7 +22,14 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import changes, object_fields
-from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, namespace_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+)
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     home_namespace_of,

@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 
 from sync.kube import discovery
 from sync.kube.api_errors import ApiError, Conflict, KubeError, NotFound, UidMismatch, Unreachable
+from sync.kube.api_resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.kube.client import KubeClient
 from sync.kube.discovery import ListableResources
-from sync.kube.resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
-from translators.objects import Object, is_deleting, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     LABEL_HOME,
@@ -263,7 +270,7 @@ async def _remove(
     has_ended: Callable[[str], bool],
 ) -> str:
     """Returns why the namespace was kept, or "". The deletion requires the resourceVersion at which
-    the namespace was empty and had no user (`sync.namespaces.namespace_mapping`)."""
+    the namespace was empty and had no user (`sync.namespaces.remote_namespace_creation`)."""
     now: Object | None = namespace
     for _ in range(ATTEMPTS):
         try:

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sync.cache.informer import Informer
+from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import Resource
-from sync.namespaces.namespace_mapping import NamespaceMapping
-from sync.namespaces.namespace_watches import NamespaceWatches
+from sync.namespaces.per_namespace_informers import NamespaceWatches
+from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.runtime.event_recorder import EventRecorder
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
@@ -36,7 +36,7 @@ class ControllerContext:
     remote_nodes: Informer
     """The remote nodes that the virtual node stands for."""
     remote_namespaces: Informer
-    """All namespaces of the remote, reduced by `sync.capacity.aggregator.slim_namespace`."""
+    """All namespaces of the remote, reduced by `sync.capacity.remote_capacity.slim_namespace`."""
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
     ``origin`` (home namespace) and ``relay``."""

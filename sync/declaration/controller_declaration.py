@@ -27,10 +27,10 @@ from typing import Any, Protocol
 
 from sync.cache.informer import Informer
 from sync.cache.store_writer import Handler
-from sync.kube.resources import Resource
-from sync.namespaces.namespace_watches import RunInNamespace
+from sync.kube.api_resources import Resource
+from sync.namespaces.per_namespace_informers import RunInNamespace
 from sync.runtime.controller import Controller
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Component
 from sync.mirror.copy_controller import CopyController
 from sync.mirror.event_mirror import EventMirror
-from sync.pods.controller import PodController
+from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController

@@ -31,22 +31,22 @@ from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
 from sync.cache.watcher import BATCH
-from sync.capacity.aggregator import NOT_TERMINAL, CapacityAggregator, slim_pod
+from sync.capacity.remote_capacity import NOT_TERMINAL, CapacityAggregator, slim_pod
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.shared_informers import SharedInformers
+from sync.kube.api_resources import PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS, RESOURCE_QUOTAS
-from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
-from sync.namespaces.namespace_watches import NamespaceWatches
-from sync.pods.controller import PodController
+from sync.namespaces.per_namespace_informers import NamespaceWatches
+from sync.namespaces.remote_namespace_creation import NamespaceMapping
+from sync.pods.pod_controller import PodController
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.objects import HomeNamespace, Object, namespace_of
+from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.ownership_labels import home_namespace_of, is_owned, unmanaged_selector
 from translators.timestamps import format_time
 from translators.translation_options import Policy

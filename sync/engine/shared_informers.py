@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
-from sync.capacity.aggregator import slim_namespace
+from sync.capacity.remote_capacity import slim_namespace
+from sync.kube.api_resources import NAMESPACES, NODES, PODS, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import NAMESPACES, NODES, PODS, Resource
 from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector, reference_keys
 from sync.pods import action_planner
-from translators.objects import HomeNamespace, Object, namespace_of
+from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.ownership_labels import home_selector, is_in_mapped_namespace, origin_of
 from translators.pods import references
 from translators.relay import reverse_plan

@@ -48,8 +48,8 @@ class ApiServerCertificateError(Unreachable):
 
 
 class NotLeaderError(KubeError):
-    """Raised for a write while this bridge does not hold the lease (`sync.kube.write_fence`). A
-    write that was in flight may have happened."""
+    """Raised for a write while this bridge does not hold the lease
+    (`sync.kube.leader_write_fence`). A write that was in flight may have happened."""
 
 
 class ApiError(KubeError):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sync.kube.api_errors import Conflict, NotFound
+from sync.kube.api_resources import Object, Resource
 from sync.kube.request import MERGE_PATCH
-from sync.kube.resources import Object, Resource
-from sync.kube.streams import StreamTransport
+from sync.kube.response_streams import StreamTransport
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Seconds to wait for a killed process to exit.
 REAP_TIMEOUT = 0.5

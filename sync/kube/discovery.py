@@ -11,8 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sync.kube.api_errors import ApiError
+from sync.kube.api_resources import Object, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import Object, Resource
 
 #: Discovery documents to request at once.
 MAX_CONCURRENT = 16

@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from sync.kube import credential_plugins, oidc
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The extension of a cluster that exec plugins receive (client-go's tools/clientcmd/api/v1).
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"

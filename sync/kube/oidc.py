@@ -28,7 +28,7 @@ import aiohttp
 import cachetools
 import yaml
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 

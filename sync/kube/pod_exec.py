@@ -14,8 +14,8 @@ import aiohttp
 import orjson
 
 from sync.kube.api_errors import Unreachable
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
 
 #: The first byte of a message is its stream (k8s.io/apimachinery/pkg/util/remotecommand).
 PROTOCOL = "v4.channel.k8s.io"

@@ -8,7 +8,7 @@
 - Every request has a timeout, which includes the wait for the limiter. Watches and streams have no
   total timeout; TCP keepalive detects a dead peer (`sync.kube.sockets`).
 - A transport behind a fence (`fenced`) raises `NotLeaderError` for writes while the fence is closed
-  (`sync.kube.write_fence`).
+  (`sync.kube.leader_write_fence`).
 - No other request that may have changed something is sent twice. If the server closes a connection
   just as a request is sent, aiohttp repeats a GET or DELETE once; a POST or PATCH raises
   `Unreachable`.
@@ -33,15 +33,15 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sync.base import tracing
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreachable, from_status
+from sync.kube.api_resources import NAMESPACES, Object
 from sync.kube.connection_errors import map_connection_errors
 from sync.kube.credentials import ClientConfig
+from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.request_metrics import RequestMetrics
-from sync.kube.resources import NAMESPACES, Object
 from sync.kube.throttle_retry import is_throttled, retry_after, retry_throttled
-from sync.kube.write_fence import Fence, FencedBody, not_leading
-from translators.objects import uid_of
+from translators.object_accessors import uid_of
 
 #: An API server serves 400 reads and 200 writes at once by default (--max-requests-inflight,
 #: --max-mutating-requests-inflight); this fair share of them saturates its CPUs.

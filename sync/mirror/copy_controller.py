@@ -29,7 +29,7 @@ from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from sync.mirror.copy_rules import (
     COPIED_RESOURCES,
     COPY_RULES,
@@ -42,7 +42,7 @@ from sync.mirror.missing_references import MissingReferences
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpointslice, service
-from translators.objects import (
+from translators.object_accessors import (
     HomeNamespace,
     Object,
     RemoteNamespace,

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
+from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap_secret, endpointslice, service
-from translators.objects import HomeNamespace, Object, metadata
+from translators.object_accessors import HomeNamespace, Object, metadata
 from translators.ownership_labels import LABEL_NODE, may_be_set_by_remote
 from translators.pods.references import Kind as ReferenceKind
 from translators.pods.references import references

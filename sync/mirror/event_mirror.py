@@ -20,23 +20,30 @@ from collections.abc import Callable
 
 import orjson
 
-from sync.base.fair_cache import FairCache
+from sync.base.namespace_fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from sync.kube.resources import EVENTS
+from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
 from translators.merge_patch import merge_patch
 from translators.mirror import event
-from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import Origin, is_in_mapped_namespace, is_owned_by_node, origin_of
 
 log = logging.getLogger(__name__)
 
-#: Events written at once: a small part of `sync.pods.controller.WORKERS`, so that in a burst the
-#: pods have nearly all of the loop.
+#: Events written at once: a small part of `sync.pods.pod_controller.WORKERS`, so that in a burst
+#: the pods have nearly all of the loop.
 WORKERS = 4
 #: Seconds between checks whether the burst is over, and the longest wait of a worker.
 BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0

@@ -16,9 +16,9 @@ from collections.abc import Collection
 from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import REFERENCED_RESOURCES
-from sync.namespaces.namespace_mapping import NamespaceMapping
+from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.runtime.controller import ReconcileBlocked
-from translators.objects import HomeNamespace, Object, namespace_of
+from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.ownership_labels import is_owned
 from translators.pods import optional_references
 from translators.pods.references import Reference

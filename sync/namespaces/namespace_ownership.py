@@ -28,7 +28,7 @@ import cachetools
 
 from sync.cache.informer import Informer
 from sync.kube.api_errors import KubeError, NotLeaderError
-from translators.objects import Object, is_deleting, metadata, name_of, uid_of
+from translators.object_accessors import Object, is_deleting, metadata, name_of, uid_of
 from translators.ownership_labels import ANNOTATION_NONCE, is_owned
 from translators.virtual_node_identity import Identity
 

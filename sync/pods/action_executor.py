@@ -26,7 +26,7 @@ from sync.kube.api_errors import (
     ServerError,
     Throttled,
 )
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import (
@@ -44,15 +44,22 @@ from sync.pods.actions import (
     Update,
     WriteStatus,
 )
-from sync.pods.creation_check import CreationCheck
+from sync.pods.dropped_field_check import CreationCheck
+from sync.pods.pod_update_writer import PodUpdater
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.status_writer import StatusWriter
-from sync.pods.update import PodUpdater
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
-from translators.objects import HomeNamespace, Object, is_deleting, metadata, name_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    metadata,
+    name_of,
+    uid_of,
+)
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
 from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
 from translators.pods.references import Reference

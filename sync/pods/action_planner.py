@@ -66,7 +66,14 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from translators import merge_patch
-from translators.objects import Object, RemoteUid, is_daemonset_pod, is_deleting, metadata, uid_of
+from translators.object_accessors import (
+    Object,
+    RemoteUid,
+    is_daemonset_pod,
+    is_deleting,
+    metadata,
+    uid_of,
+)
 from translators.ownership_labels import has_home_uid, origin_of
 from translators.pods import (
     active_deadline,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from translators.objects import HomeUid, Object, RemoteUid
+from translators.object_accessors import HomeUid, Object, RemoteUid
 from translators.pods.resize_condition import ResizeRejection
 from translators.pods.update import Subresource
 

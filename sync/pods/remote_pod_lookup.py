@@ -5,8 +5,8 @@ from __future__ import annotations
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import NotFound
-from sync.kube.resources import PODS
-from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
+from sync.kube.api_resources import PODS
+from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.ownership_labels import has_home_uid, is_owned_by_node, matches_home_namespace
 
 

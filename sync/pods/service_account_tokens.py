@@ -27,12 +27,19 @@ from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from sync.kube.resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
-from sync.namespaces.namespace_watches import home_forbids
+from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
+from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, key_fields
-from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import has_home_uid, is_owned_by_node, origin_of
 from translators.pods import pod_status, references, service_accounts
 from translators.pods.service_accounts import (

@@ -10,11 +10,11 @@ import logging
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import NotFound, UidMismatch
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import changes, object_fields
-from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from time import monotonic
 
 from sync.base.histograms import Histogram
 from sync.cache.store import Key
-from translators.objects import Object, uid_of
+from translators.object_accessors import Object, uid_of
 from translators.pods import pod_status, synthetic_status
 
 #: Histogram bounds in seconds, from the bridge's own overhead to the pull of large images.

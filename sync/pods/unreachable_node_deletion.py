@@ -15,7 +15,7 @@ import time
 from typing import NamedTuple
 
 from sync.cache.store import Key, Store
-from translators.objects import Object, is_deleting, is_ready, metadata, name_of, uid_of
+from translators.object_accessors import Object, is_deleting, is_ready, metadata, name_of, uid_of
 from translators.ownership_labels import origin_of
 
 #: Seconds for a node to come back and to confirm the deletion, independent of the pod's grace

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from sync.base.backoff import Backoff
 from sync.declaration.controller_context import ControllerContext
 from sync.kube.api_errors import Forbidden, Invalid
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
-from translators.objects import HomeNamespace, Object, name_of, namespace_of, uid_of
+from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.relay import agent_pod, reverse_plan
 from translators.relay.agent_pod import AgentPodPlan, AgentState
 

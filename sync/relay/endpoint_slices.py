@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube.api_errors import AlreadyExists, KubeError
+from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
-from sync.kube.resources import ENDPOINT_SLICES
 from sync.runtime.log_fields import changes, name_fields
 from translators.merge_patch import merge_patch
 from translators.mirror import endpointslice
-from translators.objects import (
+from translators.object_accessors import (
     HomeNamespace,
     Object,
     is_deleting,
@@ -72,7 +72,7 @@ class EndpointSliceWriter:
     ) -> bool:
         """Deletes slices when the bridge stops, or applies the patch that ``patch_for`` returns;
         gives up after `WITHDRAW_SECONDS`. Returns whether a slice was withdrawn. If another bridge
-        serves the node, its fence rejects these writes (`sync.kube.write_fence`)."""
+        serves the node, its fence rejects these writes (`sync.kube.leader_write_fence`)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WITHDRAW_SECONDS):
                 slices = [it for it in await self._published() if should_withdraw(it)]

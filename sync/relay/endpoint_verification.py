@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 
 from sync.kube.api_errors import NotFound
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
-from translators.objects import HomeNamespace, Object, name_of, uid_of
+from translators.object_accessors import HomeNamespace, Object, name_of, uid_of
 from translators.relay.reverse_plan import PodAddress
 
 #: New claims that are verified one by one. A list has some KiB per pod of the namespace.

@@ -24,8 +24,8 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.resources import ENDPOINT_SLICES, SERVICES
-from sync.pods.controller import PodController
+from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES
+from sync.pods.pod_controller import PodController
 from sync.relay.endpoint_slices import EndpointSliceWriter
 from sync.relay.headless_forward import AddressListeners, HeadlessServices, recorded_pods
 from sync.relay.unsupported_service_events import ServiceEvents
@@ -33,7 +33,7 @@ from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpointslice
 from translators.mirror.service import is_headless
-from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of
+from translators.object_accessors import HomeNamespace, Object, is_deleting, name_of, namespace_of
 from translators.ownership_labels import origin_of
 from translators.relay import forward_plan, headless_forward_plan
 from translators.relay.forward_plan import EndpointPort, ForwardPlan

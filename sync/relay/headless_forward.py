@@ -15,7 +15,7 @@ from typing import Protocol
 
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 from translators.relay import forward_plan, headless_forward_plan, ipam
 from translators.relay.forward_plan import Backend
 from translators.relay.headless_forward_plan import HeadlessEndpoint, HeadlessPlan, ListenAddress

@@ -25,7 +25,7 @@ from typing import Protocol
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
 from sync.relay.agent_pods import POD_REJECTED, AgentPods
 from sync.relay.endpoint_slices import ReverseSlices
 from sync.relay.endpoint_verification import EndpointVerifier
@@ -34,7 +34,14 @@ from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from translators.mirror import endpointslice
 from translators.mirror.service import is_copied
-from translators.objects import HomeNamespace, Object, is_deleting, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    is_deleting,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import is_owned, matches_home_namespace, origin_of
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentPodPlan, AgentState

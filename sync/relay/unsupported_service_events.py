@@ -5,7 +5,7 @@ from __future__ import annotations
 from sync.cache.store import Key, key_of
 from sync.runtime.event_recorder import EventRecorder
 from sync.runtime.log_fields import changes, name_fields
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 class ServiceEvents:

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 from sync.base import exception_summary
 from sync.kube.api_errors import AlreadyExists, KubeError
+from sync.kube.api_resources import EVENTS
 from sync.kube.client import KubeClient
-from sync.kube.resources import EVENTS
 from translators.mirror.event import MESSAGE_MAX, event_name
-from translators.objects import Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 

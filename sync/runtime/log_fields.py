@@ -1,7 +1,7 @@
 """Structured fields of log lines: which object a line is about.
 
-Callers pass them as ``extra=name_fields(...)``; `bridge.observability.logging` writes them to JSON
-lines. `NODE` is the virtual node that a task works for; tasks inherit it.
+Callers pass them as ``extra=name_fields(...)``; `bridge.observability.log_output` writes them to
+JSON lines. `NODE` is the virtual node that a task works for; tasks inherit it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 
 from sync.kube.api_errors import KubeError
-from translators.objects import Object, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 
 #: The virtual node's name; "" outside of a join.
 NODE: ContextVar[str] = ContextVar("NODE", default="")

@@ -20,10 +20,10 @@ BOUND, STOP = 0.3, 6.0
 #: Seconds for a start, and for a stop.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
-from bridge.app import kubelet_api, replica_lifecycle
-from bridge.cli import command_runner, main
-replica_lifecycle.RELEASE_SECONDS = kubelet_api.STREAMS_SECONDS = {BOUND}
-command_runner.STOP_SECONDS = {STOP}
+from bridge.app import kubelet_api_setup, replica_handover
+from bridge.cli import main, run_until_signal
+replica_handover.RELEASE_SECONDS = kubelet_api_setup.STREAMS_SECONDS = {BOUND}
+run_until_signal.STOP_SECONDS = {STOP}
 EXTRA
 main()
 """

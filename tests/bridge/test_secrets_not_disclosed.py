@@ -9,14 +9,14 @@ from collections.abc import Iterator
 import pytest
 from aiohttp import web
 
-from bridge.observability.logging import JsonFormatter
-from sync.kube.resources import EVENTS, NODES, PODS, SECRETS, Object
+from bridge.observability.log_output import JsonFormatter
+from sync.kube.api_resources import EVENTS, NODES, PODS, SECRETS, Object
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.objects import name_of
+from translators.object_accessors import name_of
 
 ENCODED = base64.b64encode(CANARY.encode()).decode()
 #: Troubles that are logged, each with what was being done.

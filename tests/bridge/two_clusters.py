@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bridge.base.join_settings import JoinSettings
+from sync.kube.api_resources import NODES, Object
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import NODES, Object
 from tests import objects
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from bridge.checks import compatibility
+from bridge.checks import cluster_compatibility
 from e2e.clusters.versions import DEFAULT_KUBERNETES, KUBERNETES
 from e2e.docs import chart_page
 from e2e.docs.generated_pages import DOCS, REPOSITORY
@@ -159,8 +159,8 @@ def test_tested_versions_are_those_that_the_repository_runs() -> None:
         (skew["NEWER"], skew["OLDER"]),
     }
     assert f"from {min(KUBERNETES)} to {max(KUBERNETES)}" in COMPATIBILITY
-    assert f"| oldest remote | 1.{compatibility.OLDEST_REMOTE}," in COMPATIBILITY
-    assert f"| oldest home | 1.{compatibility.OLDEST_HOME}," in COMPATIBILITY
+    assert f"| oldest remote | 1.{cluster_compatibility.OLDEST_REMOTE}," in COMPATIBILITY
+    assert f"| oldest home | 1.{cluster_compatibility.OLDEST_HOME}," in COMPATIBILITY
 
 
 def test_tested_versions_of_python_are_those_of_the_workflow() -> None:

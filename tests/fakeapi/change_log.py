@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.resource_registry import Kind
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from tests.fakeapi.server import FakeApi
 from tests.fakeapi.store import timestamp
 

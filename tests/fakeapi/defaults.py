@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 
 _TOKENS = "/var/run/secrets/kubernetes.io/serviceaccount"
 

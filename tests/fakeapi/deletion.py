@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sync.kube.resources import NAMESPACES, PODS, Object
+from sync.kube.api_resources import NAMESPACES, PODS, Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.store import Store, timestamp

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.request_log import LoggedRequest
 

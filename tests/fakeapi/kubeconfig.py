@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 
 
 def kubeconfig(

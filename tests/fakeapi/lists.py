@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.resource_registry import Kind
 from tests.fakeapi.selectors import selection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests.fakeapi import api_errors
 
 #: Merge keys of lists of objects. Other lists are replaced.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from sync.kube import resources as known
-from sync.kube.resources import Object, Resource
+from sync.kube import api_resources as known
+from sync.kube.api_resources import Object, Resource
 from tests.fakeapi import api_errors
 
 

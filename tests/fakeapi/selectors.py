@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.resource_registry import Kind
 

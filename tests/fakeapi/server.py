@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from sync.kube.resources import NAMESPACES, PODS, Object, Resource
+from sync.kube.api_resources import NAMESPACES, PODS, Object, Resource
 from tests.fakeapi import api_errors, deletion, http_messages, patching
 from tests.fakeapi.faults import Fault, Faults
 from tests.fakeapi.request_handlers import Api, bind

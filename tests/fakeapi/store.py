@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import orjson
 
-from sync.kube.resources import NAMESPACES, Object
+from sync.kube.api_resources import NAMESPACES, Object
 from tests.fakeapi import api_errors, defaults, validation
 from tests.fakeapi.change_log import Change, History
 from tests.fakeapi.resource_registry import Kind, Registry

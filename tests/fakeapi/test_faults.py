@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from sync.kube import api_errors
+from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, NODES, PODS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sync.kube import api_errors
+from sync.kube.api_resources import CONFIG_MAPS, PODS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import (
-    CONFIG_MAPS,
-    PODS,
-    Object,
-)
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from sync.kube import api_errors
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CONFIG_MAPS,
     LEASES,
     NAMESPACES,
@@ -20,6 +19,7 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
+from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, node, pod, secret
 

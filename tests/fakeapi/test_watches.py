@@ -11,8 +11,8 @@ import orjson
 import pytest
 
 from sync.kube import api_errors
+from sync.kube.api_resources import CONFIG_MAPS, PODS, Object, Resource
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, PODS, Object, Resource
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod
 

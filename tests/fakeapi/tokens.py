@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 
-from sync.kube.resources import PODS, SERVICE_ACCOUNTS, Object
+from sync.kube.api_resources import PODS, SERVICE_ACCOUNTS, Object
 from tests.fakeapi import api_errors
 from tests.fakeapi.store import Store
 from translators.timestamps import format_time, parse_time

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import orjson
 
-from sync.kube.resources import Object, Resource
+from sync.kube.api_resources import Object, Resource
 from tests.fakeapi import api_errors
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")

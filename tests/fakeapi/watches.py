@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import orjson
 from aiohttp import web
 
-from sync.kube.resources import Object, Resource
+from sync.kube.api_resources import Object, Resource
 from tests.fakeapi import api_errors
 from tests.fakeapi.change_log import Change, Follower
 from tests.fakeapi.lists import options_invalid

@@ -13,10 +13,10 @@ import pytest
 
 from e2e.faults.faulty_proxy import Harm, Proxy, Rule
 from sync.kube.api_errors import ApiError, Conflict, KubeError, Unreachable
+from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.fakeapi.tls import Authority

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from sync.kube.resources import Resource
+from sync.kube.api_resources import Resource
 from tests.fakeapi import FakeApi
 from tests.fakeapi.server import Handler
 

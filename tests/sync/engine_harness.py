@@ -13,8 +13,8 @@ from typing import Any
 from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.engine import Engine
 from sync.kube.api_errors import Side
+from sync.kube.api_resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Object
 from sync.relay.forward_controller import Listeners
 from sync.relay.reverse_controller import Forwarder
 from sync.runtime.workqueue import WorkQueue

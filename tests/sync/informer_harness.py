@@ -13,9 +13,9 @@ from sync.base.backoff import Backoff
 from sync.cache import informer as informer_module
 from sync.cache import informer_health
 from sync.cache.informer import Informer
-from sync.kube.resources import Resource
+from sync.kube.api_resources import Resource
 from tests.fakeapi import FakeApi
-from translators.objects import Object, name_of
+from translators.object_accessors import Object, name_of
 
 
 class ShortenedBackoff:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from translators.objects import HomeUid, Object, RemoteUid
+from translators.object_accessors import HomeUid, Object, RemoteUid
 from translators.pods import remote_pod, restart_policy_never
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity

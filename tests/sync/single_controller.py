@@ -6,9 +6,9 @@ from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
 from sync.engine.shared_informers import SharedInformers
 from sync.kube.client import KubeClient
-from sync.namespaces.namespace_mapping import NamespaceMapping
 from sync.namespaces.namespace_ownership import NamespaceOwnership
-from sync.namespaces.namespace_watches import NamespaceWatches
+from sync.namespaces.per_namespace_informers import NamespaceWatches
+from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.runtime.event_recorder import EventRecorder
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.translation_options import Policy

@@ -13,8 +13,8 @@ import pytest
 from sync.base import exception_summary
 from sync.cache.informer import Informer
 from sync.cache.store import Key
+from sync.kube.api_resources import CONFIG_MAPS, EVENTS, PODS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, EVENTS, PODS, Object
 from tests.fakeapi import FakeApi
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import NODE, EngineHarness

@@ -17,7 +17,7 @@ from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
 from e2e.audit.unmanaged_changes import check_unmanaged, snapshot
 from sync.kube import throttle_retry
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests import objects
 from tests.fakeapi import FakeApi, Fault
 from tests.sync.engine_harness import ADDRESS, NODE, REMOTE_NAMESPACE, EngineHarness

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: A namespace's name, or another DNS label.
 dns_labels: st.SearchStrategy[str] = st.from_regex(

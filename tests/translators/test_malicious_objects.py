@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.translators import golden
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The objects of a golden file.
 _OBJECTS = ("home", "remote", "pod")

@@ -12,7 +12,7 @@ from tests.fakeapi.patching import strategic
 from tests.translators.patch_formats import apply_merge_patch
 from tests.translators.strategies import json_maps
 from translators.merge_patch import delete_condition, merge_patch, status_patch
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _KINDS = ("Ready", "Initialized", "example.com/gate")
 _amounts = st.dictionaries(st.sampled_from(["cpu", "memory"]), st.sampled_from(["1", "2"]))

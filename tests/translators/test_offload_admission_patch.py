@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.offload_admission_patch import (
     POLICIES,
     OffloadPolicy,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.translators.strategies import dns_labels
 from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
-from translators.objects import HomeNamespace, HomeUid, Object
+from translators.object_accessors import HomeNamespace, HomeUid, Object
 from translators.ownership_labels import (
     Origin,
     copied_annotations,

@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.translators.strategies import dns_labels
-from translators.names import dns_label, label_value
-from translators.objects import HomeNamespace
+from translators.derived_names import dns_label, label_value
+from translators.object_accessors import HomeNamespace
 from translators.virtual_node_identity import (
     Identity,
     NamespaceTemplateError,

@@ -31,7 +31,7 @@ from math import floor
 
 from translators.capacity import pod_requests
 from translators.capacity.pod_requests import CPU, MEMORY, PODS, Amounts
-from translators.objects import Object, is_ready, metadata
+from translators.object_accessors import Object, is_ready, metadata
 from translators.ownership_labels import LABEL_VIRTUAL
 
 #: Reason of the virtual node's Ready condition if no node of the remote is counted, though some are

@@ -19,7 +19,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.quantity import QuantityError, format_quantity, parse_quantity
 
 #: Resource name to amount: CPU in millicores, others in whole units (bytes, pods, devices).

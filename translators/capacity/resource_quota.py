@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from translators.capacity.pod_requests import CPU, HUGE_PAGES, MEMORY, PODS, Amounts, parse_amount
-from translators.objects import Object, name_of, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
 
 #: Keys of ``spec.hard`` that are resource names (pkg/quota/v1/evaluator/core/pods.go).
 _PLAIN = (CPU, MEMORY, PODS, "ephemeral-storage")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods.references import Kind, Reference, references
 from translators.pods.service_accounts import service_account_name
 

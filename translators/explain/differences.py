@@ -3,7 +3,7 @@
 A rule is looked up first in `RULES`, which covers single fields that are added, renamed or removed,
 then in the table of `translators.pods.field_rules`. A difference without a rule has ``rule`` "".
 
-Paths and locations are those of `translators.fieldpaths`. List items with names are compared by
+Paths and locations are those of `translators.field_paths`. List items with names are compared by
 name, others by position with a sequence alignment.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Any, Literal
 
-from translators.fieldpaths import LIST_KEYS, FieldMessage, items_by_key
-from translators.objects import Object
+from translators.field_paths import LIST_KEYS, FieldMessage, items_by_key
+from translators.object_accessors import Object
 from translators.ownership_labels import is_bridge_key
 from translators.pods import field_rules
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from translators.objects import Object, is_deleting
+from translators.object_accessors import Object, is_deleting
 from translators.pods.scheduling_predicates import PredicateFailure, term_matches_node
 
 #: The provisioner of StorageClasses with manually created volumes (NotSupportedProvisioner).

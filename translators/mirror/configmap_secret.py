@@ -6,7 +6,7 @@ server.
 
 from __future__ import annotations
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import remote_metadata
 from translators.virtual_node_identity import Identity
 

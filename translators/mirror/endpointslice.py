@@ -8,8 +8,8 @@ slices of each node have their own names (`remote_name`).
 
 from __future__ import annotations
 
-from translators.names import hashed_name
-from translators.objects import Object, metadata, name_of
+from translators.derived_names import hashed_name
+from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import remote_metadata
 from translators.virtual_node_identity import Identity
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from translators.names import hashed_name
-from translators.objects import Object, namespace_of, uid_of
+from translators.derived_names import hashed_name
+from translators.object_accessors import Object, namespace_of, uid_of
 from translators.ownership_labels import LABEL_NODE, Origin
 from translators.virtual_node_identity import Identity
 

@@ -9,7 +9,7 @@ so that the remote neither opens ports nor pays for load balancers.
 
 from __future__ import annotations
 
-from translators.objects import Object, metadata, name_of, namespace_of
+from translators.object_accessors import Object, metadata, name_of, namespace_of
 from translators.ownership_labels import ANNOTATION_MIRROR, remote_metadata
 from translators.virtual_node_identity import Identity
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 

@@ -8,7 +8,7 @@ wrong clock in the remote cannot end a pod early.
 
 from __future__ import annotations
 
-from translators.objects import Object, condition_of
+from translators.object_accessors import Object, condition_of
 from translators.pods.pod_status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 from translators.timestamps import parse_time
 

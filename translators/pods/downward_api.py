@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from translators.fieldpaths import FieldMessage, FieldPaths, find_fields
-from translators.objects import Object, metadata
+from translators.field_paths import FieldMessage, FieldPaths, find_fields
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import (
     ANNOTATION_ANNOTATIONS_FILE,
     ANNOTATION_HOME_NAMESPACE,

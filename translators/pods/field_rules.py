@@ -28,8 +28,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators.fieldpaths import FieldMessage, FieldPaths, find_fields, remove_fields
-from translators.objects import Object
+from translators.field_paths import FieldMessage, FieldPaths, find_fields, remove_fields
+from translators.object_accessors import Object
 
 Decision = Literal["kept", "translated", "dropped", "rejected"]
 

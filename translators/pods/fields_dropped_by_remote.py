@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from translators.fieldpaths import CONTAINERS, LIST_KEYS, FieldMessage, items_by_key
-from translators.objects import Object
+from translators.field_paths import CONTAINERS, LIST_KEYS, FieldMessage, items_by_key
+from translators.object_accessors import Object
 
 #: Why a field is missing, for the owner of the pod.
 MESSAGE = (
@@ -53,7 +53,7 @@ class PrunedField:
     """A field that was sent and that the created pod does not have."""
 
     path: str
-    """As in `translators.fieldpaths`."""
+    """As in `translators.field_paths`."""
     location: str
     """For messages: ``spec.containers[web].securityContext``."""
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from translators.capacity import pod_requests
 from translators.capacity.pod_requests import Amounts
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import scheduling_predicates
 
 #: The order in which a kubelet checks resources; others follow.

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from translators.names import short_hash
-from translators.objects import Object, metadata
+from translators.derived_names import short_hash
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import (
     ANNOTATION_CARRIED_FIELDS,
     ANNOTATION_CARRIED_IMAGES,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from translators.fieldpaths import CONTAINERS, FieldMessage
-from translators.objects import Object
+from translators.field_paths import CONTAINERS, FieldMessage
+from translators.object_accessors import Object
 from translators.pods.references import Kind, Reference, references
 
 _MESSAGE = "home has no such object, and an unmanaged one of the remote must not replace it"

@@ -26,7 +26,7 @@ from datetime import timedelta
 from typing import Any
 
 from translators.merge_patch import delete_condition
-from translators.objects import Object, is_deleting, metadata
+from translators.object_accessors import Object, is_deleting, metadata
 from translators.ownership_labels import DOMAIN
 from translators.pods import restart_policy_never
 from translators.timestamps import format_time, parse_time

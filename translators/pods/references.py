@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from translators.fieldpaths import CONTAINERS
-from translators.objects import Object
+from translators.field_paths import CONTAINERS
+from translators.object_accessors import Object
 
 Kind = Literal["ConfigMap", "Secret"]
 

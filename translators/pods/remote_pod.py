@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
-from translators.objects import Object
+from translators.field_paths import FieldMessage, replace_containers, set_or_remove
+from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_NODE_NAME, remote_metadata
 from translators.pods import (
     downward_api,
@@ -51,7 +51,8 @@ def rejection_message(home: Object) -> str:
 def rejections(home: Object) -> list[FieldMessage]:
     """The fields for which the pod cannot run in the remote, each with what to do about it."""
     spec = home.get("spec") or {}
-    # An ephemeral container is added to a running pod, and must not fail it (`sync.pods.update`).
+    # An ephemeral container is added to a running pod, and must not fail it
+    # (`sync.pods.pod_update_writer`).
     checked = {key: value for key, value in spec.items() if key != "ephemeralContainers"}
     return field_rules.rejected_fields(home) + [
         FieldMessage(f"Secret {name}", RESERVED_SECRET_MESSAGE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from translators.objects import Object, condition_of
+from translators.object_accessors import Object, condition_of
 
 CONDITION = "PodResizePending"
 

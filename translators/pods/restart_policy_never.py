@@ -17,7 +17,7 @@ ignores the gate and creates the pod without it; the mark then follows shortly a
 
 from __future__ import annotations
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 
 GATE = f"{DOMAIN}/once"

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from translators.fieldpaths import FieldMessage, set_or_remove
-from translators.objects import HomeNamespace, Object
+from translators.field_paths import FieldMessage, set_or_remove
+from translators.object_accessors import HomeNamespace, Object
 from translators.ownership_labels import DOMAIN, LABEL_HOME
 from translators.virtual_node_identity import Identity
 

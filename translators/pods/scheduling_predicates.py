@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from translators.capacity import pod_requests
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
-from translators.objects import Object, condition_of, metadata, name_of
+from translators.object_accessors import Object, condition_of, metadata, name_of
 
 #: The taint of a cordoned node (TaintNodeUnschedulable in k8s.io/api/core/v1).
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

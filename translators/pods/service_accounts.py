@@ -18,9 +18,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from translators.fieldpaths import FieldMessage, replace_containers, set_or_remove
-from translators.names import short_hash
-from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.derived_names import short_hash
+from translators.field_paths import FieldMessage, replace_containers, set_or_remove
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import DOMAIN, owner_labels
 from translators.pods import references
 from translators.translation_options import HostPort, Policy

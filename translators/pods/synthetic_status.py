@@ -7,7 +7,7 @@ result is the desired status for `merge_patch.status_patch`.
 from __future__ import annotations
 
 from translators.merge_patch import delete_condition
-from translators.objects import Object, condition_of, metadata
+from translators.object_accessors import Object, condition_of, metadata
 from translators.pods import pod_status
 from translators.pods.pod_status import CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED
 

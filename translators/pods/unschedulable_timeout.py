@@ -9,7 +9,7 @@ early.
 
 from __future__ import annotations
 
-from translators.objects import Object, condition_of, is_deleting
+from translators.object_accessors import Object, condition_of, is_deleting
 from translators.pods.pod_status import CONDITION_REMOTE_SCHEDULED, is_terminal
 from translators.timestamps import parse_time
 from translators.translation_options import Policy

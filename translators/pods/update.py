@@ -23,7 +23,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from translators.objects import Object, metadata
+from translators.object_accessors import Object, metadata
 from translators.ownership_labels import (
     ANNOTATION_CARRIED_IMAGES,
     ANNOTATION_CARRIED_KEYS,

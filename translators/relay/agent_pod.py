@@ -13,8 +13,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from translators.names import short_hash
-from translators.objects import (
+from translators.derived_names import short_hash
+from translators.object_accessors import (
     HomeNamespace,
     Object,
     condition_of,

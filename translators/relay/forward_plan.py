@@ -20,10 +20,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from translators.derived_names import hashed_name
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE
 from translators.mirror.service import is_headless
-from translators.names import hashed_name
-from translators.objects import (
+from translators.object_accessors import (
     Object,
     RemoteUid,
     is_deleting,

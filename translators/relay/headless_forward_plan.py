@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from translators.objects import (
+from translators.object_accessors import (
     Object,
     is_deleting,
     is_ready,

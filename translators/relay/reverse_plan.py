@@ -21,10 +21,17 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from translators.derived_names import hashed_name
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
 from translators.mirror.service import is_headless
-from translators.names import hashed_name
-from translators.objects import HomeNamespace, Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import DOMAIN, is_owned_by_node, owner_labels
 from translators.relay import forward_plan
 from translators.virtual_node_identity import Identity

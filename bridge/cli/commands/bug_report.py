@@ -50,7 +50,7 @@ def bug_report(
     """
     from bridge.bug_report import archive
     from bridge.bug_report.collector import BugReportSettings, collect
-    from bridge.cli.command_runner import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_step, run
 
     check_context(kubeconfig, context)
     try:

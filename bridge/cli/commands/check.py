@@ -69,7 +69,7 @@ def check(
     """
     from bridge.checks import check_runner
     from bridge.checks.check_runner import NodeCheckSettings
-    from bridge.cli.command_runner import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_step, run
 
     if pre and kubeconfig is None:
         raise fail("--pre requires --kubeconfig, that of the remote cluster", code=2)

@@ -29,7 +29,7 @@ def complete_nodes(ctx: typer.Context, incomplete: str) -> list[str]:
         from bridge.clusters.connection import connect
         from bridge.status import status_client
         from sync.kube.kubeconfig_ref import KubeconfigRef
-        from translators.objects import name_of
+        from translators.object_accessors import name_of
 
         home = KubeconfigRef(_path(ctx, "home_kubeconfig"), ctx.params.get("home_context"))
         async with connect(home, side="home", notify=lambda _: None) as client:

@@ -23,9 +23,9 @@ def validate(
     Prints the joins of the file. Exit code 2 if the file is invalid.
     """
     from bridge.base.join_settings import SettingsError
-    from bridge.cli.command_runner import fail, report_step
     from bridge.cli.options.common_options import check_traces
     from bridge.cli.run_config_file import read
+    from bridge.cli.run_until_signal import fail, report_step
 
     try:
         parts, logs = read(file)

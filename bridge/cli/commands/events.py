@@ -18,7 +18,7 @@ from bridge.base.command_output import (
 from bridge.base.printable_text import escape_line
 from bridge.cli.options.common_options import HomeContext, HomeKubeconfig, OptionalNode
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 def events(
@@ -40,7 +40,7 @@ def events(
     Sorted by the time of the last occurrence. Needs only home's kubeconfig: the bridge mirrors the
     Events of remote pods.
     """
-    from bridge.cli.command_runner import run
+    from bridge.cli.run_until_signal import run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 

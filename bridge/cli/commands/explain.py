@@ -20,7 +20,7 @@ from bridge.cli.options.common_options import (
     check_context,
 )
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The kinds that can be explained, by the names that kubectl takes.
 _KINDS = {
@@ -87,7 +87,7 @@ def explain(
     Changes nothing in either cluster. If the remote is unreachable, the result lists what could not
     be checked. A Deployment is explained by its pod template.
     """
-    from bridge.cli.command_runner import fail, run
+    from bridge.cli.run_until_signal import fail, run
     from bridge.explain import json_report, text_report
     from bridge.explain.cluster_lookup import ExplainSettings, look_up_pod
 
@@ -123,7 +123,7 @@ def explain(
 def _target(words: list[str]) -> tuple[str, str]:
     """Kind and name of ``TYPE/NAME``, or of the previous ``pod [NAMESPACE/]NAME``; the name is ""
     if there is none."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
 
     if not words:
         return "Pod", ""
@@ -139,7 +139,7 @@ def _read(file: Path) -> Object:
     """The first object of the file that is a pod, or has a template of one."""
     import yaml
 
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.explain.cluster_lookup import pod_of_manifest
 
     try:

@@ -79,7 +79,7 @@ class InstallRequest:
 def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequest:
     """The request for a value of each option, by parameter name; the installed bridge is started
     with the ``written`` options. Ends the command if the options are invalid."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
 
     for option in written:
         if option.is_rejected_in_cluster:
@@ -110,7 +110,7 @@ def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequ
 def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = None) -> None:
     """Applies the installation at home, and waits until the node is Ready. With
     ``stored_kubeconfig``, that of the installation, the remote's kubeconfig stays as it is."""
-    from bridge.cli.command_runner import STOP_SECONDS, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, run
 
     installation, kubeconfig = _installation(wanted, stored_kubeconfig)
     run(
@@ -123,10 +123,10 @@ def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = Non
 async def _apply(
     wanted: InstallRequest, installation: Installation, kubeconfig: FlattenedKubeconfig
 ) -> None:
-    from bridge.cli.command_runner import report_step, report_waiting
+    from bridge.cli.run_until_signal import report_step, report_waiting
     from bridge.install import installation_manifests, rollout, server_side_apply
-    from bridge.node.join_record_annotation import recorded_network
-    from sync.kube.resources import NODES
+    from bridge.node.join_record import recorded_network
+    from sync.kube.api_resources import NODES
 
     node, where = installation.node, f"{installation.namespace}/{installation.name}"
     async with connect(wanted.settings.home, side="home", notify=report_step) as home:
@@ -173,13 +173,13 @@ def _installation(
 ) -> tuple[Installation, FlattenedKubeconfig]:
     """The installation, and the remote's kubeconfig. Ends the command if either is invalid."""
     from bridge.base.version import version
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.install import flattened_kubeconfig
     from bridge.install.flattened_kubeconfig import FlattenedKubeconfig
     from bridge.install.installation import Installation
     from bridge.rbac.rbac_manifests import check_namespace
     from sync.kube.api_errors import ClientConfigError
-    from translators.names import dns_label
+    from translators.derived_names import dns_label
 
     settings = wanted.settings
     try:

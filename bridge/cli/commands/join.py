@@ -31,8 +31,8 @@ def join(ctx: typer.Context, **values: Any) -> None:
     adopts them. A second bridge of the same node stands by and takes over. bridge install runs the
     bridge in the home cluster instead.
     """
-    from bridge.cli.command_runner import fail
-    from bridge.cli.reexec import LogSettings, ServeRequest, start
+    from bridge.cli.reexec_to_free_memory import LogSettings, ServeRequest, start
+    from bridge.cli.run_until_signal import fail
 
     if values["in_cluster"]:
         install.apply_request(install.request(values, given(ctx, (*JOIN, *PROCESS))))

@@ -82,7 +82,7 @@ def leave(
     replace them elsewhere. Unmanaged resources are not touched. Run it again after a failure or an
     interruption: it resumes.
     """
-    from bridge.cli.command_runner import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_step, run
     from bridge.leave.leave_procedure import leave as leave_clusters
     from bridge.leave.leave_summary import LeaveSettings
 

@@ -18,7 +18,7 @@ from bridge.cli.options.common_options import DryRun, HomeContext, HomeKubeconfi
 from bridge.cli.options.option_declaration import is_given
 from bridge.offload import Mechanism
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.offload_admission_patch import OffloadPolicy
 
 #: Namespaces of the cluster's own components, which must start even if admission fails.
@@ -74,7 +74,7 @@ def offload(
     Pods need no change. Existing pods stay where they are. Pods of DaemonSets and pods with a
     nodeName are not changed. Run it again to change the policy.
     """
-    from bridge.cli.command_runner import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_step, run
     from bridge.node.node_option_parsing import parse_node_selector
     from bridge.offload.namespace_offloading import OffloadSettings, offload_namespace
 
@@ -98,7 +98,7 @@ def offload(
 
 
 def _list(home: KubeconfigRef, output: Output) -> None:
-    from bridge.cli.command_runner import run
+    from bridge.cli.run_until_signal import run
     from bridge.offload.namespace_offloading import list_offloaded_namespaces
 
     found = run(lambda _: list_offloaded_namespaces(home), stops=False)
@@ -126,7 +126,7 @@ def unoffload(
 
     Existing pods stay. The last namespace also removes the policy or the webhook configuration.
     """
-    from bridge.cli.command_runner import report_step, run
+    from bridge.cli.run_until_signal import report_step, run
     from bridge.offload.namespace_offloading import OffloadSettings, unoffload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
@@ -175,8 +175,8 @@ def webhook(
     For API servers without MutatingAdmissionPolicy. Runs until Ctrl-C, and is registered at home
     while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
-    from bridge.cli.command_runner import STOP_SECONDS, fail, report_step, run
-    from bridge.cli.reexec import LogSettings, configure_reports
+    from bridge.cli.reexec_to_free_memory import LogSettings, configure_reports
+    from bridge.cli.run_until_signal import STOP_SECONDS, fail, report_step, run
     from bridge.offload import in_cluster_webhook
     from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 

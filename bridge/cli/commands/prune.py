@@ -15,7 +15,7 @@ from bridge.base.join_settings import SettingsError, check_name
 from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
 from bridge.cli.options.option_declaration import is_given
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: A home's identity as the table has it (`translators.virtual_node_identity.home_id_from_uid`).
 _HOME = re.compile(r"[0-9a-f]{16}")
@@ -55,7 +55,7 @@ def prune(
     to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge
     still manages them.
     """
-    from bridge.cli.command_runner import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_step, run
     from bridge.prune import remote_leftovers
     from bridge.prune.remote_leftovers import PruneSettings
 

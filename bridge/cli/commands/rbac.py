@@ -12,7 +12,7 @@ from bridge.base.join_settings import SettingsError, check_name
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN
 from bridge.cli.options.option_declaration import Option, with_options
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: The heading in --help of the options that are those of `bridge join`.
 AS_JOIN = "As in bridge join"
@@ -61,7 +61,7 @@ def rbac_home(
     **values: Any,
 ) -> None:
     """Print the permissions at home, for the node, its pods, and what these use by namespace."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
 
     bound, all_namespaces = namespace or [], values["all_namespaces"]
@@ -103,7 +103,7 @@ def rbac_namespace(
     account: _Account = _ACCOUNT,
 ) -> None:
     """Print the permissions that let pods of more home namespaces run in the remote."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
 
     try:
@@ -130,7 +130,7 @@ def rbac_remote(
     **values: Any,
 ) -> None:
     """Print the permissions in the remote cluster."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
 
     scope = rbac_manifests.RemotePermissions(

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 def relay_pod() -> None:
     """Hand connections of remote pods to the bridge that created this relay agent."""
-    from bridge.cli.command_runner import report_step, run
+    from bridge.cli.run_until_signal import report_step, run
     from bridge.net.open_file_budget import raise_open_file_limit
-    from bridge.observability.logging import configure_logging
+    from bridge.observability.log_output import configure_logging
     from bridge.relay.reverse.relay_agent import serve
     from translators.relay.agent_pod import TERMINATION_GRACE_SECONDS
 

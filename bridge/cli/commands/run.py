@@ -29,7 +29,7 @@ def run(
     Each join is a virtual node of its own, with the options of bridge join as keys. The bridge
     retries a join that fails; the others keep running. Runs in the foreground until Ctrl-C.
     """
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
 
     if schema:
         config_commands.schema()
@@ -41,7 +41,7 @@ def run(
         return
     from bridge.base.join_settings import SettingsError
     from bridge.cli.options.common_options import check_traces
-    from bridge.cli.reexec import ServeRequest, start
+    from bridge.cli.reexec_to_free_memory import ServeRequest, start
     from bridge.cli.run_config_file import read
 
     try:

@@ -32,7 +32,7 @@ def status(
     Needs only home's kubeconfig, and get nodes/proxy at home for what the bridge itself reports.
     Exit code 1 if a node is not Ready.
     """
-    from bridge.cli.command_runner import fail, run
+    from bridge.cli.run_until_signal import fail, run
 
     if page or opens:
         if watch or output is not Output.TABLE:
@@ -78,7 +78,7 @@ def dashboard(
 
     Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
     """
-    from bridge.cli.command_runner import report_step, run
+    from bridge.cli.run_until_signal import report_step, run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 

@@ -40,7 +40,7 @@ def upgrade(
     image that was never named follows the version of this command. To return an option to its
     default, use bridge install with all options.
     """
-    from bridge.cli.command_runner import fail, run
+    from bridge.cli.run_until_signal import fail, run
 
     check_context(values["kubeconfig"], values["context"])
     name = node or values["name"] or _name_from_context(values)
@@ -75,10 +75,10 @@ async def _find(home: KubeconfigRef, node: str) -> InstalledOptions:
 
 def _name_from_context(values: dict[str, Any]) -> str:
     """The name that a join with this kubeconfig would have; "" without a kubeconfig."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.install import flattened_kubeconfig
     from sync.kube.api_errors import ClientConfigError
-    from translators.names import dns_label
+    from translators.derived_names import dns_label
 
     if values["kubeconfig"] is None:
         return ""
@@ -92,7 +92,7 @@ def _name_from_context(values: dict[str, Any]) -> str:
 def _recorded_values(installed: InstalledOptions) -> dict[str, Any]:
     """The installation's options, by parameter name. Ends the command for an argument that this
     version does not know."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
 
     by_flag = {it.flag: it for it in (*JOIN, *PROCESS)}
     values: dict[str, Any] = {

@@ -35,7 +35,7 @@ def version(
 
     Shows the reason in place of a version that cannot be determined.
     """
-    from bridge.cli.command_runner import run
+    from bridge.cli.run_until_signal import run
     from bridge.status import version_report
 
     check_context(kubeconfig, context)

@@ -79,7 +79,7 @@ def duration_option(text: str, *names: str, minimum: float = 1.0, panel: str | N
 
 def check_context(kubeconfig: Path | None, context: str | None) -> None:
     """Ends the command if ``--context`` is given without the kubeconfig that has the context."""
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
 
     if context and not kubeconfig:
         raise fail("--context requires --kubeconfig, the file that has the context", code=2)
@@ -89,7 +89,7 @@ def check_traces(endpoint: str | None) -> str:
     """The URL of ``--traces``; "" if there is none. Ends the command if it cannot be used."""
     from urllib.parse import urlsplit
 
-    from bridge.cli.command_runner import fail
+    from bridge.cli.run_until_signal import fail
     from bridge.observability.trace_exporter import INSTALL_COMMAND, is_installed
 
     if endpoint is None:

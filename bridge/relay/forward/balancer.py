@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from translators.objects import RemoteUid
+from translators.object_accessors import RemoteUid
 from translators.relay.forward_plan import Backend
 
 #: Seconds for which an unreachable pod is the last choice.

@@ -17,7 +17,7 @@ from functools import partial
 from bridge.net.listening_socket import BACKLOG, AcceptedConnection, listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.local_route import LocalRoute
+from bridge.relay.forward.relay_cidr_route import LocalRoute
 from bridge.relay.forward.remote_pod_connections import RemotePodConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key

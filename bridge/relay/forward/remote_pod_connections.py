@@ -32,7 +32,7 @@ from bridge.net.open_file_budget import NamespaceLimit
 from bridge.net.port_forward_connection import OPEN_TIMEOUT, PortForwardTransport, open_port_forward
 from bridge.net.splice import Tunnel
 from bridge.relay.forward.balancer import Balancer
-from bridge.relay.forward.rate_limit import FairLimiter, TokenBucket
+from bridge.relay.forward.connection_rate_limit import FairLimiter, TokenBucket
 from bridge.relay.relay_counters import RelayMetrics
 from sync.base import exception_summary
 from sync.cache.store import Key

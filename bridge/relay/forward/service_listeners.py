@@ -25,7 +25,7 @@ from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import NamespaceLimit
 from bridge.relay.forward.balancer import Balancer
 from bridge.relay.forward.headless_service_listeners import HeadlessServiceListeners, create_server
-from bridge.relay.forward.local_route import LocalRoute
+from bridge.relay.forward.relay_cidr_route import LocalRoute
 from bridge.relay.forward.remote_pod_connections import RemotePodConnections, ServiceUsage
 from bridge.relay.relay_counters import RelayMetrics
 from sync.cache.store import Key

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import logging
 
-from bridge.node import join_record_annotation
+from bridge.node import join_record
 from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import ENDPOINT_SLICES, NODES
 from sync.kube.client import KubeClient
-from sync.kube.resources import ENDPOINT_SLICES, NODES
 from sync.runtime.log_fields import name_fields
-from translators.objects import Object, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 from translators.relay import forward_plan
 from translators.virtual_node_identity import Identity
 
@@ -31,7 +31,7 @@ async def remove_stale_slices(home: KubeClient, identity: Identity) -> None:
     """Deletes the slices of the node's previous relay, if its last join had one. Logs a warning if
     the credential may not delete them. Raises KubeError for all other failures."""
     node = await home.find(NODES, identity.node)
-    if node is None or join_record_annotation.network_mode(node) != "relay":
+    if node is None or join_record.network_mode(node) != "relay":
         return
     try:
         for slice_ in await list_slices(home, identity):

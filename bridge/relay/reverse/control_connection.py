@@ -29,7 +29,14 @@ from sync.base.backoff import Backoff
 from sync.kube.api_errors import KubeError
 from sync.kube.credentials import ClientConfig
 from sync.runtime.log_fields import name_fields
-from translators.objects import HomeNamespace, Object, RemoteUid, name_of, namespace_of, uid_of
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    RemoteUid,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.relay.agent_pod import CONTROL_PORT, UNKNOWN_STATE
 from translators.relay.forward_plan import Backend
 from translators.relay.reverse_plan import ReverseRoute

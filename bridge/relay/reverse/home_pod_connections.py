@@ -45,7 +45,7 @@ from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse
 from sync.kube.sockets import tunnel_socket
 from sync.runtime.log_fields import name_fields
-from translators.objects import HomeNamespace, Object, uid_of
+from translators.object_accessors import HomeNamespace, Object, uid_of
 from translators.relay.agent_pod import UNKNOWN_STATE, AgentState
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 

@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.app import kubelet_api, replica_lifecycle
+from bridge.app import kubelet_api_setup, replica_handover
 from bridge.base.command_error import PreflightError
 from bridge.certificates import home_client_ca
 from bridge.certificates.tls_key_pair import CertificateError
@@ -24,9 +24,9 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.base.exception_summary import first_leaf
 from sync.engine.engine import Engine
 from sync.kube import in_cluster
+from sync.kube.api_resources import LEASES, NODES, PODS
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import LEASES, NODES, PODS
-from sync.namespaces.namespace_mapping import NamespaceMappingError
+from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 from tests.bridge.kubelet.pki import Pki
 from tests.bridge.running_join import (
     SOON,
@@ -243,7 +243,7 @@ async def test_stop_leaves_no_task_socket_or_held_lease(two: Clusters) -> None:
 async def test_stop_does_not_wait_for_an_unreachable_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_lifecycle, "RELEASE_SECONDS", 0.1)
+    monkeypatch.setattr(replica_handover, "RELEASE_SECONDS", 0.1)
     async with running_join(two):
         two.home.pause()
     two.home.resume()
@@ -252,7 +252,7 @@ async def test_stop_does_not_wait_for_an_unreachable_home(
 async def test_stop_does_not_wait_for_an_open_stream(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kubelet_api, "STREAMS_SECONDS", 0.1)
+    monkeypatch.setattr(kubelet_api_setup, "STREAMS_SECONDS", 0.1)
     harness = EngineHarness(two.home, two.remote)
     following = asyncio.Event()
 

@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, PODS, Object
+from sync.kube.api_resources import CONFIG_MAPS, PODS, Object
 from tests.bridge.join_process import JoinProcess, join_process
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault

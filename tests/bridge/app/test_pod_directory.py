@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from bridge.app.kubelet_api import EnginePodDirectory
+from bridge.app.kubelet_api_setup import EnginePodDirectory
 from bridge.kubelet.pod_lookup import RemotePod
 from sync.cache.store import Key
 from sync.engine.engine import Engine
-from sync.kube.resources import Object
+from sync.kube.api_resources import Object
 from tests import objects
 from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,

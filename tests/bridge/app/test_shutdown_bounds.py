@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bridge.app import kubelet_api, replica_lifecycle
-from bridge.cli import command_runner
+from bridge.app import kubelet_api_setup, replica_handover
+from bridge.cli import run_until_signal
 from bridge.kubelet import server
 from sync.kube import credential_plugins
 from tests.bridge.join_process import START, STOP, join_process
@@ -35,10 +35,10 @@ DEAF = "import socket, time; socket.getaddrinfo = lambda *_, **__: time.sleep(60
 def test_sum_of_bounds_is_within_ten_seconds() -> None:
     """A stop waits for the Lease, the streams with their cleanup, and a plugin, one after the
     other; then the process is killed."""
-    streams = kubelet_api.STREAMS_SECONDS + 2 * server.CLEANUP
-    longest = credential_plugins.REAP_TIMEOUT + replica_lifecycle.RELEASE_SECONDS + streams
-    assert longest < command_runner.STOP_SECONDS
-    assert command_runner.STOP_SECONDS + 0.5 < 10
+    streams = kubelet_api_setup.STREAMS_SECONDS + 2 * server.CLEANUP
+    longest = credential_plugins.REAP_TIMEOUT + replica_handover.RELEASE_SECONDS + streams
+    assert longest < run_until_signal.STOP_SECONDS
+    assert run_until_signal.STOP_SECONDS + 0.5 < 10
 
 
 @pytest.mark.parametrize("away", ["home", "remote", "both"])

@@ -7,16 +7,16 @@ import asyncio
 import aiohttp
 import pytest
 
-from bridge.app import replica_lifecycle
+from bridge.app import replica_handover
 from bridge.base.command_error import PreflightError
 from bridge.election import election_lease, elector
 from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
-from bridge.node.join_record_annotation import recorded_network
+from bridge.node.join_record import recorded_network
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.base.exception_summary import first_leaf
-from sync.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
+from sync.kube.api_resources import CONFIG_MAPS, LEASES, NODES, PODS
 from tests.bridge.running_join import (
     SOON,
     RunningJoin,
@@ -196,7 +196,7 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
 async def test_successor_survives_a_short_failure_of_home(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_lifecycle, "REGISTER_SECONDS", 0.01)
+    monkeypatch.setattr(replica_handover, "REGISTER_SECONDS", 0.01)
     async with running_join(two) as first:
         second = await standby(two)
         refused = two.home.fail(Fault("*", "/api/v1/nodes*", code=500, times=3, watch=False))

@@ -15,7 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.bug_report import archive
 from bridge.bug_report.collector import BugReportSettings, collect
 from bridge.bug_report.redaction import MAX_LEARNED, WITHHELD, Redactor
-from sync.kube.resources import NODES, PODS, Object
+from sync.kube.api_resources import NODES, PODS, Object
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, secret

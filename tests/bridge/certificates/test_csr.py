@@ -23,8 +23,8 @@ from bridge.certificates.csr import (
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.certificates.x509_builder import missing_names, self_signed, validity
 from sync.base.backoff import Backoff
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS
 from sync.kube.client import KubeClient
-from sync.kube.resources import CERTIFICATE_SIGNING_REQUESTS
 from tests.bridge.certificates.running_source import ADDRESS, NODE, running_source
 from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.conftest import ClientFor

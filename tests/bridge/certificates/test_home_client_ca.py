@@ -8,7 +8,7 @@ import pytest
 
 from bridge.certificates.home_client_ca import NAME, NAMESPACE, follow_client_ca
 from bridge.certificates.tls_key_pair import CertificateError
-from sync.kube.resources import CONFIG_MAPS
+from sync.kube.api_resources import CONFIG_MAPS
 from tests.bridge.kubelet.fake_api_servers import wait_until
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi

@@ -16,8 +16,8 @@ from bridge.checks import check_runner, cluster_access
 from bridge.checks.findings import Report, Severity
 from bridge.clusters import pod_network_probe
 from bridge.relay.forward import rtnetlink
+from sync.kube.api_resources import NAMESPACES, NODES, Object
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import NAMESPACES, NODES, Object
 from tests import objects
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters

@@ -7,12 +7,12 @@ from typing import Any
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Severity
-from bridge.node import join_record_annotation
+from bridge.node import join_record
 from tests.bridge.checks.report_queries import finding_of, findings_of
 from tests.bridge.two_clusters import Clusters
 from tests.objects import node
 from tests.sync.engine_harness import NODE, EngineHarness
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 _LABELS = {"cluster-bridge.io/virtual-node": "true", "cluster-bridge.io/remote": "r"}
@@ -44,10 +44,8 @@ def _put_node(two: Clusters, **policy: Any) -> None:
     virtual = node(NODE)
     virtual["metadata"]["labels"] = dict(_LABELS)
     made = EngineHarness(two.home, two.remote).policy
-    options = join_record_annotation.encode_policy(
-        type(made)(made.identity, made.node_address, **policy)
-    )
-    virtual["metadata"]["annotations"] = {join_record_annotation.ANNOTATION_OPTIONS: options}
+    options = join_record.encode_policy(type(made)(made.identity, made.node_address, **policy))
+    virtual["metadata"]["annotations"] = {join_record.ANNOTATION_OPTIONS: options}
     virtual["spec"] = {"taints": [_TAINT]}
     two.home.put(virtual)
 

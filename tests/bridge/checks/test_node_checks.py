@@ -11,7 +11,7 @@ from bridge.certificates import csr
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
-from sync.kube.resources import LEASES, NODES, PODS, Object
+from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters

@@ -16,11 +16,11 @@ from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsChoice, MetricsSource
 from bridge.checks import required_at_join
 from bridge.checks.required_at_join import JoinFacts
-from bridge.clusters import bridge_address, connection
+from bridge.clusters import advertised_address, connection
 from bridge.clusters.connection import connect
 from bridge.rbac import permissions
+from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
 from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
@@ -366,7 +366,7 @@ async def test_unresponsive_credential_plugin_names_its_side(
 
 def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:
     """Sets the local address of this host's route to each host."""
-    monkeypatch.setattr(bridge_address, "_local_address", known.get)
+    monkeypatch.setattr(advertised_address, "_local_address", known.get)
 
 
 def put_nodes(api: FakeApi, *addresses: str) -> None:
@@ -419,7 +419,7 @@ async def test_undeterminable_address_is_an_error(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
 def test_loopback_has_no_local_address(host: str) -> None:
-    assert bridge_address._local_address(host) is None
+    assert advertised_address._local_address(host) is None
 
 
 def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,7 +427,7 @@ def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> N
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert bridge_address._local_address("home.example.test") is None
+    assert advertised_address._local_address("home.example.test") is None
 
 
 def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,4 +439,4 @@ def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
             return "198.51.100.9", 40000
 
     monkeypatch.setattr(socket, "socket", Routed)
-    assert bridge_address._local_address("198.51.100.1") == "198.51.100.9"
+    assert advertised_address._local_address("198.51.100.1") == "198.51.100.9"

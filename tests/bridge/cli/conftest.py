@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from bridge.base import memory_savings
 from bridge.cli.command_table import app
-from bridge.observability import logging as to_stderr
+from bridge.observability import log_output as to_stderr
 
 Invoke = Callable[..., Result]
 

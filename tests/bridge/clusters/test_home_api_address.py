@@ -8,9 +8,9 @@ import pytest
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
+from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig
-from sync.kube.resources import ENDPOINT_SLICES
 from tests.bridge.two_clusters import API_SLICE
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, client_config_for

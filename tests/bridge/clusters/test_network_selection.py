@@ -11,17 +11,17 @@ import pytest
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import NetworkSource, RelaySettings, SelectedNetwork
 from bridge.clusters import pod_network_probe
-from bridge.clusters.bridge_address import relay_address
+from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.network_selection import select_network
-from bridge.node import join_record_annotation
+from bridge.node import join_record
+from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import PODS
 from tests import objects
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.engine_harness import NODE
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.translation_options import Network, Policy
 from translators.virtual_node_identity import Identity
 
@@ -56,9 +56,9 @@ def runs(
 def recorded(mode: Network, source: NetworkSource) -> Object:
     """A virtual node that records this mode."""
     policy = Policy(Identity("0" * 16, "h", NODE), "192.0.2.1", network=mode)
-    text = join_record_annotation.encode_policy(policy, network_source=source)
+    text = join_record.encode_policy(policy, network_source=source)
     node = objects.node(NODE)
-    node["metadata"]["annotations"] = {join_record_annotation.ANNOTATION_OPTIONS: text}
+    node["metadata"]["annotations"] = {join_record.ANNOTATION_OPTIONS: text}
     return node
 
 
@@ -185,7 +185,7 @@ async def test_mode_of_an_earlier_version_counts_as_assumed(two: Clusters, open_
     runs(two.remote, "near", "127.0.0.1", open_port)
     node = objects.node(NODE)
     text = '{"network": "relay"}'
-    node["metadata"]["annotations"] = {join_record_annotation.ANNOTATION_OPTIONS: text}
+    node["metadata"]["annotations"] = {join_record.ANNOTATION_OPTIONS: text}
     runs(two.home, "web", "192.0.2.9", node=NODE)
     found = await selected(two, node)
     assert (found.mode, found.source) == ("relay", "assumed")

@@ -11,8 +11,8 @@ from bridge.base.join_settings import NetworkChoice, RelaySettings
 from bridge.checks import required_at_join
 from bridge.clusters import relay_cidr_validation
 from bridge.relay.forward import rtnetlink
+from sync.kube.api_resources import SERVICE_CIDRS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import SERVICE_CIDRS, Object
 from tests import objects
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi.client_config import client_config_for

@@ -12,7 +12,7 @@ from bridge.election.election_lease import (
     Observation,
     observe,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 
 ME = Candidate("me_1", "here (pid 1)")

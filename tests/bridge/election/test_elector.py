@@ -22,10 +22,10 @@ from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, Leader
 from bridge.election.remote_reachability import RemoteReachability
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.client import KubeClient
-from sync.kube.write_fence import Fence
+from sync.kube.leader_write_fence import Fence
 from tests.fakeapi.patching import merge
 from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: An annotation that records keep on the Lease.
 RECORD = "cluster-bridge.io/some-record"

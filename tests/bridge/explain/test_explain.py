@@ -12,8 +12,8 @@ import pytest
 from bridge.base.command_error import PreflightError
 from bridge.explain import json_report, text_report
 from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod, pod_of_manifest
-from bridge.node import join_record_annotation, node_object
-from sync.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
+from bridge.node import join_record, node_object
+from sync.kube.api_resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
@@ -21,7 +21,7 @@ from tests.fakeapi import FakeApi
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.sync.engine_harness import NODE
-from translators.objects import uid_of
+from translators.object_accessors import uid_of
 from translators.ownership_labels import LABEL_VIRTUAL, owner_labels
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
@@ -56,9 +56,7 @@ class Looked:
             "annotations": {
                 node_object.ANNOTATION_KUBECONFIG: str(remote.path),
                 node_object.ANNOTATION_HOME_NAME: "h",
-                join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_policy(
-                    policy
-                ),
+                join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy),
                 **annotations,
             },
         }
@@ -216,7 +214,7 @@ async def test_join_options_of_the_node_decide_the_translation(looked: Looked) -
 
 async def test_missing_join_options_are_noted(two: Clusters) -> None:
     looked = Looked(two)
-    looked.node(**{join_record_annotation.ANNOTATION_OPTIONS: "nonsense"})
+    looked.node(**{join_record.ANNOTATION_OPTIONS: "nonsense"})
     two.home.put(_using())
     answer = await looked.answer()
     assert answer["node"]["tellsOptions"] is False
@@ -518,14 +516,12 @@ def test_recorded_join_options_round_trip() -> None:
             "name": "burst",
             "annotations": {
                 node_object.ANNOTATION_HOME_NAME: "h",
-                join_record_annotation.ANNOTATION_OPTIONS: join_record_annotation.encode_policy(
-                    policy
-                ),
+                join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy),
             },
         },
         "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
     }
-    assert join_record_annotation.read_policy(node, "0" * 16) == (policy, True)
+    assert join_record.read_policy(node, "0" * 16) == (policy, True)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", "null"])
@@ -533,9 +529,9 @@ def test_invalid_join_options_are_defaults(text: str) -> None:
     node: Object = {
         "metadata": {
             "name": "burst",
-            "annotations": {join_record_annotation.ANNOTATION_OPTIONS: text},
+            "annotations": {join_record.ANNOTATION_OPTIONS: text},
         }
     }
-    policy, known = join_record_annotation.read_policy(node, "f" * 16)
+    policy, known = join_record.read_policy(node, "f" * 16)
     assert not known
     assert policy == Policy(Identity("f" * 16, "ffffffff", "burst"), "")

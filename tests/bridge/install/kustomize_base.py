@@ -14,7 +14,7 @@ from bridge.base.version import version
 from bridge.install import installation_manifests
 from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _MANIFESTS = Path(__file__).parents[3] / "manifests"
 FOLDER = _MANIFESTS / "base"

@@ -19,9 +19,7 @@ from bridge.install.server_side_apply import INSTALLED_RESOURCES
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.rbac.rbac_manifests import HomePermissions
-from sync.kube.client import KubeClient
-from sync.kube.credentials import load
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     DEPLOYMENTS,
     NAMESPACES,
     NETWORK_POLICIES,
@@ -31,6 +29,8 @@ from sync.kube.resources import (
     SECRETS,
     Object,
 )
+from sync.kube.client import KubeClient
+from sync.kube.credentials import load
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.objects import node

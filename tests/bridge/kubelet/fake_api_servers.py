@@ -21,8 +21,8 @@ from aiohttp import web
 
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from sync.kube.api_errors import Side
+from sync.kube.api_resources import Object
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.resources import Object
 
 #: The request target of an exec with all streams and without a terminal.
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"

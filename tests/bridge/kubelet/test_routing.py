@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bridge.kubelet.authz import node_subresources
 from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 
 GET = frozenset({"GET"})
 

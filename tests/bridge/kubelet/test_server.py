@@ -18,8 +18,8 @@ from bridge.certificates.x509_builder import self_signed
 from bridge.kubelet.error_responses import HttpError
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
+from sync.kube.api_resources import Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import Object
 from tests.bridge.kubelet.conftest import KubeletHarness
 from tests.bridge.kubelet.fake_api_servers import access_for
 from tests.bridge.kubelet.pki import Pki

@@ -20,12 +20,11 @@ from bridge.drain import eviction
 from bridge.leave import leave_summary
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
-from bridge.node import join_record_annotation, node_object
+from bridge.node import join_record, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import rtnetlink
 from bridge.relay.forward.rtnetlink import Route
-from sync.kube.credentials import KubeconfigRef
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     ENDPOINT_SLICES,
@@ -37,6 +36,7 @@ from sync.kube.resources import (
     SERVICES,
     Object,
 )
+from sync.kube.credentials import KubeconfigRef
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import FakeApi, Fault
@@ -217,7 +217,7 @@ async def test_local_route_of_a_killed_bridge_is_removed(
     route = Route(cidr, is_local=ours, is_bridge_owned=ours, has_gateway=not ours)
     monkeypatch.setattr(rtnetlink, "routes", lambda _: [route])
     monkeypatch.setattr(rtnetlink, "remove_local_route", lambda it: removed.append(str(it)))
-    options = {join_record_annotation.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
+    options = {join_record.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
     world.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await world.leave()
     line = "here:   the local route for 198.51.100.0/24"
@@ -235,7 +235,7 @@ async def test_local_route_that_cannot_be_removed_is_reported(
     route = Route(cidr, is_local=True, is_bridge_owned=True, has_gateway=False)
     monkeypatch.setattr(rtnetlink, "routes", lambda _: [route])
     monkeypatch.setattr(rtnetlink, "remove_local_route", refuse)
-    options = {join_record_annotation.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
+    options = {join_record.ANNOTATION_OPTIONS: '{"relayCidr": "198.51.100.0/24"}'}
     world.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await world.leave()
     assert any("`ip route del local 198.51.100.0/24 dev lo`" in line for line in world.notified)
@@ -244,7 +244,7 @@ async def test_local_route_that_cannot_be_removed_is_reported(
 
 @pytest.mark.parametrize("value", ["7", '{"relayCidr": "x"}', '{"relayCidr": ["x"]}', "no JSON"])
 async def test_malformed_join_options_do_not_prevent_leaving(world: World, value: str) -> None:
-    options = {join_record_annotation.ANNOTATION_OPTIONS: value}
+    options = {join_record.ANNOTATION_OPTIONS: value}
     world.two.home.update(NODES, NODE, {"metadata": {"annotations": options}})
     assert await world.leave()
 

@@ -17,7 +17,7 @@ from sync.kube.api_errors import (
     Unauthorized,
     Unreachable,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _CORDONED: Object = {"unschedulable": True, "taints": [{"key": "c", "effect": "NoSchedule"}]}
 _TAINTED: Object = {"taints": [{"key": "t", "effect": "NoExecute"}]}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bridge.node import namespace_ownership_lease
 from bridge.node.namespace_ownership_lease import NAME, NamespaceRecord
 from bridge.node.node_lease import LEASE_NAMESPACE
+from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
-from sync.kube.resources import LEASES
 from sync.namespaces import namespace_ownership
 from tests.fakeapi import FakeApi
 

@@ -14,17 +14,17 @@ import pytest
 from bridge.node import node_controller as controller_module
 from bridge.node import node_lease as lease_module
 from bridge.node import node_object
-from bridge.node.field_ownership import NodeMetadata
 from bridge.node.node_controller import NodeController, NodeTaken
 from bridge.node.node_lease import LEASE_NAMESPACE, LeaseAnnotation
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
 from sync.cache import watcher
 from sync.cache.informer import Informer
-from sync.capacity.aggregator import CapacityAggregator
+from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
+from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import FLOW
-from sync.kube.resources import LEASES, NODES, PODS, Object
 from sync.runtime import workqueue
 from sync.runtime.event_recorder import EventRecorder
 from tests.conftest import ClientFor

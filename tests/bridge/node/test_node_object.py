@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bridge.node import field_ownership, node_object
+from bridge.node import node_metadata_merge, node_object
 from bridge.node.conditions import NodeCondition
-from bridge.node.field_ownership import NodeMetadata
+from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_object import NodeFacts
-from sync.capacity.aggregator import RemoteCapacity
+from sync.capacity.remote_capacity import RemoteCapacity
 from tests.fakeapi.patching import merge, strategic
 from translators.capacity.node_capacity import NodeCapacity
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 _FACTS = NodeFacts(
@@ -125,7 +125,7 @@ def test_only_own_labels_and_annotations_are_restored() -> None:
     del node["metadata"]["annotations"]["cluster-bridge.io/context"]
     node["metadata"]["annotations"]["note"] = "x"
     before = copy.deepcopy(node)
-    patch = field_ownership.metadata_patch(
+    patch = node_metadata_merge.metadata_patch(
         node, node_object.desired_metadata(_FACTS, [_worker()], largest="cpu=2")
     )
 
@@ -140,7 +140,7 @@ def test_only_own_labels_and_annotations_are_restored() -> None:
     }
     assert node == before
     assert (
-        field_ownership.metadata_patch(
+        node_metadata_merge.metadata_patch(
             merge(node, patch), node_object.desired_metadata(_FACTS, [_worker()], largest="cpu=2")
         )
         == {}

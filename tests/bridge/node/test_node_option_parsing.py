@@ -15,7 +15,7 @@ from bridge.node.node_option_parsing import (
     parse_taints,
 )
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _DEFAULT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 

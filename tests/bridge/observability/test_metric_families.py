@@ -12,7 +12,7 @@ from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 from tests.bridge.running_join import SOON, RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.sync.engine_harness import EngineHarness

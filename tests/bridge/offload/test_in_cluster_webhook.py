@@ -22,8 +22,8 @@ from bridge.offload import in_cluster_webhook, webhook_certificate, webhook_conf
 from bridge.offload.in_cluster_webhook import CertificateKeeper, InClusterWebhookSettings
 from bridge.offload.webhook_certificate import RotatedCertificate
 from bridge.rbac.rbac_manifests import HomePermissions
+from sync.kube.api_resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Object
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from translators import offload_admission_patch

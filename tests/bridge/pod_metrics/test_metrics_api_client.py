@@ -15,7 +15,7 @@ from bridge.pod_metrics.metrics_api_client import (
     pod_stats,
 )
 from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS
-from translators.objects import HomeNamespace, HomeUid, Object
+from translators.object_accessors import HomeNamespace, HomeUid, Object
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition
 from translators.pod_metrics.exposition import RemotePodName

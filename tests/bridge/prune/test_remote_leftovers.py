@@ -12,11 +12,11 @@ from aiohttp import web
 from bridge.base.command_error import PreflightError
 from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, pod, secret
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,

@@ -22,7 +22,7 @@ from bridge.rbac.permissions import (
     for_home_namespaces,
     required_at_home,
 )
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
     ENDPOINT_SLICES,

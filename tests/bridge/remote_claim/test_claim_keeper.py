@@ -20,7 +20,7 @@ from bridge.remote_claim import claim_keeper, claim_record
 from bridge.remote_claim.claim_keeper import ClaimRejected
 from bridge.remote_claim.claim_record import Claim
 from sync.base.exception_summary import first_leaf
-from sync.kube.resources import LEASES, NAMESPACES, PODS
+from sync.kube.api_resources import LEASES, NAMESPACES, PODS
 from tests.bridge.running_join import RunningJoin, running_join, start_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi, Fault

@@ -8,7 +8,7 @@ from bridge.election import election_lease
 from bridge.election.election_lease import Candidate
 from bridge.remote_claim import claim_record
 from bridge.remote_claim.claim_record import REMEMBERED, Claim, HomeRecord, objection, parse_record
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.virtual_node_identity import Identity
 
 ME = Candidate("me_1", "here (pid 1)")

@@ -17,7 +17,7 @@ from tests.bridge.running_join import SOON
 from tests.bridge.status import examples
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi.client_config import client_config_for
-from translators.objects import Object
+from translators.object_accessors import Object
 
 MIRRORED = {"cluster-bridge.io/node": "remote"}
 

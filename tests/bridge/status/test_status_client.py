@@ -11,8 +11,8 @@ from aiohttp import web
 from bridge.base.command_error import PreflightError
 from bridge.status import status_client
 from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
-from sync.kube.resources import NODES
 from tests import objects
 from tests.bridge.running_join import SOON, RunningJoin
 from tests.bridge.status import examples
@@ -20,7 +20,7 @@ from tests.bridge.status.conftest import PROXY
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, EngineHarness
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 async def sees(

@@ -15,7 +15,7 @@ from bridge.base.command_output import Output
 from bridge.status import terminal_output as shown
 from bridge.status.status_client import StatusWatch
 from tests.bridge.status.examples import pod, refused, status
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 class Screen(io.StringIO):

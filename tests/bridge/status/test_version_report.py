@@ -13,7 +13,7 @@ from bridge.install.installation import Installation
 from bridge.node import node_object
 from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
-from sync.kube.resources import NODES, SECRETS
+from sync.kube.api_resources import NODES, SECRETS
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi

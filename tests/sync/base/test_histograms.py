@@ -6,7 +6,7 @@ import pytest
 
 from sync.base.histograms import Histogram
 from sync.kube.api_errors import NotFound, Unreachable
-from sync.kube.resources import PODS
+from sync.kube.api_resources import PODS
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 

@@ -15,8 +15,8 @@ from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.store import Key
 from sync.cache.watch_event_decoder import LineSplitter
+from sync.kube.api_resources import CONFIG_MAPS, PODS
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS, PODS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod
 from tests.sync.informer_harness import (
@@ -25,7 +25,7 @@ from tests.sync.informer_harness import (
     caught_up,
     running_informer,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 @pytest.fixture

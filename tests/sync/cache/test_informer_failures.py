@@ -12,8 +12,8 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.kube import throttle_retry
 from sync.kube.api_errors import Unauthorized, Unreachable
+from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
-from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 from tests.sync.informer_harness import (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sync.cache.interning import InternPool, intern_pod, no_interning, share_unchanged
 from tests.objects import pod
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: A field's type never changes between two states of an object: true is not compared with 1 here.
 _LEAVES = st.none() | st.booleans() | st.integers(2, 5) | st.sampled_from(["", "a", "b"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sync.cache.store import Key, Store, key_of
 from tests.objects import config_map, node
-from translators.objects import Object, metadata
+from translators.object_accessors import Object, metadata
 
 
 def by_app(obj: Object) -> Iterator[str]:

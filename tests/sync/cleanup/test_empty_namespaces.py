@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 
 from sync.cleanup.empty_namespaces import EmptyNamespaceController
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, Object
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import config_map, pod
 from tests.sync.discovery_documents import WIDGETS, serve_discovery
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,

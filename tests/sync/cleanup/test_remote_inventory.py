@@ -14,8 +14,7 @@ from sync.cleanup.remote_inventory import (
     take_inventory,
 )
 from sync.kube.api_errors import Unreachable
-from sync.kube.client import KubeClient
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CONFIG_MAPS,
     NAMESPACES,
     POD_METRICS,
@@ -25,11 +24,12 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
+from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, pod, secret
 from tests.sync.discovery_documents import serve_discovery, serve_resource
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_HOME_NAMESPACE,

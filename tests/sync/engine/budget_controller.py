@@ -11,10 +11,10 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.resources import POD_DISRUPTION_BUDGETS
+from sync.kube.api_resources import POD_DISRUPTION_BUDGETS
 from sync.runtime.controller import Controller
 from translators.merge_patch import merge_patch
-from translators.objects import HomeNamespace, Object, is_deleting, name_of, uid_of
+from translators.object_accessors import HomeNamespace, Object, is_deleting, name_of, uid_of
 from translators.ownership_labels import home_selector, origin_of, remote_metadata
 from translators.virtual_node_identity import Identity
 

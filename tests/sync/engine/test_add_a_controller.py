@@ -9,7 +9,7 @@ from pathlib import Path
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Component
 from sync.engine.controller_list import ControllerOptions, build_controllers
-from sync.kube.resources import POD_DISRUPTION_BUDGETS, PODS, Object
+from sync.kube.api_resources import POD_DISRUPTION_BUDGETS, PODS, Object
 from tests.sync.engine import budget_controller
 from tests.sync.engine.budget_controller import BudgetController
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness

@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
+from sync.kube.api_resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, Object
 from sync.mirror.copy_controller import CopyController
-from sync.namespaces.namespace_mapping import NamespaceMappingError
+from sync.namespaces.remote_namespace_creation import NamespaceMappingError
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import IDENTITY, REMOTE_NAMESPACE, EngineHarness

@@ -10,9 +10,9 @@ import pytest
 
 from sync.kube import api_errors, throttle_retry
 from sync.kube import credentials as access_module
+from sync.kube.api_resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.resources import CONFIG_MAPS, NODES, PODS
 from sync.kube.throttle_retry import MAX_ATTEMPTS
 from tests.fakeapi import FakeApi, Fault, client_config_for
 from tests.fakeapi.kubeconfig import kubeconfig, write

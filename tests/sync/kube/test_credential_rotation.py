@@ -16,15 +16,15 @@ from sync.cache.store import Key
 from sync.kube import credentials as access_module
 from sync.kube import in_cluster
 from sync.kube.api_errors import ApiServerCertificateError, ClientConfigError, Unreachable
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, SERVICES, Object
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import config_map
 from tests.sync.informer_harness import caught_up, running_informer
-from translators.objects import uid_of
+from translators.object_accessors import uid_of
 
 
 @pytest.fixture(autouse=True)

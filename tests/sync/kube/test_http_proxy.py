@@ -8,10 +8,10 @@ import pytest
 
 from sync.kube import http_proxy
 from sync.kube.api_errors import ClientConfigError, Unreachable
+from sync.kube.api_resources import SERVICES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.resources import SERVICES
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.kubeconfig import kubeconfig, write

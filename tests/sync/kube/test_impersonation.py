@@ -11,10 +11,10 @@ from aiohttp import web
 
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ApiError, KubeError
+from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
 from sync.kube.http_upgrade import open_upgrade
-from sync.kube.resources import CONFIG_MAPS
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map

@@ -9,9 +9,9 @@ import pytest
 
 from sync.kube import in_cluster
 from sync.kube.api_errors import ClientConfigError
+from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef, load
-from sync.kube.resources import NODES
 from tests.fakeapi import Authority, FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, write
 

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from sync.kube import request_limiter as limiter_module
+from sync.kube.api_resources import CONFIG_MAPS, LEASES, NODES
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import FLOW, LEAST, START, urgent
-from sync.kube.resources import CONFIG_MAPS, LEASES, NODES
 from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sync.kube.api_errors import KubeError
+from sync.kube.api_resources import SECRETS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef
-from sync.kube.resources import SECRETS
 from tests.objects import secret
 
 CANARY = "canary4711"

@@ -12,11 +12,11 @@ import orjson
 import pytest
 from aiohttp import web
 
-from sync.kube import api_errors, streams, transport
+from sync.kube import api_errors, response_streams, transport
 from sync.kube import credentials as access_module
+from sync.kube.api_resources import CONFIG_MAPS, NODES
 from sync.kube.client import KubeClient
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from sync.kube.resources import CONFIG_MAPS, NODES
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
@@ -218,7 +218,7 @@ async def test_html_page_is_no_success(api: FakeApi, client: KubeClient, raw: by
         await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default")
 
 
-@pytest.mark.parametrize("ahead", [streams.READ_AHEAD, 2**24])
+@pytest.mark.parametrize("ahead", [response_streams.READ_AHEAD, 2**24])
 async def test_stream_buffers_read_ahead_bytes(
     api: FakeApi, client: KubeClient, ahead: int
 ) -> None:

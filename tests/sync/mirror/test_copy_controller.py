@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
+from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
 from sync.mirror.copy_controller import CopyController
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret

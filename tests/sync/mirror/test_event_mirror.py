@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sync.kube.resources import EVENTS, NAMESPACES, PODS, Object
+from sync.kube.api_resources import EVENTS, NAMESPACES, PODS, Object
 from sync.mirror import event_mirror
 from sync.mirror.event_mirror import EventMirror
 from tests import objects
@@ -16,7 +16,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.single_controller import controller_context
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import ANNOTATION_ACCEPTS, LABEL_NODE, remote_metadata
 from translators.translation_options import Policy
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS, Object
+from sync.kube.api_resources import CONFIG_MAPS, PODS, SECRETS, Object
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from translators.ownership_labels import ANNOTATION_ACCEPTS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sync.kube.resources import ENDPOINT_SLICES, PODS, SERVICES, Object
+from sync.kube.api_resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from sync.kube.resources import CONFIG_MAPS, SECRETS, Resource
-from sync.namespaces import namespace_watches as watches_module
+from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
+from sync.namespaces import per_namespace_informers as watches_module
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret
 from tests.sync.engine_harness import EngineHarness
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from sync.kube.resources import (
+from sync.kube.api_resources import (
     CONFIG_MAPS,
     EVENTS,
     NAMESPACES,
@@ -21,12 +21,12 @@ from sync.kube.resources import (
     Object,
     Resource,
 )
-from sync.namespaces import namespace_watches as watches_module
-from sync.namespaces.namespace_watches import home_forbids
+from sync.namespaces import per_namespace_informers as watches_module
+from sync.namespaces.per_namespace_informers import home_forbids
 from tests.fakeapi import Fault
 from tests.objects import config_map, secret, service_account
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 
 ROLE = "--clusterrole=cluster-bridge:home-namespace"
 OURS = "system:serviceaccount:cluster-bridge:cluster-bridge"

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from sync.kube.api_errors import Unreachable
-from sync.kube.resources import NAMESPACES, SECRETS, Object
+from sync.kube.api_resources import NAMESPACES, SECRETS, Object
 from sync.namespaces.namespace_ownership import OwnershipEntries
 from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.memory_ownership_record import MemoryRecord
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,

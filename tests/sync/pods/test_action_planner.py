@@ -22,7 +22,7 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from tests.sync.pod_states import NOW, POLICY, PREVIOUS_UID, RECENTLY, REMOTE_UID, home, remote
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 def _plan(state: PodState) -> list[Action]:

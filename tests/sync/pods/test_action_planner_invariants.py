@@ -38,7 +38,7 @@ from tests.sync.pod_states import (
     home,
     remote,
 )
-from translators.objects import Object, RemoteUid, is_deleting, uid_of
+from translators.object_accessors import Object, RemoteUid, is_deleting, uid_of
 from translators.ownership_labels import origin_of
 from translators.pods import unschedulable_timeout
 from translators.pods.pod_status import is_terminal

@@ -28,7 +28,7 @@ from sync.pods.actions import (
     WriteStatus,
 )
 from tests.sync.pod_states import LONG_AGO, NOW, POLICY, PREVIOUS_UID, RECENTLY, home, remote
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: Every home state that the plan distinguishes.
 _HOME: dict[str, Object | None] = {

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sync.kube.resources import NAMESPACES, PODS, Object
+from sync.kube.api_resources import NAMESPACES, PODS, Object
 from tests.fakeapi import Fault
 from tests.objects import pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness

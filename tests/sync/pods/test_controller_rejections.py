@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sync.kube.resources import NODES, PODS
+from sync.kube.api_resources import NODES, PODS
 from tests import objects
 from tests.fakeapi import Fault
 from tests.objects import pod

@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from aiohttp import web
 
-from sync.kube.resources import CONFIG_MAPS, PODS, SECRETS
+from sync.kube.api_resources import CONFIG_MAPS, PODS, SECRETS
 from sync.pods.service_account_tokens import TokenController
 from tests.fakeapi import Fault
 from tests.fakeapi.tokens import PREFIX
 from tests.objects import config_map, secret, service_account
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import origin_of
 from translators.pods import service_accounts
 

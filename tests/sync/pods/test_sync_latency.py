@@ -8,7 +8,7 @@ from sync.cache.store import Key
 from sync.pods import sync_latency
 from sync.pods.sync_latency import PodLatency
 from tests import objects
-from translators.objects import Object
+from translators.object_accessors import Object
 
 WEB = Key("default", "web")
 

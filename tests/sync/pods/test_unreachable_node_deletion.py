@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from sync.cache.store import Key, Store
-from sync.kube.resources import NODES, PODS
+from sync.kube.api_resources import NODES, PODS
 from sync.pods import unreachable_node_deletion
 from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from tests.sync.pod_states import remote
-from translators.objects import Object, is_deleting
+from translators.object_accessors import Object, is_deleting
 
 _KEY = Key("shop", "web")
 

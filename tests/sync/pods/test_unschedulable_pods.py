@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sync.kube.resources import PODS, Object
+from sync.kube.api_resources import PODS, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sync.cache.store import Key
-from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import endpoint_slices
 from sync.relay import forward_controller as forward_module
 from sync.relay.forward_controller import OnLimited, PortUnavailableError

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sync.kube.resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
+from sync.kube.api_resources import ENDPOINT_SLICES, EVENTS, PODS, SERVICES, Object
 from sync.relay import agent_pods, endpoint_slices
 from sync.relay import reverse_controller as reverse_module
 from tests import objects
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import ADDRESS, IDENTITY, REMOTE_NAMESPACE, EngineHarness
-from translators.objects import HomeNamespace
+from translators.object_accessors import HomeNamespace
 from translators.relay import reverse_plan
 from translators.relay.agent_pod import AgentState
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sync.kube.api_resources import EVENTS, Object
 from sync.kube.client import KubeClient
-from sync.kube.resources import EVENTS, Object
 from sync.runtime import event_recorder as events_module
 from sync.runtime.event_recorder import EventRecorder
 from tests.fakeapi import FakeApi, Fault

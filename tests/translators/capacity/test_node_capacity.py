@@ -20,7 +20,7 @@ from translators.capacity.node_capacity import (
     offered_capacity,
 )
 from translators.capacity.pod_requests import Amounts
-from translators.objects import Object
+from translators.object_accessors import Object
 
 #: More than any node of these tests has.
 _ROOM = {"cpu": "64", "memory": "64Gi"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from translators.capacity import pod_requests
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 def _container(name: str = "main", restart: str = "", **requests: str) -> Object:

@@ -6,7 +6,7 @@ import pytest
 
 from translators.capacity import resource_quota
 from translators.capacity.pod_requests import Amounts
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 def _quota(namespace: str = "a", *, used: dict[str, str] | None = None, **hard: str) -> Object:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.translators.golden import homes
 from translators.explain.dependencies import Dependency, dependencies_of
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods.references import references
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.translators.golden import HOME_API, POLICY, Case, cases
 from translators.explain.differences import Difference, find_differences
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import remote_pod
 from translators.translation_options import Policy
 

@@ -11,7 +11,7 @@ from translators.explain.persistent_volume_claims import (
     unbound_claims,
     volume_binding_failures,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 
 _NODE: Object = {"metadata": {"name": "burst", "labels": {"tier": "burst"}}}
 _POD: Object = {

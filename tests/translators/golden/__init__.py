@@ -16,7 +16,7 @@ import yaml
 
 from translators import merge_patch
 from translators.mirror import configmap_secret, endpointslice, event, service
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import origin_of
 from translators.pods import pod_status, remote_pod
 from translators.translation_options import HostPort, Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import yaml
 
 from tests.translators.golden import cases
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,7 +11,7 @@ from hypothesis import given
 from tests.translators.golden import IDENTITY
 from tests.translators.strategies import json_values
 from translators.mirror import configmap_secret
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 def _home(**more: Any) -> Object:

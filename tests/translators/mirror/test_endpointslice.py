@@ -20,7 +20,7 @@ from translators.mirror.endpointslice import (
     service_name,
     translate_endpoint_slice,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import is_owned_by_node
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.translators.strategies import dns_labels
 from translators.merge_patch import merge_patch
 from translators.mirror import event
-from translators.objects import HomeNamespace, HomeUid, Object, name_of
+from translators.object_accessors import HomeNamespace, HomeUid, Object, name_of
 from translators.ownership_labels import Origin
 from translators.virtual_node_identity import Identity
 

@@ -19,7 +19,7 @@ from translators.mirror.service import (
     is_headless,
     translate_service,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_MIRROR
 
 #: The spec fields that the remote Service does not have.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.translators.strategies import dns_labels
-from translators.objects import HomeNamespace, HomeUid
+from translators.object_accessors import HomeNamespace, HomeUid
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition
 from translators.pod_metrics.exposition import RemotePodName

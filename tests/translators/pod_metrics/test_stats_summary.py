@@ -8,7 +8,7 @@ from hypothesis import given
 
 from tests.translators.pod_metrics.test_exposition import OURS
 from tests.translators.strategies import json_maps
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pod_metrics.stats_summary import relabel_stats
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import active_deadline
 
 _NOW = "2025-11-03T10:00:00Z"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import POLICY
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import remote_pod, update
 from translators.pods.downward_api import ANNOTATIONS_MAX, format_map
 

@@ -10,8 +10,8 @@ import pytest
 from kubernetes.client import models
 
 from tests.translators.golden import POLICY
-from translators.fieldpaths import FieldPaths, find_fields, remove_fields
-from translators.objects import Object
+from translators.field_paths import FieldPaths, find_fields, remove_fields
+from translators.object_accessors import Object
 from translators.pods import remote_pod
 from translators.pods.field_rules import TABLE, rule_for
 

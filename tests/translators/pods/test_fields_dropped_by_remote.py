@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakeapi import defaults
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import fields_dropped_by_remote
 
 _HARDENED: Object = {

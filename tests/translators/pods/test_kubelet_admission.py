@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests import objects
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import kubelet_admission
 
 #: Two nodes together: 8 CPUs and 4 GiB.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import optional_references, references
 from translators.pods.references import Reference
 

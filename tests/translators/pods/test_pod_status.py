@@ -14,7 +14,7 @@ from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, POLICY
 from tests.translators.strategies import json_values
 from translators.merge_patch import delete_condition, status_patch
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import pod_status, synthetic_status
 
 _NOW = "2025-11-03T10:00:00Z"

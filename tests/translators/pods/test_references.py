@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods.references import REFERENCE_FIELDS, Reference, all_containers, references
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.fakeapi.patching import strategic
 from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
 from translators.pods import last_applied_annotations, remote_pod, update
 from translators.translation_options import Policy
@@ -306,7 +306,7 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
     patched = remote
     for change in found:
         patched = strategic(patched, change.patch)
-        if change.subresource == "resize":  # As `sync.pods.update` does.
+        if change.subresource == "resize":  # As `sync.pods.pod_update_writer` does.
             patched = strategic(patched, last_applied_annotations.record_resources_patch(home))
     assert update.pod_patches(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}

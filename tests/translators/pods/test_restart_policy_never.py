@@ -6,7 +6,7 @@ import pytest
 
 from tests import objects
 from tests.fakeapi.patching import strategic
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import pod_status, remote_pod, restart_policy_never
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity

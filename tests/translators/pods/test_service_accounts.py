@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests import objects
 from tests.translators.golden import HOME_API, IDENTITY
-from translators.objects import Object, uid_of
+from translators.object_accessors import Object, uid_of
 from translators.pods import remote_pod, service_accounts
 from translators.pods.service_accounts import CA_KEY, TokenTimes
 from translators.translation_options import Policy, ServiceAccounts

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sync.pod_states import LONG_AGO, NOW, POLICY, RECENTLY, home, remote
 from translators.merge_patch import status_patch
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.pods import pod_status, unschedulable_timeout
 
 _NEVER = replace(POLICY, unschedulable_timeout=None)

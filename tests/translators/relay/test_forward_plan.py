@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from translators.objects import Object, RemoteUid
+from translators.object_accessors import Object, RemoteUid
 from translators.relay import forward_plan
 from translators.relay.forward_plan import Backend, EndpointPort
 from translators.virtual_node_identity import Identity

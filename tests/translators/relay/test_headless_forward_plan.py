@@ -14,7 +14,7 @@ from tests.translators.relay.test_forward_plan import (
     pod,
     service,
 )
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.relay import forward_plan
 from translators.relay import headless_forward_plan as relaynames
 from translators.relay.forward_plan import EndpointPort

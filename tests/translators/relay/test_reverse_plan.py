@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from translators.objects import HomeNamespace, Object
+from translators.object_accessors import HomeNamespace, Object
 from translators.relay import agent_pod, reverse_plan
 from translators.relay.reverse_plan import FIRST_PORT, LAST_PORT, AgentPort, HomeTarget, ReversePlan
 from translators.virtual_node_identity import Identity

@@ -19,7 +19,7 @@ from bridge.checks.findings import Finding, Report, build_report, error, not_che
 from bridge.status import version_report as versions_module
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.objects import Object
+from translators.object_accessors import Object
 
 WELL = [ok("BRG101", "home", "it answers"), warning("BRG104", "remote", "soon")]
 BAD = [*WELL, error("BRG301", "home", "taken", "take another")]

@@ -17,7 +17,7 @@ from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
 from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
-from translators.objects import Object
+from translators.object_accessors import Object
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 

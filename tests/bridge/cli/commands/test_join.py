@@ -14,7 +14,7 @@ from bridge.app import join_lifecycle
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from bridge.node.node_option_parsing import parse_taints
-from bridge.observability import logging as to_stderr
+from bridge.observability import log_output as to_stderr
 from bridge.observability import trace_exporter
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke

@@ -15,7 +15,7 @@ from bridge.offload.namespace_offloading import OffloadSettings
 from bridge.offload.standalone_webhook import StandaloneWebhookSettings
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.objects import Object
+from translators.object_accessors import Object
 
 HOME = KubeconfigRef()
 

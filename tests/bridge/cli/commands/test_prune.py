@@ -14,7 +14,7 @@ from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
-from translators.objects import Object
+from translators.object_accessors import Object
 
 LIST = ("prune", "--kubeconfig", "remote.yaml")
 HOME = "0123456789abcdef"

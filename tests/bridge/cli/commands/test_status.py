@@ -13,15 +13,15 @@ import yaml
 
 from bridge.base.command_error import PreflightError
 from bridge.clusters import connection
-from bridge.drain import cordon_and_drain
-from bridge.drain.cordon_and_drain import DrainResult
+from bridge.drain import drain_procedure
+from bridge.drain.drain_procedure import DrainResult
 from bridge.drain.pod_filters import DrainOptions
 from bridge.status import dashboard_server, event_list, status_client
 from sync.kube.api_errors import Forbidden
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
 from tests.bridge.status.examples import status
-from translators.objects import Object
+from translators.object_accessors import Object
 
 
 class Home:
@@ -81,8 +81,8 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(connection, "connect", connected)
     monkeypatch.setattr(status_client, "read_statuses", fake.once)
     monkeypatch.setattr(event_list, "list_events", fake.listed)
-    monkeypatch.setattr(cordon_and_drain, "cordon", fake.cordon)
-    monkeypatch.setattr(cordon_and_drain, "drain", fake.drain)
+    monkeypatch.setattr(drain_procedure, "cordon", fake.cordon)
+    monkeypatch.setattr(drain_procedure, "drain", fake.drain)
     monkeypatch.setattr(dashboard_server, "serve", fake.serve)
     return fake
 

@@ -29,7 +29,7 @@ INSTALLED = InstalledOptions(
 
 @dataclass
 class Upgrades:
-    """What is installed, and the requests to apply another installation."""
+    """The installation, and the requests to apply another installation."""
 
     installed: InstalledOptions = INSTALLED
     nodes: list[str] = field(default_factory=list)

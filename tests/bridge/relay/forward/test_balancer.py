@@ -6,7 +6,7 @@ from collections import Counter
 
 from bridge.relay.forward import balancer
 from bridge.relay.forward.balancer import Balancer
-from translators.objects import RemoteUid
+from translators.object_accessors import RemoteUid
 from translators.relay.forward_plan import Backend
 
 

@@ -23,7 +23,7 @@ from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Pod, answer_at, at_work, serve_pods
-from translators.objects import RemoteUid
+from translators.object_accessors import RemoteUid
 from translators.relay.forward_plan import Backend
 from translators.relay.headless_forward_plan import ListenAddress
 from translators.relay.ipam import IpNetwork

@@ -21,7 +21,7 @@ from sync.relay.forward_controller import PortUnavailableError
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, UpgradeRequest, access_for, wait_until
 from tests.bridge.relay import fake_pods
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, at_work, serve_pods, server_frame
-from translators.objects import RemoteUid
+from translators.object_accessors import RemoteUid
 from translators.relay import forward_plan as forward_translator
 from translators.relay.forward_plan import Backend, EndpointPort, ForwardPlan
 

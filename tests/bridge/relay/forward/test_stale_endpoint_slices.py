@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from bridge.node.join_record_annotation import ANNOTATION_OPTIONS
-from sync.kube.resources import ENDPOINT_SLICES, NAMESPACES, NODES, Object
+from bridge.node.join_record import ANNOTATION_OPTIONS
+from sync.kube.api_resources import ENDPOINT_SLICES, NAMESPACES, NODES, Object
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault

@@ -23,7 +23,7 @@ from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, serve_pods
-from translators.objects import HomeNamespace, Object
+from translators.object_accessors import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 

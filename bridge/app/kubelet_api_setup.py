@@ -1,0 +1,212 @@
+"""The kubelet API of one join: the HTTP server with its certificate, pods, metrics and status.
+
+`NodeKubelet.start` listens, `run` follows changes of the certificate and of home's client CA until
+cancelled, `stop` ends open streams within `STREAMS_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from bridge.app.readiness import Readiness
+from bridge.base.join_settings import JoinSettings
+from bridge.base.version import version
+from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.home_client_ca import follow_client_ca
+from bridge.certificates.serving_certificate import CertificateSource, FileSource, SelfSignedSource
+from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.checks.required_at_join import JoinFacts
+from bridge.election.elector import LeaderElector
+from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
+from bridge.kubelet.server import KubeletServer
+from bridge.net.open_file_budget import max_streams, raise_open_file_limit
+from bridge.node import node_object
+from bridge.node.node_lease import LeaseAnnotation
+from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint
+from bridge.observability.metric_families import BridgeCollector
+from bridge.observability.recent_errors import RecentErrors
+from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
+from bridge.relay.relay_counters import RelayMetrics
+from bridge.status.status_endpoint import StatusEndpoint
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.engine.engine import Engine
+from sync.kube.client import KubeClient
+from translators.object_accessors import (
+    Object,
+    condition_of,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.ownership_labels import origin_of
+from translators.pods import references
+from translators.timestamps import parse_time
+
+#: Seconds for open exec, log and port-forward streams to end during a stop.
+STREAMS_SECONDS = 3.0
+
+
+class EnginePodDirectory:
+    """A `PodDirectory` of the caches of ``engine``, which may be replaced."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
+        home = self.engine.home_pods.store.get(Key(namespace, name))
+        if home is None or (uid and uid_of(home) != uid):
+            return None
+        remote = self.engine.pods.remote_pod_of(home)
+        if remote is None:
+            return None
+        containers = references.all_containers(remote.get("spec") or {})
+        names = frozenset(str(container["name"]) for container in containers)
+        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+
+    def home_pods(self) -> list[Object]:
+        return list(self.engine.home_pods.store)
+
+    def scheduled_pods(self) -> list[ScheduledPod]:
+        found = []
+        for home in self.engine.home_pods.store:
+            remote = self.engine.pods.remote_pod_of(home) or {}
+            origin = origin_of(remote)
+            node = str((remote.get("spec") or {}).get("nodeName") or "")
+            if origin is not None and node:
+                name = namespace_of(remote), name_of(remote)
+                found.append(ScheduledPod(origin, *name, node, _scheduled_at(remote)))
+        return found
+
+
+def _scheduled_at(remote: Object) -> int:
+    """When the remote's scheduler bound the pod, in milliseconds since the epoch; 0: unknown."""
+    scheduled = condition_of(remote, "PodScheduled").get("lastTransitionTime")
+    try:
+        moment = parse_time(scheduled or metadata(remote)["creationTimestamp"])
+    except (KeyError, TypeError, ValueError):
+        return 0
+    return round(moment.timestamp() * 1000)
+
+
+class NodeKubelet:
+    """The kubelet of one virtual node: a `KubeletServer` with everything it serves.
+
+    The server handles HTTP; this class supplies certificate, client CA, pods, metrics and status,
+    and replaces them as they change.
+    """
+
+    def __init__(
+        self,
+        settings: JoinSettings,
+        facts: JoinFacts,
+        engine: Engine,
+        *,
+        source: CertificateSource,
+        certificate: TlsKeyPair,
+        home: KubeClient,
+        remote: KubeClient,
+        election: LeaderElector,
+        recent_errors: RecentErrors,
+        relay_metrics: RelayMetrics,
+        notify: Callable[[str], None],
+    ) -> None:
+        self._address, self._configured_port = facts.address, settings.port
+        self._notify = notify
+        self._source = source
+        self._home, self._client_ca = home, facts.client_ca
+        self._election = election
+        self._relay_metrics = relay_metrics
+        directory = self._directory = EnginePodDirectory(engine)
+        self._metrics = PodMetricsEndpoints(remote, directory, facts.identity, facts.metrics)
+        self._metrics_endpoint = MetricsEndpoint()
+        self._status = StatusEndpoint(
+            facts.identity.node,
+            home=home,
+            remote=remote,
+            election=election,
+            streams=lambda: self._server.streams,
+            recent=recent_errors,
+        )
+        self.readiness = Readiness(engine)
+        self._server = KubeletServer(
+            home=home,
+            remote=remote,
+            directory=directory,
+            node_name=facts.identity.node,
+            client_ca=facts.client_ca,
+            certificate=certificate,
+            anonymous=settings.anonymous_auth,
+            routes=[*self._metrics.routes, self._metrics_endpoint.route, *self._status.routes],
+            standby=lambda: election.standby_reason,
+            ready=self.readiness.checks,
+            max_streams=max_streams(raise_open_file_limit()),
+        )
+        self.use_engine(engine, None)
+
+    def use_engine(self, engine: Engine, node: Informer | None) -> None:
+        """Answers from this engine from now on. ``node``: the informer of the Node, where one
+        exists already. Open streams continue."""
+        self._status.attach(engine, node)
+        self._directory.engine = engine
+        self.readiness.engine = engine
+        self._metrics_endpoint.expose(
+            BridgeCollector(
+                version(), engine, self._server, self._metrics, self._election, self._relay_metrics
+            )
+        )
+
+    @property
+    def port(self) -> int:
+        return self._server.port
+
+    @property
+    def lease_annotation(self) -> LeaseAnnotation:
+        """State that outlives a restart: the node's processor time."""
+        usage = self._metrics.usage
+        return LeaseAnnotation(node_object.ANNOTATION_CPU_SECONDS, usage.checkpoint, usage.resume)
+
+    async def start(self) -> None:
+        """Starts to listen. Raises ListenError."""
+        await self._server.start(self._address, self._configured_port)
+        self._notify(f"home: kubelet API listens on {self._address}:{self.port}")
+        self._notify(f"home: the kubelet API's certificate is {self._source.origin}")
+
+    async def run(self) -> None:
+        """Follows changes of certificate and client CA until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
+            group.create_task(renewing, name="serving-certificate")
+            following = follow_client_ca(
+                self._home, self._client_ca, lambda ca: self._server.renew(client_ca=ca)
+            )
+            group.create_task(following, name="client-ca")
+
+    async def stop(self) -> None:
+        await self._server.stop(STREAMS_SECONDS)
+        await self._metrics.close()
+        await self._status.close()
+
+
+def cert_dir(settings: JoinSettings, facts: JoinFacts) -> Path:
+    """The directory of a certificate signed by home. Raises CertificateError."""
+    folder = settings.cert_dir or default_cert_dir(facts.identity.home_id, facts.identity.node)
+    return folder.expanduser().absolute()
+
+
+def certificate_source(
+    settings: JoinSettings, facts: JoinFacts, home: KubeClient, notify: Callable[[str], None]
+) -> CertificateSource:
+    """The source of the serving certificate that the options select. Raises CertificateError."""
+    node, addresses = facts.identity.node, [facts.address]
+    if settings.certificate is not None and settings.key is not None:
+        return FileSource(settings.certificate, settings.key)
+    if settings.serving == "csr":
+        from bridge.certificates.csr import CsrSource
+
+        folder = CertDir(cert_dir(settings, facts))
+        return CsrSource(home, node, addresses, folder, notify=notify)
+    return SelfSignedSource(node, addresses)

@@ -1,0 +1,85 @@
+"""Runs a join whose options are parsed, in a process image without the option parser.
+
+`start` restarts the process (`bridge.base.memory_savings.restart_with`); there `restarted_request`
+returns the options, and `serve` runs the join. If the process cannot be restarted, the join runs in
+this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from bridge.base import memory_savings
+from bridge.base.join_settings import JoinSettings, LogFormat, Part
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """The settings of a bridge's logs and traces."""
+
+    verbose: bool = False
+    log_format: LogFormat = "console"
+    traces: str = ""
+    """URL of the OpenTelemetry collector; "" exports no traces."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """The joins to run, and their logs."""
+
+    settings: JoinSettings | tuple[Part, ...]
+    """The one join of `bridge join`, or those of `bridge run`."""
+    logs: LogSettings = field(default_factory=LogSettings)
+
+
+def start(request: ServeRequest) -> None:
+    """Runs the join, if possible in a process image without the option parser."""
+    memory_savings.restart_with(request)
+    serve(request)
+
+
+def restarted_request() -> ServeRequest | None:
+    """The request that `start` passed on; None if the options are not parsed yet."""
+    request: ServeRequest | None = memory_savings.restart_argument()
+    return request
+
+
+def serve(request: ServeRequest) -> None:
+    """Joins, and serves the virtual nodes until a signal stops the process."""
+    memory_savings.reduce_collections()
+    from bridge.cli.run_until_signal import STOP_SECONDS, report_step, run
+    from bridge.observability import trace_exporter
+
+    configure_reports(request.logs, nodes=isinstance(request.settings, tuple))
+    command = _command(request)
+    with trace_exporter.export_traces(request.logs.traces):
+        memory_savings.freeze_imports()
+        run(command, exit_within=STOP_SECONDS)
+    report_step("stopped; workloads in the remote keep running")
+
+
+def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]]:
+    from bridge.app import join_lifecycle, join_supervisor
+    from bridge.cli.run_until_signal import report_step
+    from sync.runtime.log_fields import NODE
+
+    def report_with_node(text: str) -> None:
+        report_step(text if request.logs.log_format == "json" else f"{NODE.get()}: {text}")
+
+    settings = request.settings
+    if isinstance(settings, tuple):
+        return lambda stop: join_supervisor.run_joins(settings, notify=report_with_node, stop=stop)
+    return lambda stop: join_lifecycle.join(settings, notify=report_step, stop=stop)
+
+
+def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:
+    """Configures logs and progress. ``nodes``: lines name their virtual node, one of several."""
+    from bridge.cli.run_until_signal import redirect_reports
+    from bridge.observability.log_output import STEPS, configure_logging
+
+    configure_logging(verbose=logs.verbose, log_format=logs.log_format, nodes=nodes)
+    if logs.log_format == "json":
+        redirect_reports(logging.getLogger(STEPS).log)

@@ -1,0 +1,74 @@
+"""Finds the addresses of this machine at which home reaches the bridge."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings
+from bridge.rbac import permissions
+from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import NODES
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object
+from translators.relay import forward_plan
+
+
+async def find_bridge_address(home: KubeClient) -> str:
+    """The address of this machine at which home's API server can dial the bridge.
+
+    This is the local address of the route to home's API server. Where that server is on loopback
+    (as in kind), it shares a network with home's nodes: then the route to a node decides. Raises
+    PreflightError and KubeError.
+    """
+    address = await asyncio.to_thread(_local_address, home.config.host)
+    if address is not None:
+        return address
+    try:
+        nodes = await home.request(
+            "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.REQUEST_SECONDS
+        )
+    except Forbidden:
+        nodes = {}  # The credential may read only the bridge's own node.
+    for candidate in _internal_addresses(nodes.get("items") or ()):
+        address = await asyncio.to_thread(_local_address, candidate)
+        if address is not None:
+            return address
+    raise PreflightError(
+        f"home: cannot determine at which address the API server at {home.config.host} reaches "
+        "this machine; name it with --address IP"
+    )
+
+
+def relay_address(settings: JoinSettings, address: str) -> str:
+    """The address at which the bridge accepts forwarded connections; ``address`` is the kubelet
+    API's. Raises PreflightError where an EndpointSlice cannot hold it."""
+    found = settings.relay.address or address
+    if kind := forward_plan.invalid_endpoint_address(found):
+        raise PreflightError(
+            f"home: EndpointSlices take no address that is {kind}, such as {found}; set "
+            "--relay-address to one at which home's nodes and pods reach this machine"
+        )
+    return found
+
+
+def _local_address(host: str) -> str | None:
+    """The local address of a route to ``host``; None for loopback, or no route. Sends nothing."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, target = found[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.connect(target)
+            address = str(sock.getsockname()[0])
+    except OSError:
+        return None
+    return None if address.startswith("127.") or address == "::1" else address
+
+
+def _internal_addresses(nodes: Iterable[Object]) -> Iterable[str]:
+    for node in nodes:
+        for address in (node.get("status") or {}).get("addresses") or ():
+            if address.get("type") == "InternalIP":
+                yield str(address["address"])

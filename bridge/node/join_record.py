@@ -1,0 +1,192 @@
+"""The join record: an annotation of the Node with the options that the node was joined with.
+
+`bridge explain` translates pods by its policy on any machine, and `bridge check NODE` checks with
+its settings. It contains names, labels and addresses, no secrets. Anyone who may write the Node may
+write it: a value that no join writes counts as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, TypeAlias, get_args
+
+from bridge.base.join_settings import (
+    DEFAULT_TEMPLATE,
+    JoinSettings,
+    MetricsChoice,
+    NetworkChoice,
+    NetworkSource,
+    RelaySettings,
+    SelectedNetwork,
+)
+from bridge.node import node_object
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from translators.object_accessors import Object, metadata, name_of
+from translators.ownership_labels import DOMAIN
+from translators.translation_options import DaemonSets, HostPort, Network, Policy, ServiceAccounts
+from translators.virtual_node_identity import Identity
+
+#: Where the serving certificate comes from.
+CertificateSource: TypeAlias = Literal["self-signed", "csr", "files"]
+
+#: The options as JSON, except those that the Node has elsewhere (its name and address, home's
+#: name).
+ANNOTATION_OPTIONS = f"{DOMAIN}/options"
+
+
+def encode_policy(
+    policy: Policy,
+    *,
+    metrics: MetricsChoice = "auto",
+    certificate: CertificateSource = "self-signed",
+    network_source: NetworkSource = "configured",
+) -> str:
+    content = policy_options(policy) | {
+        "metrics": metrics,
+        "networkSource": network_source,
+        "servingCertificate": certificate,
+    }
+    return json.dumps(content, separators=(",", ":"), sort_keys=True)
+
+
+def policy_options(policy: Policy) -> Object:
+    """The policy's options, by config key of `join`."""
+    api = policy.home_api
+    return {
+        "namespaceTemplate": policy.identity.namespace_template,
+        "acceptNamespaces": list(policy.identity.accepted_namespaces),
+        "network": policy.network,
+        "relayCidr": policy.relay_cidr or None,
+        "daemonsets": policy.daemonsets,
+        "serviceAccounts": policy.service_accounts,
+        "homeApiAddress": list(api) if api is not None else None,
+        "nodeSelector": dict(policy.node_selector),
+        "unschedulableTimeout": policy.unschedulable_timeout,
+    }
+
+
+def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
+    """The policy of the bridge that registered the Node, and whether the Node has a join record;
+    without one (an older bridge) the policy has the defaults."""
+    record = _record(node)
+    annotations = metadata(node).get("annotations") or {}
+    identity = Identity(
+        home_id=home_id,
+        home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
+        node=name_of(node),
+        namespace_template=_text(record.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        accepted_namespaces=_texts(record.get("acceptNamespaces")),
+    )
+    policy = Policy(
+        identity,
+        _address(node),
+        network=network_mode(node) or "flat",
+        relay_cidr=relay_cidr(node),
+        daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
+        service_accounts=_one_of(ServiceAccounts, record.get("serviceAccounts")) or "home",
+        home_api=_host_port(record.get("homeApiAddress")),
+        node_selector=_labels(record.get("nodeSelector")),
+        unschedulable_timeout=_seconds(record.get("unschedulableTimeout")),
+    )
+    return policy, bool(record)
+
+
+def read_settings(
+    node: Object, *, home: KubeconfigRef, remote: KubeconfigRef, network: NetworkChoice
+) -> JoinSettings:
+    """The settings of the join that registered the Node, as far as it records them. ``network`` is
+    the default for a Node without a record."""
+    record = _record(node)
+    policy, _ = read_policy(node, "")
+    return JoinSettings(
+        remote=remote,
+        home=home,
+        name=name_of(node),
+        home_name=policy.identity.home_name or None,
+        address=policy.node_address or None,
+        template=policy.identity.namespace_template,
+        accept_namespaces=policy.identity.accepted_namespaces,
+        network=network_mode(node) or network,
+        relay=RelaySettings(cidr=policy.relay_cidr or None),
+        daemonsets=policy.daemonsets,
+        serving="csr" if certificate_source(node) == "csr" else "self-signed",
+        service_accounts=policy.service_accounts,
+        metrics=_one_of(MetricsChoice, record.get("metrics")) or "auto",
+        home_api=policy.home_api,
+        node_selector=policy.node_selector,
+        unschedulable_timeout=policy.unschedulable_timeout,
+    )
+
+
+def certificate_source(node: Object) -> CertificateSource | None:
+    """Where the serving certificate comes from; None where the Node does not record it."""
+    source: CertificateSource | None = _one_of(
+        CertificateSource, _record(node).get("servingCertificate")
+    )
+    return source
+
+
+def network_mode(node: Object) -> Network | None:
+    """The network mode; None where the Node does not record it."""
+    network: Network | None = _one_of(Network, _record(node).get("network"))
+    return network
+
+
+def recorded_network(node: Object) -> SelectedNetwork | None:
+    """The network mode and how it was determined; None where the Node does not record a mode. A
+    mode without a source, as earlier versions recorded it, counts as assumed."""
+    mode = network_mode(node)
+    source: NetworkSource | None = _one_of(NetworkSource, _record(node).get("networkSource"))
+    return SelectedNetwork(mode, source or "assumed") if mode is not None else None
+
+
+def relay_cidr(node: Object | None) -> str:
+    """The range for pods behind headless Services; "" for none."""
+    return _text(_record(node or {}).get("relayCidr"))
+
+
+def _record(node: Object) -> Object:
+    """The annotation's content; empty where it is missing or malformed."""
+    annotations = metadata(node).get("annotations") or {}
+    try:
+        found: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def _one_of(literal: Any, found: Any) -> Any:
+    """The value, where it is one of the Literal's, else None."""
+    return found if found in get_args(literal) else None
+
+
+def _text(found: Any) -> str:
+    return found if isinstance(found, str) else ""
+
+
+def _texts(found: Any) -> tuple[str, ...]:
+    return tuple(it for it in found if isinstance(it, str)) if isinstance(found, list) else ()
+
+
+def _labels(found: Any) -> dict[str, str]:
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _seconds(found: Any) -> float | None:
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return float(found) if is_number else None
+
+
+def _host_port(found: Any) -> HostPort | None:
+    match found:
+        case [str(host), int(port)]:
+            return HostPort(host, port)
+    return None
+
+
+def _address(node: Object) -> str:
+    for address in (node.get("status") or {}).get("addresses") or ():
+        if address.get("type") == "InternalIP":
+            return str(address.get("address"))
+    return ""

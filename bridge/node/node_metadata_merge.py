@@ -1,0 +1,146 @@
+"""Labels, annotations and taints of the Node that the bridge owns, and their merge. Pure.
+
+An annotation (`ANNOTATION_APPLIED`) records what the bridge set last, as in `kubectl apply`. So the
+last applied, the live and the desired value of each key are known (`metadata_patch`):
+
+- A new or changed desired value is set, unless a user set another value in the meantime.
+- A key that is no longer desired is removed, unless a user set another value.
+- While the desired value is unchanged, edits and removals by people stay.
+- Keys that identify the node (`is_fixed`, architecture, operating system) are always restored.
+
+So a taint that `kubectl taint` removed does not return with the next join, and a taint that the
+next join adds takes effect.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from translators.object_accessors import Object, metadata
+from translators.ownership_labels import DOMAIN
+
+#: Last applied values as JSON: ``labels``, ``annotations``, and ``taints`` as ``KEY:EFFECT`` to
+#: value.
+ANNOTATION_APPLIED = f"{DOMAIN}/applied"
+
+LABEL_HOSTNAME = "kubernetes.io/hostname"
+LABEL_ARCH, LABEL_OS = "kubernetes.io/arch", "kubernetes.io/os"
+#: Deprecated names, which home's node controller copies and never removes (labelReconcileInfo in
+#: pkg/controller/nodelifecycle).
+LABEL_BETA_ARCH, LABEL_BETA_OS = f"beta.{LABEL_ARCH}", f"beta.{LABEL_OS}"
+LABEL_TYPE = "type"
+#: Keeps cloud controllers from adding the virtual node to load balancers.
+LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
+
+_FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
+#: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
+_MACHINE = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetadata:
+    """Labels, annotations and taints of a Node."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Object, ...] = ()
+    """As in ``spec.taints``; key and effect are unique."""
+
+
+def is_fixed(key: str) -> bool:
+    """Whether the label or annotation is the bridge's own, so that no option may set it."""
+    domain = key.rpartition("/")[0]
+    return key in _FIXED or domain == DOMAIN or domain.endswith(f".{DOMAIN}")
+
+
+def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:
+    """The annotation that records what is set, except keys that are always restored."""
+    values = {
+        "labels": {k: v for k, v in wanted.labels.items() if not is_fixed(k)},
+        "annotations": {k: v for k, v in wanted.annotations.items() if not is_fixed(k)},
+        "taints": _by_key(wanted.taints),
+    }
+    recorded = {kind: keys for kind, keys in values.items() if keys}
+    return {ANNOTATION_APPLIED: json.dumps(recorded, sort_keys=True, separators=(",", ":"))}
+
+
+def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
+    """The merge patch from the Node to ``wanted``; {} where nothing changes.
+
+    A merge patch replaces the list of taints. So with taints the patch has the Node's
+    resourceVersion, and the API server rejects it (Conflict) where the Node has changed since.
+    """
+    meta, last = metadata(node), _last_applied(node)
+    there = meta.get("annotations") or {}
+    labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _is_enforced)
+    annotations = _changes(there, last.get("annotations", {}), wanted.annotations, _is_enforced)
+    annotations |= {
+        key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
+    }
+    changes = {"labels": labels, "annotations": annotations}
+    found: Object = {kind: values for kind, values in changes.items() if values}
+    result: Object = {"metadata": found} if found else {}
+    taints = (node.get("spec") or {}).get("taints") or []
+    if changed := _changes(_by_key(taints), last.get("taints", {}), _by_key(wanted.taints)):
+        result["spec"] = {"taints": _taints(taints, changed)}
+        found["resourceVersion"] = meta.get("resourceVersion")
+        result["metadata"] = found
+    return result
+
+
+def _changes(
+    live: Mapping[str, str],
+    last_applied: Mapping[str, str],
+    wanted: Mapping[str, str],
+    is_enforced: Callable[[str], bool] = lambda _: False,
+) -> dict[str, str | None]:
+    """The values to set, and those to remove (None), by the rules of the module."""
+    changes: dict[str, str | None] = {}
+    for key, value in wanted.items():
+        before = live.get(key)
+        if before == value:
+            continue
+        is_new = last_applied.get(key) != value
+        if is_enforced(key) or (is_new and before in (None, last_applied.get(key))):
+            changes[key] = value
+    for key, value in last_applied.items():
+        if key not in wanted and live.get(key) == value:
+            changes[key] = None
+    return changes
+
+
+def _is_enforced(key: str) -> bool:
+    return is_fixed(key) or key in _MACHINE
+
+
+def _last_applied(node: Object) -> Object:
+    """What `applied_annotation` recorded; {} where it is unreadable."""
+    text = (metadata(node).get("annotations") or {}).get(ANNOTATION_APPLIED) or "{}"
+    try:
+        found: Any = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {kind: values for kind, values in found.items() if isinstance(values, dict)}
+
+
+def _by_key(taints: Any) -> dict[str, str]:
+    return {_name(taint): str(taint.get("value") or "") for taint in taints}
+
+
+def _name(taint: Object) -> str:
+    return f"{taint.get('key')}:{taint.get('effect')}"
+
+
+def _taints(there: list[Object], changes: Mapping[str, str | None]) -> list[Object]:
+    """The live list with the changes applied; unmanaged taints stay."""
+    kept = [taint for taint in there if _name(taint) not in changes]
+    for name, value in changes.items():
+        if value is not None:
+            key, _, effect = name.rpartition(":")
+            kept.append({"key": key, "effect": effect} | ({"value": value} if value else {}))
+    return kept

@@ -1,0 +1,60 @@
+"""Builds ``/stats/summary`` (k8s.io/kubelet's ``pkg/apis/stats/v1alpha1``). Pure.
+
+Fields that a virtual node lacks (file systems, network, system processes) are omitted, as a kubelet
+omits what it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+
+from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
+from translators.object_accessors import Object
+from translators.timestamps import format_time, parse_time
+
+
+def timestamp(milliseconds: int) -> str:
+    """The time, in whole seconds as the API writes it."""
+    return format_time(datetime.fromtimestamp(milliseconds / 1000, UTC))
+
+
+def cpu_stats(at: int, seconds: float, *, cores: float) -> Object:
+    """CPUStats: cumulative usage and usage per second, both in nanoseconds."""
+    return {
+        "time": timestamp(at),
+        "usageNanoCores": round(cores * 1e9),
+        "usageCoreNanoSeconds": round(seconds * 1e9),
+    }
+
+
+def memory_stats(at: int, working_set: float) -> Object:
+    return {"time": timestamp(at), "workingSetBytes": round(working_set)}
+
+
+def usages(pods: Iterable[Object]) -> Iterator[PodUsage]:
+    """The usage in these PodStats, without pods that have no CPU usage."""
+    for pod in pods:
+        cpu, memory = pod.get("cpu") or {}, pod.get("memory") or {}
+        nanoseconds = cpu.get("usageCoreNanoSeconds")
+        if nanoseconds is not None and "time" in cpu:
+            # Whole seconds: it was taken before this one was over.
+            at = round(parse_time(str(cpu["time"])).timestamp() * 1000) + 999
+            used = float(memory.get("workingSetBytes") or 0)
+            yield PodUsage(str(pod["podRef"]["uid"]), nanoseconds / 1e9, at, used)
+
+
+def summary(pods: list[Object], *, node: str, usage: NodeUsage, since: int, now: int) -> Object:
+    """The whole response. ``since`` is the bridge's start; ``now`` is the time of the node's usage
+    if no pod has a sample. Both in milliseconds since 1970."""
+    cores = sum(((pod.get("cpu") or {}).get("usageNanoCores") or 0) / 1e9 for pod in pods)
+    at = usage.milliseconds or now
+    return {
+        "node": {
+            "nodeName": node,
+            "startTime": timestamp(since),
+            "cpu": cpu_stats(at, usage.cpu_seconds, cores=cores),
+            "memory": memory_stats(at, usage.memory_bytes),
+        },
+        "pods": pods,
+    }

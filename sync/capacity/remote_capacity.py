@@ -1,0 +1,312 @@
+"""Aggregates what the remote can provide now, from its nodes, pods and ResourceQuotas.
+
+- An event costs what it changed: sums are kept by node and by namespace, and a pod's usage is
+  computed again only if a field that it depends on changed.
+- A pod counts from its first event until it is deleted or terminal, on the node that it is bound
+  to, even if that node is not known yet. The amounts that were added for a pod are subtracted
+  again, whatever its last event contains.
+- `on_change` handlers are called when the result may have changed, and not for statuses and
+  heartbeats.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from sync.base.safe_callbacks import Callbacks
+from translators.capacity import node_capacity, pod_requests, resource_quota
+from translators.capacity.node_capacity import NodeCapacity, OfferLimits
+from translators.capacity.pod_requests import Amounts
+from translators.namespace_grants import is_usable_namespace
+from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_node
+from translators.relay import reverse_plan
+from translators.virtual_node_identity import Identity
+
+K = TypeVar("K")
+
+#: Field selector of pods that still use resources of a node.
+NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
+#: Distinct pod sizes that are interned.
+_SIZES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteCapacity:
+    """The resources for the virtual node."""
+
+    capacity: NodeCapacity
+    largest: str
+    """`translators.capacity.node_capacity.largest_pod`."""
+    exhausted: tuple[str, ...] | None
+    """A text for each exhausted quota of this home's namespaces; None if they have no quota."""
+
+
+class PodUsage(NamedTuple):
+    """The resources that one pod uses, and where. A tuple, since there may be very many."""
+
+    namespace: str
+    node: str
+    own: bool
+    """Whether the pod belongs to this virtual node."""
+    amounts: tuple[tuple[str, int], ...]
+
+
+def usage(pod: Object, identity: Identity) -> PodUsage | None:
+    """The usage of a remote pod; None if the pod is terminal."""
+    if _is_terminal(pod.get("status") or {}):
+        return None
+    return PodUsage(
+        namespace=sys.intern(namespace_of(pod)),
+        node=sys.intern(str((pod.get("spec") or {}).get("nodeName") or "")),
+        # Home's scheduler counts neither a relay agent nor a pod with copied labels.
+        own=is_owned_by_node(pod, identity)
+        and is_in_mapped_namespace(pod, identity)
+        and reverse_plan.relay_home_namespace(pod) is None,
+        amounts=_interned(tuple(sorted(pod_requests.requests_of(pod).items()))),
+    )
+
+
+def _is_same_usage(old: Object, new: Object) -> bool:
+    """Whether `usage` is certainly the same for two states of a pod."""
+    if "usage" in new:
+        return old.get("usage") is new["usage"]
+    labels = metadata(old).get("labels") is metadata(new).get("labels")
+    if not labels or old.get("spec") is not new.get("spec"):
+        return False
+    before, after = old.get("status") or {}, new.get("status") or {}
+    return _is_terminal(before) == _is_terminal(after) and pod_requests.same_allocated_resources(
+        before, after
+    )
+
+
+def _is_terminal(status: Object) -> bool:
+    return status.get("phase") in ("Succeeded", "Failed")
+
+
+def slim_pod(pod: Object, identity: Identity) -> Object:
+    """Reduces an unmanaged pod to its identity and its `usage`, for the informer's store."""
+    found = usage(pod, identity)
+    return {"metadata": {**_identifiers(pod), "namespace": namespace_of(pod)}, "usage": found}
+
+
+def slim_namespace(namespace: Object) -> Object:
+    """Reduces a namespace to its identity, owner, grants and deletion, for the informer's store."""
+    meta = metadata(namespace)
+    kept = {key: meta[key] for key in ("labels", "annotations", "deletionTimestamp") if key in meta}
+    return {"metadata": {**_identifiers(namespace), **kept}}
+
+
+def _identifiers(obj: Object) -> Object:
+    return {key: metadata(obj)[key] for key in ("name", "uid", "resourceVersion")}
+
+
+@functools.lru_cache(maxsize=_SIZES)
+def _interned(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    return amounts
+
+
+class _Sum:
+    """A sum of amounts that can be subtracted again; it has the resources that its parts have."""
+
+    __slots__ = ("_named", "amounts")
+
+    def __init__(self) -> None:
+        self.amounts: Amounts = {}
+        self._named: dict[str, int] = {}
+
+    def add(self, amounts: Mapping[str, int], sign: int = 1) -> None:
+        for resource, amount in amounts.items():
+            named = self._named.get(resource, 0) + sign
+            if named:
+                self._named[resource] = named
+                self.amounts[resource] = self.amounts.get(resource, 0) + sign * amount
+            else:
+                del self._named[resource], self.amounts[resource]
+
+
+class _Size(NamedTuple):
+    """The fields of a remote node that are summed."""
+
+    counts: bool
+    capacity: Amounts
+    allocatable: Amounts
+
+
+class _Counted(NamedTuple):
+    """The amounts that a counted node adds to the totals, and what this node's pods leave of it."""
+
+    has: Amounts
+    free: Amounts
+    left: Amounts
+
+
+class CapacityAggregator:
+    """The sums over all events so far. ``accepts`` returns whether this home may use a remote
+    namespace; the default decides by its labels and annotations."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        limits: OfferLimits,
+        *,
+        accepts: Callable[[Object], bool] | None = None,
+    ) -> None:
+        self._identity = identity
+        self._accepts = accepts or functools.partial(is_usable_namespace, identity=identity)
+        self._limits = limits
+        self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
+        self._nodes: dict[str, _Size] = {}
+        # The counted usage of each pod, by UID.
+        self._pods: dict[str, PodUsage] = {}
+        # Requests by (node, whether of this virtual node), and unmanaged ones by namespace.
+        self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
+        self._foreign: defaultdict[str, _Sum] = defaultdict(_Sum)
+        # The number of this node's pods by namespace.
+        self._busy: defaultdict[str, int] = defaultdict(int)
+        # The namespaces that this home may use, and all quotas by namespace.
+        self._accepted: set[str] = set()
+        self._quotas: defaultdict[str, dict[str, Object]] = defaultdict(dict)
+        # The counted nodes as they are in the totals, and the nodes to sum again.
+        self._counted: dict[str, _Counted] = {}
+        self._stale: set[str] = set()
+        self._has, self._free = _Sum(), _Sum()
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler()`` when the result of `current` may have changed."""
+        self._handlers.add(handler)
+
+    def current(self) -> RemoteCapacity:
+        for node in self._stale:
+            self._count(node)
+        self._stale.clear()
+        quotas = {
+            namespace: list(of_namespace.values())
+            for namespace, of_namespace in self._quotas.items()
+            if namespace in self._accepted
+        }
+        unmanaged = {it: self._foreign[it].amounts for it in quotas if it in self._foreign}
+        offered = node_capacity.offered_capacity(
+            has=self._has.amounts,
+            free=self._free.amounts,
+            nodes=len(self._counted),
+            limits=self._limits,
+            quota=resource_quota.remaining(
+                quotas, unmanaged=unmanaged, namespaces_with_pods=self._busy
+            ),
+        )
+        used_up = [
+            resource_quota.exhausted_keys(it, offered.capacity)
+            for of_namespace in quotas.values()
+            for it in of_namespace
+        ]
+        exhausted = tuple(sorted(filter(None, used_up))) if quotas else None
+        left = (node.left for node in self._counted.values())
+        largest = node_capacity.largest_pod(left, offered.allocatable)
+        return RemoteCapacity(offered, largest, exhausted)
+
+    # -- handlers ----------------------------------------------------------------------
+
+    def node_changed(self, old: Object | None, new: Object | None) -> None:
+        name = name_of(new or old or {})
+        before = self._nodes.pop(name, None)
+        after = _size(new) if new is not None else None
+        if after is not None:
+            self._nodes[name] = after
+        if before != after:
+            self._stale.add(name)
+            self._handlers()
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Handles a change of a remote pod: a full pod of this home, or a `slim_pod`."""
+        if old is not None and new is not None and _is_same_usage(old, new):
+            return
+        uid = uid_of(new or old or {})
+        before = self._pods.pop(uid, None)
+        after = None
+        if new is not None:
+            after = new["usage"] if "usage" in new else usage(new, self._identity)
+        if after is not None:
+            self._pods[uid] = after
+        if before != after:
+            self._use(before, -1)
+            self._use(after, 1)
+            self._handlers()
+
+    def namespace_changed(self, old: Object | None, new: Object | None) -> None:
+        name = name_of(new or old or {})
+        before = name in self._accepted
+        if new is not None and self._accepts(new):
+            self._accepted.add(name)
+        else:
+            self._accepted.discard(name)
+        if before != (name in self._accepted) and name in self._quotas:
+            self._handlers()
+
+    def quota_changed(self, old: Object | None, new: Object | None) -> None:
+        namespace = namespace_of(new or old or {})
+        of_namespace = self._quotas[namespace]
+        if new is not None:
+            of_namespace[name_of(new)] = new
+        else:
+            of_namespace.pop(name_of(old or {}), None)
+        if not of_namespace:
+            del self._quotas[namespace]
+        if namespace in self._accepted:
+            self._handlers()
+
+    # -- sums ------------------------------------------------------------------------------
+
+    def _use(self, used: PodUsage | None, sign: int) -> None:
+        if used is None:
+            return
+        amounts = dict(used.amounts)
+        if used.node:
+            _add(self._on_node, (used.node, used.own), amounts, sign)
+            self._stale.add(used.node)
+        if not used.own:
+            _add(self._foreign, used.namespace, amounts, sign)
+            return
+        self._busy[used.namespace] += sign
+        if not self._busy[used.namespace]:
+            del self._busy[used.namespace]
+
+    def _count(self, name: str) -> None:
+        """Replaces the node's previous amounts in the totals by its current ones."""
+        before = self._counted.pop(name, None)
+        if before is not None:
+            self._has.add(before.has, -1)
+            self._free.add(before.free, -1)
+        size = self._nodes.get(name)
+        if size is None or not size.counts:
+            return
+        sums = (self._on_node.get((name, is_own)) for is_own in (False, True))
+        others, own = (it.amounts if it is not None else {} for it in sums)
+        counted = _Counted(
+            has=size.capacity,
+            free=node_capacity.free_resources(size.allocatable, others),
+            left=node_capacity.free_resources(size.allocatable, others, own),
+        )
+        self._counted[name] = counted
+        self._has.add(counted.has)
+        self._free.add(counted.free)
+
+
+def _add(sums: defaultdict[K, _Sum], key: K, amounts: Amounts, sign: int) -> None:
+    sums[key].add(amounts, sign)
+    if not sums[key].amounts:
+        del sums[key]
+
+
+def _size(node: Object) -> _Size:
+    status = node.get("status") or {}
+    return _Size(
+        counts=node_capacity.is_counted(node),
+        capacity=pod_requests.parse_resource_list(status.get("capacity")),
+        allocatable=pod_requests.parse_resource_list(status.get("allocatable")),
+    )

@@ -1,0 +1,296 @@
+"""Maps home namespaces to remote namespaces, which are created when first needed.
+
+A remote namespace that this home did not create, by its own record
+(`sync.namespaces.namespace_ownership`), is rejected with `ReconcileBlocked`, unless the remote
+granted it and home accepts it (`translators.namespace_grants`). Two home namespaces whose mapped
+names are equal never share a remote namespace: the second one is blocked. A namespace is not
+returned once `NamespaceMapping.delete` was requested for it.
+
+Several virtual nodes of one home share a remote namespace, and each of them may delete it when it
+is empty. Each records itself as a user, in an annotation, before it creates the first object there.
+To delete the namespace a node removes itself as a user (`NamespaceMapping.remove_user`), checks the
+other users and the contents, and deletes the namespace on condition that its resourceVersion has
+not changed since. So a new user is either seen, or makes the deletion fail, or finds the namespace
+terminating.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+import cachetools
+
+from sync.cache.informer import Informer
+from sync.cache.store import Key, Store
+from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotFound
+from sync.kube.api_resources import NAMESPACES
+from sync.kube.client import KubeClient
+from sync.namespaces.namespace_ownership import NamespaceOwnership
+from sync.runtime.controller import ReconcileBlocked
+from translators.namespace_grants import (
+    is_accepted_by_home,
+    is_granted_by_remote,
+    unusable_namespace_message,
+)
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    RemoteNamespace,
+    is_deleting,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.ownership_labels import (
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_NONCE,
+    Origin,
+    home_namespace_of,
+    is_owned,
+    is_owned_by_node,
+    matches_home_namespace,
+    namespace_users,
+    origin_of,
+    owner_labels,
+    used_by_annotation,
+)
+from translators.virtual_node_identity import Identity
+
+
+class NamespaceMappingError(Exception):
+    """Pods of this virtual node run in the remote under another mapping of namespaces."""
+
+
+class NamespaceMapping:
+    """``informer`` watches all remote namespaces. ``has_pods`` returns whether a home namespace has
+    pods on this node. `pod_changed` must be called for every remote pod of this home."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        informer: Informer,
+        identity: Identity,
+        owned: NamespaceOwnership,
+        *,
+        has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
+    ) -> None:
+        self._client = client
+        self._informer = informer
+        self._identity = identity
+        self._owned = owned
+        self._has_pods = has_pods
+        # UIDs of namespaces being deleted by the bridge: the cache shows it a moment later.
+        self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
+        # Of a burst of pods in a missing namespace, one creates it.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Of granted namespaces: which home namespaces have pods there, and which was first.
+        self._tenants: defaultdict[str, Counter[HomeNamespace]] = defaultdict(Counter)
+        self._first: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
+
+    async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
+        """Returns the remote namespace of ``namespace``, which exists and may be used.
+
+        Raises KubeError, and ReconcileBlocked if the namespace is unmanaged, belongs to another
+        home namespace or is being deleted.
+        """
+        name = self._identity.remote_namespace(namespace)
+        async with self._lock(name):
+            found = self._informer.store.get(Key("", name))
+            if found is None:
+                found = await self._create(namespace, name)
+            await self._check(found, namespace)
+            is_user = self._identity.node_label in namespace_users(found)
+            if self._owned.owns(found) and not is_user and not self._is_terminating(found):
+                try:
+                    found = await self._set_user(found, "true")
+                except NotFound as error:
+                    raise _terminating(name) from error
+        if self._is_terminating(found):
+            raise _terminating(name)
+        return name
+
+    def owned(self, namespace: HomeNamespace) -> Object | None:
+        """The Namespace object that this home created for ``namespace``, if it exists."""
+        name = self._identity.remote_namespace(namespace)
+        found = self._informer.store.get(Key("", name))
+        if found is None or not self._owned.owns(found):
+            return None
+        return found if matches_home_namespace(found, namespace) else None
+
+    def may_use(self, remote: Object) -> bool:
+        return self._owned.owns(remote) or self._is_shared(remote)
+
+    def has_usable(self, namespace: HomeNamespace) -> bool:
+        found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if found is None or not self.may_use(found):
+            return False
+        return self._is_shared(found) or matches_home_namespace(found, namespace)
+
+    def _is_shared(self, remote: Object) -> bool:
+        """Whether the namespace is granted and accepted. One with the bridge's labels that home has
+        no record of counts as granted."""
+        identity = self._identity
+        handed_over = is_granted_by_remote(remote, identity) or is_owned(remote, identity)
+        return handed_over and is_accepted_by_home(remote, identity)
+
+    def is_owned(self, namespace: HomeNamespace) -> bool:
+        """Whether the bridge created the remote namespace of ``namespace``."""
+        return self.owned(namespace) is not None
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        annotations = [metadata(pod or {}).get("annotations") for pod in (old, new)]
+        if old is not None and new is not None and annotations[0] == annotations[1]:
+            return
+        for pod, sign in ((old, -1), (new, 1)):
+            origin = origin_of(pod) if pod is not None else None
+            if pod is not None and origin is not None:
+                place = namespace_of(pod)
+                self._tenants[place][origin.namespace] += sign
+                if not self._tenants[place][origin.namespace]:
+                    del self._tenants[place][origin.namespace]
+                if not self._tenants[place]:
+                    del self._tenants[place]
+
+    def check_pods(self, remote_pods: Store, home_pods: Store) -> None:
+        """Raises NamespaceMappingError where a pod of this node runs in another namespace than the
+        mapping gives for it."""
+        for pod in remote_pods:
+            origin = origin_of(pod)
+            if origin is None or not is_owned_by_node(pod, self._identity):
+                continue
+            mapped = self._identity.remote_namespace(origin.namespace)
+            if mapped != namespace_of(pod) and self._is_certainly_ours(pod, origin, home_pods):
+                node = self._identity.node
+                raise NamespaceMappingError(
+                    f"remote: pods of node {node} run in namespace {namespace_of(pod)}, "
+                    f"but --namespace-template and --home-name now give {mapped} for home's "
+                    f"{origin.namespace}; join with the previous ones, or remove the pods first: "
+                    f"bridge leave {node}"
+                )
+
+    def _is_certainly_ours(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
+        """Whether a bridge created the remote pod: anybody can copy labels, and must not keep the
+        bridge from starting."""
+        namespace = self._informer.store.get(Key("", namespace_of(pod)))
+        if namespace is None or not self.may_use(namespace):
+            return False
+        if self._owned.owns(namespace):
+            return True
+        home = home_pods.get(Key(origin.namespace, origin.name))
+        return home is not None and uid_of(home) == origin.uid
+
+    # -- delete ----------------------------------------------------------------------------
+
+    async def remove_user(self, remote: Object, *, unused: Callable[[], bool]) -> Object | None:
+        """Removes this node as a user of a namespace that this home created. Returns the namespace
+        after that; None if it no longer exists, or if ``unused`` no longer holds. Raises
+        ReconcileBlocked and KubeError."""
+        async with self._lock(name_of(remote)):
+            if not unused():
+                return None
+            try:
+                return await self._set_user(remote, None)
+            except NotFound:
+                return None
+
+    async def delete(self, remote: Object) -> None:
+        """Deletes a namespace that `remove_user` returned. Raises ReconcileBlocked if it has
+        changed since, and KubeError."""
+        self._deleted[uid_of(remote)] = True
+        try:
+            await self._client.delete_unchanged(NAMESPACES, remote)
+        except KubeError as error:
+            # If it was deleted nevertheless, the informer sees that.
+            self._deleted.pop(uid_of(remote), None)
+            if isinstance(error, Conflict):
+                raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
+            raise
+
+    def _is_terminating(self, remote: Object) -> bool:
+        return is_deleting(remote) or uid_of(remote) in self._deleted
+
+    # -- requests --------------------------------------------------------------------------
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    async def _set_user(self, remote: Object, value: str | None) -> Object:
+        annotations = {used_by_annotation(self._identity.node_label): value}
+        patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
+        try:
+            changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
+        except Conflict as error:  # Replaced meanwhile, or rejected by admission.
+            raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
+        self._informer.observe_write(changed)
+        return changed
+
+    async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
+        nonce = await self._owned.record_intent(name)
+        body: Object = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {
+                "name": name,
+                "labels": owner_labels(self._identity),
+                "annotations": {
+                    ANNOTATION_HOME_NAMESPACE: namespace,
+                    ANNOTATION_NONCE: nonce,
+                    used_by_annotation(self._identity.node_label): "true",
+                },
+            },
+        }
+        try:
+            created = await self._client.create(NAMESPACES, body)
+        except AlreadyExists:
+            created = await self._client.get(NAMESPACES, name)
+        if self._owned.owns(created):
+            await self._owned.record_created(created)
+        self._informer.observe_write(created)
+        return created
+
+    # -- permission to use ------------------------------------------------------------
+
+    async def _check(self, found: Object, namespace: HomeNamespace) -> None:
+        name = name_of(found)
+        if await self._owned.verify(found):
+            if not matches_home_namespace(found, namespace):
+                raise _shared_mapping(name, namespace, home_namespace_of(found))
+        elif self._is_shared(found):
+            if (other := self._other_tenant(name, namespace)) is not None:
+                raise _shared_mapping(name, namespace, other)
+            self._first[name] = namespace
+        else:
+            raise ReconcileBlocked("RemoteClash", unusable_namespace_message(found, self._identity))
+
+    def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
+        """Another home namespace that uses the granted namespace, which itself does not record for
+        which home namespace it is used."""
+        there = self._tenants.get(name) or Counter()
+        other = next((it for it in there if it != namespace), None)
+        first = self._first.get(name)
+        if other is not None and (first != namespace or namespace not in there):
+            return other
+        if first is None or first == namespace or not self._has_pods(first):
+            return None
+        return first
+
+
+def _terminating(name: str) -> ReconcileBlocked:
+    return ReconcileBlocked(
+        "RemoteNamespaceTerminating",
+        f"remote: namespace {name} is being deleted; it is re-created after that",
+    )
+
+
+def _shared_mapping(
+    name: str, namespace: HomeNamespace, other: HomeNamespace | None
+) -> ReconcileBlocked:
+    return ReconcileBlocked(
+        "RemoteClash",
+        f"remote: namespace {name} is used for home's namespace {other}, and {namespace} maps "
+        "to it too: join one of them with another --namespace-template",
+    )

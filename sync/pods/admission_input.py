@@ -1,0 +1,54 @@
+"""Provides what kubelet admission compares a new pod with: the remote's nodes and the virtual node.
+
+`translators.pods.kubelet_admission` decides. Only pods that never ran are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sync.cache.informer import Informer
+from sync.kube.api_resources import NODES
+from sync.kube.client import KubeClient
+from translators.capacity.pod_requests import Amounts
+from translators.object_accessors import Object, is_deleting, name_of
+from translators.pods import (
+    kubelet_admission,
+    pod_status,
+    restart_policy_never,
+    scheduling_predicates,
+)
+
+
+class KubeletAdmission:
+    """Reads the cache of remote nodes and, if a new pod does not match, home's API server."""
+
+    def __init__(self, home: KubeClient, remote_nodes: Informer) -> None:
+        self._home = home
+        self._remote_nodes = remote_nodes
+        self._remote_capacity: Amounts | None = None
+        self.cached_node: Callable[[], Object | None] = lambda: None
+        """Returns the cached Node object of the virtual node; None if unknown."""
+
+    def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
+        sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
+        if sizes[0] != sizes[1]:
+            self._remote_capacity = None
+
+    def remote_capacity(self) -> Amounts:
+        """The allocatable of all remote nodes together."""
+        if self._remote_capacity is None:
+            self._remote_capacity = kubelet_admission.total_allocatable(self._remote_nodes.store)
+        return self._remote_capacity
+
+    async def virtual_node_for(self, home: Object | None, remote: Object | None) -> Object | None:
+        """The virtual node's Node object; None if unknown. If a new pod does not select the cached
+        Node, reads it from home's API server: a label may just have been added."""
+        node = self.cached_node()
+        if home is None or remote is not None or node is None:
+            return node
+        if restart_policy_never.may_have_started(home) or is_deleting(home):
+            return node
+        if pod_status.is_terminal(home) or scheduling_predicates.selects_node(home, node):
+            return node
+        return await self._home.get(NODES, name_of(node))

@@ -1,0 +1,255 @@
+"""Reconciles the pods of one virtual node: `sync.pods.action_planner` decides,
+`sync.pods.action_executor` acts.
+
+One key, a home pod's namespace and name, stands for the home pod and its remote pod, so that
+changes of both are handled together and in order.
+
+A pod that cannot be created has the reason in its status (``status.reason`` is what `kubectl get
+pods` shows) and in one Event, and is retried. An unreachable API server is reported by the Node. A
+defect of the bridge that concerns a pending pod is reported as `BridgeDefect`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from dataclasses import replace
+
+from sync.base.namespace_fair_cache import FairCache
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
+from sync.kube.api_resources import CONFIG_MAPS, PRIORITY_CLASSES, SECRETS, Resource
+from sync.mirror.copy_controller import CopyController
+from sync.mirror.copy_rules import CopyKey
+from sync.pods import action_planner
+from sync.pods.action_executor import ActionExecutor
+from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
+from sync.pods.admission_input import KubeletAdmission
+from sync.pods.remote_pod_lookup import RemotePodLookup
+from sync.pods.service_account_tokens import TokenController
+from sync.pods.sync_latency import PodLatency
+from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
+from sync.runtime.controller import Controller, ReconcileBlocked
+from sync.runtime.log_fields import changes, key_fields, object_fields
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.ownership_labels import (
+    has_home_uid,
+    is_in_mapped_namespace,
+    is_owned,
+    is_owned_by_node,
+    origin_of,
+)
+from translators.pods import pod_status, synthetic_status
+
+#: Pods reconciled at once: enough to keep the connections of both clients busy.
+WORKERS = 64
+#: Last states of deleted remote pods, kept until their home pod has been reconciled.
+LAST_STATES_MAX = 10_000
+#: Pods queued or reconciled at once that make a burst, and seconds until it has ended.
+BURST, BURST_SECONDS = 4, 2.0
+#: Plans per reconcile: one may ask for a confirmation (`ConfirmAbsence`); more are a defect.
+PLANS = 3
+
+
+class PodController:
+    """The reconciler of pods. ``copies`` and ``tokens`` provide what a pod needs to start."""
+
+    def __init__(
+        self, context: ControllerContext, *, copies: CopyController, tokens: TokenController
+    ) -> None:
+        self._policy = context.policy
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._remote_pods = context.remote_pods
+        self._remote_nodes = context.remote_nodes
+        self._priority_classes = Informer(context.remote, PRIORITY_CLASSES)
+        self._watches = context.watches
+        self._now = context.now
+        self.admission = KubeletAdmission(context.home, context.remote_nodes)
+        self.latency = PodLatency()
+        """How soon home's status follows."""
+        self._lookup = RemotePodLookup(context)
+        # By the home pod's UID.
+        self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
+        self._evictions = UnreachableNodeDeletions(context.remote_nodes.store)
+        self._burst_ends = 0.0
+        self.controller: Controller[Key] = Controller(
+            "pods", self._reconcile, workers=WORKERS, on_defect=self._report_defect, kind="Pod"
+        )
+        self._executor = ActionExecutor(
+            context,
+            self._lookup,
+            copies=copies,
+            tokens=tokens,
+            priority_classes=self._priority_classes.store,
+            queue=self.controller.queue,
+            on_created=self._last_remote.pop,
+        )
+
+    def declare(self) -> Declaration:
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._home_pods, self.home_pod_changed),
+                Watch(self._remote_pods, self.remote_pod_changed),
+                Watch(self._remote_nodes, self.remote_node_changed, replay=False),
+                Watch(self._priority_classes),
+            ],
+            home_watches=[
+                HomeWatch(resource, functools.partial(self.reference_changed, resource))
+                for resource in (CONFIG_MAPS, SECRETS)
+            ],
+            requeue_namespace=self.requeue_namespace,
+            namespace_forbidden=self.requeue_namespace,
+            start=self.latency.begin,
+        )
+
+    def remote_pod_of(self, home: Object) -> Object | None:
+        """The remote pod of exactly this home pod, by UID; None if there is none."""
+        return self._lookup.remote_pod_of(home)
+
+    def in_burst(self) -> bool:
+        """Whether several pods are being reconciled, or were a moment ago."""
+        queue, now = self.controller.queue, time.monotonic()
+        if len(queue) + len(queue.working) >= BURST:
+            self._burst_ends = now + BURST_SECONDS
+        return now < self._burst_ends
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues a home pod, and watches its namespace while that has pods that may run."""
+        obj = new or old or {}
+        namespace = HomeNamespace(namespace_of(obj))
+        self.latency.home_changed(old, new)
+        if new is not None:
+            if action_planner.may_run(new, self._policy):
+                self._watches.retain(namespace)
+        else:
+            self._executor.settle_creation(uid_of(obj))
+            if not self._home_pods.store.has("namespace", namespace):
+                self._watches.release(namespace)
+        if new is None or metadata(new).get("deletionGracePeriodSeconds") != 0:
+            self._executor.forget_removal(uid_of(obj))
+        key = Key(namespace, name_of(obj))
+        is_finished = new is None and self._lookup.cached(key) is None
+        if not is_finished and not self._executor.is_own_status_write:
+            self.controller.queue.add(key)
+
+    def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        obj = new or old or {}
+        origin = origin_of(obj)
+        self._evictions.pod_changed(old, new)
+        if origin is None:
+            return
+        key = Key(origin.namespace, origin.name)
+        if not is_owned_by_node(obj, self._identity):
+            is_of_home = is_owned(obj, self._identity) and self._home_pods.store.get(key)
+            if new is None and is_of_home:
+                # The pod of another virtual node of this home freed the name.
+                self.controller.queue.add(key)
+            return
+        if not is_in_mapped_namespace(obj, self._identity):
+            return
+        if new is None:
+            self._last_remote.put(namespace_of(obj), origin.uid, obj)
+            self._executor.forget_deletion(uid_of(obj))
+        _log_phase(old, new)
+        if not self._executor.is_own_create:
+            self.latency.remote_changed(key)
+            self.controller.queue.add(key)
+
+    def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the pods that are terminating on a node whose readiness changes."""
+        self.admission.remote_node_changed(old, new)
+        for key in self._evictions.affected(old, new):
+            self.controller.queue.add(key)
+
+    def requeue_namespace(self, namespace: HomeNamespace) -> None:
+        """Queues all pods of a namespace: its resources have been listed, or home forbids it."""
+        for home in self._home_pods.store.by_index("namespace", namespace):
+            self.controller.queue.add(Key(namespace, name_of(home)))
+
+    def reference_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
+        """Queues the pods that may wait for a ConfigMap or Secret that was created at home."""
+        if old is not None or new is None:
+            return
+        reference = CopyKey(resource, HomeNamespace(namespace_of(new)), name_of(new))
+        for home in self._home_pods.store.by_index("reference", reference):
+            if synthetic_status.is_creation_blocked(home):
+                self.controller.queue.add(Key(namespace_of(home), name_of(home)))
+
+    async def _reconcile(self, key: Key) -> None:
+        since = self.latency.take_change(key)
+        try:
+            status_written = await self._plan_and_execute(key)
+        except BaseException:
+            self.latency.restore_change(key, since)
+            raise
+        if status_written and since is not None:
+            self.latency.status_written(since)
+
+    async def _plan_and_execute(self, key: Key) -> bool:
+        """Returns whether the plan wrote home's status."""
+        absence_confirmed = False
+        for _ in range(PLANS):
+            state = await self._state(key, absence_confirmed=absence_confirmed)
+            actions = action_planner.plan_actions(state, self._policy, now=self._now())
+            if actions != [ConfirmAbsence()]:
+                await self._executor.execute(key, state, actions)
+                return any(type(action) is WriteStatus for action in actions)
+            absence_confirmed = await self._lookup.confirm_absence(key)
+        raise ReconcileBlocked(
+            "Undecided", f"remote: cannot determine whether the remote pod of {key} exists"
+        )
+
+    async def _state(self, key: Key, *, absence_confirmed: bool) -> PodState:
+        home = self._home_pods.store.get(key)
+        uid = uid_of(home) if home is not None else ""
+        remote = self._lookup.cached(key)
+        if remote is not None and has_home_uid(remote, uid):
+            if home is not None and self._executor.is_create_pending(uid):
+                await self._executor.check_unconfirmed_create(key, home, remote)
+            self._executor.settle_creation(uid)
+        node = await self.admission.virtual_node_for(home, remote)
+        state = PodState(
+            home,
+            remote,
+            last_remote=self._last_remote.get(uid),
+            create_pending=self._executor.is_create_pending(uid),
+            absence_confirmed=absence_confirmed,
+            remote_capacity=self.admission.remote_capacity(),
+            node=node,
+        )
+        if remote is None:
+            return state
+        return replace(
+            state,
+            rejected_resize=self._executor.updates.rejected_resize(remote),
+            eviction_seconds=self._evictions.seconds_left(remote),
+            ineffective_updates=self._executor.updates.ineffective(remote),
+        )
+
+    async def _report_defect(self, key: Key, error: Exception) -> None:
+        home = self._home_pods.store.get(key)
+        phase = ((home or {}).get("status") or {}).get("phase", "Pending")
+        if home is not None and phase == "Pending" and self._lookup.cached(key) is None:
+            await self._executor.report_defect(key, home, error)
+
+
+def _log_phase(old: Object | None, new: Object | None) -> None:
+    if old is None or new is None or pod_status.phase(old) == pod_status.phase(new):
+        return
+    origin = origin_of(new)
+    name = f"{origin.namespace}/{origin.name}" if origin else name_of(new)
+    node = (new.get("spec") or {}).get("nodeName") or "no node yet"
+    fields = key_fields("Pod", origin) if origin else object_fields("Pod", new, cluster="remote")
+    changes.info("pod %s: %s in the remote (%s)", name, pod_status.phase(new), node, extra=fields)

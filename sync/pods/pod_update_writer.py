@@ -1,0 +1,149 @@
+"""Sends changes of a home pod to its remote pod, each to the subresource that accepts it.
+
+- An ephemeral container is sent when the ConfigMaps and Secrets to which it refers have copies. One
+  that refers to a reserved name is rejected with one Event. Fields of it that the remote's API
+  server drops are reported as an Event (`translators.pods.fields_dropped_by_remote`).
+- A rejection by the API server is reported as one Event and raised for a retry. For a resize, the
+  next plan also sets a condition (`translators.pods.resize_condition`).
+- A resize that succeeded is recorded in the remote pod, so that it is not sent again.
+- An update that the remote accepts and reverts (its admission webhooks change images or labels
+  back) is not sent again while it stays the same, and counts as observed: the remote has decided. A
+  restart forgets this and tries once more.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import NamedTuple, get_args
+
+from sync.base.namespace_fair_cache import FairCache
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext
+from sync.kube.api_errors import Forbidden, Invalid
+from sync.kube.api_resources import PODS
+from sync.mirror.copy_controller import CopyController
+from sync.pods import action_planner
+from sync.pods.actions import Update
+from sync.runtime.log_fields import changes, object_fields
+from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
+from translators.pods import (
+    fields_dropped_by_remote,
+    last_applied_annotations,
+    optional_references,
+    references,
+    remote_pod,
+    resize_condition,
+)
+from translators.pods.resize_condition import ResizeRejection
+from translators.pods.update import Subresource
+
+log = logging.getLogger(__name__)
+
+#: Rejected and ineffective updates that are remembered.
+REMEMBERED_MAX = 10_000
+
+
+class _Path(NamedTuple):
+    """A remote pod or one of its subresources."""
+
+    uid: str
+    subresource: Subresource
+
+
+class PodUpdater:
+    """Sends updates, and puts the API server's answers into the cache of remote pods."""
+
+    def __init__(self, context: ControllerContext, copies: CopyController) -> None:
+        self._client = context.remote
+        self._policy = context.policy
+        self._remote_pods = context.remote_pods
+        self._watches = context.watches
+        self._copies = copies
+        self._events = context.events
+        self._rejected: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
+        self._ineffective: FairCache[_Path, Object] = FairCache(REMEMBERED_MAX)
+
+    async def send(self, home: Object, update: Update) -> bool:
+        """Returns True if the remote accepted the update and reverted it, so that the pod has to
+        be planned again. Raises KubeError, and ReconcileBlocked where a reference conflicts."""
+        path = _Path(update.uid, update.subresource)
+        if self._ineffective.get(path) == update.patch:
+            return False
+        key, sent = Key(namespace_of(home), name_of(home)), update
+        if update.subresource == "ephemeralcontainers":
+            if self._watches.get(HomeNamespace(key.namespace)) is None:
+                return False  # `PodController.requeue_namespace` queues the key again.
+            checked = await self._resolved(home, update)
+            if checked is None:
+                self._ineffective.put(key.namespace, path, update.patch)
+                return False
+            sent = checked
+        try:
+            changed = await self._patch(key, sent)
+        except (Forbidden, Invalid) as error:
+            message = f"remote: the API server rejects the update: {error.message}"
+            previous = self._rejected.get(path)
+            rejection = resize_condition.classify_resize_rejection(
+                update.patch, message, server_message=error.message
+            )
+            self._rejected.put(key.namespace, path, rejection)
+            if previous is None or previous.message != message:
+                self._events.warn(home, "UpdateRefused", message)
+            raise
+        self._rejected.pop(path)
+        self._remote_pods.observe_write(changed)
+        pruned = fields_dropped_by_remote.pruned_fields(update.patch, changed)
+        if update.subresource == "ephemeralcontainers" and pruned:
+            # The container runs already, and the API cannot remove it.
+            message = "; ".join(str(it.field_message) for it in pruned)
+            self._events.warn(home, "FieldDropped", message)
+        if update.subresource == "resize":
+            # Without the record, changes by the remote's admission would be resized back.
+            record = Update(update.uid, last_applied_annotations.record_resources_patch(home))
+            changed = await self._patch(key, record)
+            self._remote_pods.observe_write(changed)
+        is_reverted = update in action_planner.needed_updates(home, changed, self._policy)
+        text = "updated in the remote"
+        if is_reverted:
+            self._ineffective.put(key.namespace, path, update.patch)
+            text = "the remote accepts an update and reverts it"
+        changes.info("pod %s: %s", key, text, extra=object_fields("Pod", home, cluster="remote"))
+        return is_reverted
+
+    async def _resolved(self, home: Object, update: Update) -> Update | None:
+        """The update of ephemeral containers without references that must not be resolved in the
+        remote; None if a container is rejected, which is reported as an Event."""
+        added = update.patch["spec"]["ephemeralContainers"]
+        names = {container["name"] for container in added}
+        wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
+        spec = {"ephemeralContainers": [it for it in wanted if it["name"] in names]}
+        if reserved := references.reserved_secrets(spec):
+            message = f"Secret {', '.join(reserved)}: {remote_pod.RESERVED_SECRET_MESSAGE}"
+            self._events.warn(home, "UpdateRefused", message)
+            return None
+        omitted = await self._copies.ensure({**home, "spec": spec})
+        changed, dropped = optional_references.remove_optional_references(
+            update.patch["spec"], omitted
+        )
+        if dropped:
+            self._events.warn(home, "FieldDropped", "; ".join(map(str, dropped)))
+        return replace(update, patch={**update.patch, "spec": changed})
+
+    def rejected_resize(self, remote: Object) -> ResizeRejection | None:
+        """The last rejected resize of the remote pod, unless a later one succeeded."""
+        return self._rejected.get(_Path(uid_of(remote), "resize"))
+
+    def ineffective(self, remote: Object) -> dict[Subresource, Object]:
+        """The updates that the remote accepted and reverted, by subresource."""
+        paths: tuple[Subresource, ...] = get_args(Subresource)
+        known = {path: self._ineffective.get(_Path(uid_of(remote), path)) for path in paths}
+        return {path: patch for path, patch in known.items() if patch is not None}
+
+    async def _patch(self, key: Key, update: Update) -> Object:
+        namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))
+        meta = {**update.patch.get("metadata", {}), "uid": update.uid}
+        patch, subresource = {**update.patch, "metadata": meta}, update.subresource or None
+        return await self._client.patch(
+            PODS, key.name, patch, namespace=namespace, subresource=subresource, kind="strategic"
+        )
