@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, NetworkChoice
+from bridge.base.report_lines import Waiting
 from bridge.checks import (
     cluster_compatibility,
     daemonsets,
@@ -205,5 +206,5 @@ async def repeat_until_passing(
             return report
         if report.errors != errors:
             errors = report.errors
-            notify(f"waiting, {left:.0f} s more at most: {', '.join(errors)}")
+            notify(Waiting(f"waiting, {left:.0f} s more at most: {', '.join(errors)}"))
         await asyncio.sleep(min(REPEAT_SECONDS, left))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
+from bridge.base.report_lines import Caveat
 from bridge.certificates import home_client_ca
 from bridge.checks import cluster_compatibility, network_paths, required_permissions, workloads
 from bridge.checks.catalog import CHECKS
@@ -186,8 +187,9 @@ async def _require(
     if failed:
         raise PreflightError("; ".join(f"{it.side}: {it.found}; {it.advice}" for it in failed))
     for finding in findings:
-        advice = f"; {finding.advice}" if finding.severity is Severity.WARNING else ""
-        notify(f"{finding.side}: {finding.found}{advice}")
+        line = f"{finding.side}: {finding.found}"
+        is_warning = finding.severity is Severity.WARNING
+        notify(Caveat(f"{line}; {finding.advice}") if is_warning else line)
 
 
 async def _client_ca(home: KubeClient) -> str:

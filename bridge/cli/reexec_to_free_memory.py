@@ -50,7 +50,7 @@ def restarted_request() -> ServeRequest | None:
 def serve(request: ServeRequest) -> None:
     """Joins, and serves the virtual nodes until a signal stops the process."""
     memory_savings.reduce_collections()
-    from bridge.cli.run_until_signal import STOP_SECONDS, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
     from bridge.observability import trace_exporter
 
     configure_reports(request.logs, nodes=isinstance(request.settings, tuple))
@@ -58,21 +58,22 @@ def serve(request: ServeRequest) -> None:
     with trace_exporter.export_traces(request.logs.traces):
         memory_savings.freeze_imports()
         run(command, exit_within=STOP_SECONDS)
-    report_step("stopped; workloads in the remote keep running")
+    report_line("stopped; workloads in the remote keep running")
 
 
 def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]]:
     from bridge.app import join_lifecycle, join_supervisor
-    from bridge.cli.run_until_signal import report_step
+    from bridge.cli.run_until_signal import report_line
     from sync.runtime.log_fields import NODE
 
     def report_with_node(text: str) -> None:
-        report_step(text if request.logs.log_format == "json" else f"{NODE.get()}: {text}")
+        is_json = request.logs.log_format == "json"
+        report_line(text if is_json else type(text)(f"{NODE.get()}: {text}"))
 
     settings = request.settings
     if isinstance(settings, tuple):
         return lambda stop: join_supervisor.run_joins(settings, notify=report_with_node, stop=stop)
-    return lambda stop: join_lifecycle.join(settings, notify=report_step, stop=stop)
+    return lambda stop: join_lifecycle.join(settings, notify=report_line, stop=stop)
 
 
 def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:

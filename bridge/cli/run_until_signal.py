@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bridge.base.printable_text import escape_json, escape_line
+from bridge.base.report_lines import Caveat, Waiting
 
 T = TypeVar("T")
 #: Receives a line for people, as (logging level, text).
@@ -33,7 +34,7 @@ ReportSink = Callable[[int, str], None]
 STOP_SECONDS = 9.0
 
 #: Of ECMA-48, as every terminal has them.
-_RED, _GREEN = 31, 32
+_RED, _GREEN, _YELLOW = 31, 32, 33
 
 
 class _Reports:
@@ -54,20 +55,17 @@ def redirect_reports(sink: ReportSink | None) -> None:
     _Reports.sink = sink
 
 
-def report_step(text: str) -> None:
-    """Reports a finished step in one line."""
+def report_line(text: str) -> None:
+    """Reports a finished step, or a line of another kind (`bridge.base.report_lines`)."""
+    level, mark = logging.INFO, _coloured("✓", _GREEN)
+    if isinstance(text, Waiting):
+        mark = "…"
+    elif isinstance(text, Caveat):
+        level, mark = logging.WARNING, _coloured("!", _YELLOW)
     if _Reports.sink is not None:
-        _Reports.sink(logging.INFO, text)
+        _Reports.sink(level, text)
     else:
-        _print(f"{_coloured('✓', _GREEN)} {escape_line(text)}")
-
-
-def report_waiting(text: str) -> None:
-    """Reports in one line what the command waits for."""
-    if _Reports.sink is not None:
-        _Reports.sink(logging.INFO, text)
-    else:
-        _print(f"… {escape_line(text)}")
+        _print(f"{mark} {escape_line(text)}")
 
 
 def fail(message: str, *, code: int = 1) -> SystemExit:

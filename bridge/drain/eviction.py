@@ -25,6 +25,7 @@ from typing import TypeVar
 
 from bridge.base.command_error import PreflightError
 from bridge.base.printable_text import summarize_names
+from bridge.base.report_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
 from sync.kube.api_errors import (
@@ -138,7 +139,7 @@ class _Eviction:
                 await asyncio.sleep(POLL_SECONDS)
         except KubeError as error:
             self.failed[name] = error.message
-            self.notify(f"home: pod {name} could not be evicted: {error.message}")
+            self.notify(Caveat(f"home: pod {name} could not be evicted: {error.message}"))
         else:
             self.done += 1
             self.notify(f"home: {self.done} of {len(self.pods)} pod(s) evicted")
@@ -193,7 +194,7 @@ class _Eviction:
 
     def _note_blocked(self, name: str, error: KubeError) -> None:
         if name not in self.blocked:
-            self.notify(f"home: pod {name} cannot be evicted yet: {error.message}")
+            self.notify(Waiting(f"home: pod {name} cannot be evicted yet: {error.message}"))
         self.blocked[name] = error.message
 
     async def _current(self, name: str, pod: Object) -> Object | None:

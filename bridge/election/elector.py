@@ -33,6 +33,7 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
+from bridge.base.report_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
 from bridge.election.election_lease_annotations import LeaseRecords
@@ -232,8 +233,10 @@ class LeaderElector:
         )
         if record is None and before is None and seen.free_at > now:
             self._notify(
-                f"home: node {self.node} is there without a lease; waiting for "
-                f"{seen.free_at - now:.0f} s, in case that a bridge which serves it makes one"
+                Waiting(
+                    f"home: node {self.node} is there without a lease; waiting for "
+                    f"{seen.free_at - now:.0f} s, in case that a bridge which serves it makes one"
+                )
             )
         if record is not None:
             self.records.observe(record.records)
@@ -245,12 +248,16 @@ class LeaderElector:
             self._node_left = self._node_left_error(record)
         elif seen.holder_is_live and self._announced_leader != record.holder:
             self._announced_leader = self._announced_wait = record.holder
-            self._notify(f"home: node {self.node} is served by {record.holder_name}; standing by")
+            self._notify(
+                Waiting(f"home: node {self.node} is served by {record.holder_name}; standing by")
+            )
         elif self._announced_wait != record.holder:
             self._announced_wait = record.holder
             self._notify(
-                f"home: node {self.node}: waiting for the lease of {record.holder_name}, "
-                f"which ends in {max(seen.free_at - now, 0):.0f} s unless it is renewed"
+                Waiting(
+                    f"home: node {self.node}: waiting for the lease of {record.holder_name}, "
+                    f"which ends in {max(seen.free_at - now, 0):.0f} s unless it is renewed"
+                )
             )
 
     def _node_left_error(self, record: ElectionRecord) -> NodeLeft:

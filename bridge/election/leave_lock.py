@@ -16,6 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from bridge.base.report_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election
@@ -82,8 +83,10 @@ async def _acquire(
             continue
         if record.holder:
             notify(
-                f"home: the bridge of {record.holder_name} has lost the lease of node {node}, "
-                "and ends"
+                Waiting(
+                    f"home: the bridge of {record.holder_name} has lost the lease of node {node}, "
+                    "and ends"
+                )
             )
             await asyncio.sleep(election_lease.LEASE_SECONDS)
         return held

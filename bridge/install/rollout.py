@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Waiting
 from bridge.clusters.connection import Notify
 from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
 from bridge.install.installation import (
@@ -102,7 +103,9 @@ class _Rollout:
                     await self._home.delete(
                         PODS, name_of(pod), namespace=namespace_of(pod), uid=uid_of(pod)
                     )
-                    self._notify(f"home: pod {name_of(pod)} was in a crash loop; replacing it")
+                    self._notify(
+                        Waiting(f"home: pod {name_of(pod)} was in a crash loop; replacing it")
+                    )
 
     async def check(self) -> bool:
         """Whether the rollout is done. Raises PreflightError if it never will be."""
@@ -118,7 +121,7 @@ class _Rollout:
         for problem in problems:
             if (key := problem.key or problem.message) not in self._reported:
                 self._reported.add(key)
-                self._notify(f"home: {problem.message}")
+                self._notify(Waiting(f"home: {problem.message}"))
         for pod in pods:
             _raise_if_permanent(pod, self._installation.node)
         return False

@@ -11,6 +11,7 @@ import contextlib
 
 from bridge.base.command_error import PreflightError
 from bridge.base.recommended_labels import APP, NAME_LABEL
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation
@@ -65,4 +66,4 @@ async def remove(home: KubeClient, installation: ExistingInstallation, *, notify
     if namespace is None or (metadata(namespace).get("labels") or {}).get(NAME_LABEL) != APP:
         return
     for name, reason in await remote_inventory.delete_namespaces(home, [namespace]):
-        notify(f"home: namespace {name} stays: {reason}")
+        notify(Caveat(f"home: namespace {name} stays: {reason}"))

@@ -6,6 +6,7 @@ the credential may not delete are reported and stay.
 
 from __future__ import annotations
 
+from bridge.base.report_lines import Caveat
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.clusters.connection import Notify
 from bridge.install import uninstall
@@ -53,8 +54,10 @@ async def remove_namespace_record(
         await namespace_ownership_lease.remove_record(home, settings.name, staying)
     except Forbidden:
         notify(
-            f"home: Lease {LEASE_NAMESPACE}/{namespace_ownership_lease.NAME} keeps the entries of "
-            f"node {settings.name}: the credential may not change it"
+            Caveat(
+                f"home: Lease {LEASE_NAMESPACE}/{namespace_ownership_lease.NAME} keeps the entries "
+                f"of node {settings.name}: the credential may not change it"
+            )
         )
 
 
@@ -74,8 +77,10 @@ async def remove(
             await home.delete(resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj))
         except Forbidden:
             notify(
-                f"home: {resource.kind} {namespaced_name(obj)} stays: the credential may not "
-                f"delete it; {consequence}"
+                Caveat(
+                    f"home: {resource.kind} {namespaced_name(obj)} stays: the credential may not "
+                    f"delete it; {consequence}"
+                )
             )
     if state.lease is not None:
         await home.delete(LEASES, settings.name, namespace=LEASE_NAMESPACE, uid=uid_of(state.lease))
@@ -83,7 +88,7 @@ async def remove(
         try:
             state.certificate_store.remove()
         except CertificateError as error:
-            notify(f"here: {error}")
+            notify(Caveat(f"here: {error}"))
     if state.relay_cidr:
         _delete_local_route(state.relay_cidr, notify=notify)
     if state.installation is not None:
@@ -101,7 +106,7 @@ def _delete_local_route(cidr: str, *, notify: Notify) -> None:
     try:
         relay_cidr_route.remove_stale(cidr)
     except relay_cidr_route.LocalRouteError as error:
-        notify(f"here: {error}; `ip route del local {cidr} dev lo` removes it")
+        notify(Caveat(f"here: {error}; `ip route del local {cidr} dev lo` removes it"))
 
 
 async def delete_pod(home: KubeClient, pod: Object, *, grace_seconds: int | None = None) -> None:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.drain import eviction, pod_filters
 from bridge.election import leave_lock
@@ -57,11 +58,11 @@ async def leave(
         with as_preflight_errors("home"):
             home_state = await home_inventory.collect(home, settings)
         for line in home_state.warnings:
-            notify(line)
+            notify(Caveat(line))
         remote_state = await _connect_remote(stack, settings, home_state, notify)
         await _check_claim(settings, home, home_state, remote_state)
         for line in leave_summary.warning_lines(settings, home_state, remote_state):
-            notify(line)
+            notify(Caveat(line))
         if not confirm(leave_summary.removal_lines(settings, home_state, remote_state)):
             return False
         with as_preflight_errors():
@@ -188,7 +189,7 @@ class _Removal:
             await home_cleanup.remove(settings, home, home_state, notify=notify)
         if remote_state.failure:
             for line in leave_summary.leftover_lines(home_state, remote_state):
-                notify(line)
+                notify(Caveat(line))
 
     async def _cordon(self) -> None:
         node = self.home_state.node

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
 from sync.cleanup import remote_inventory
@@ -66,7 +67,7 @@ async def remove(
             "bridge that cannot be detected from here still serves it. Stop it and leave again"
         )
     for name, reason in kept.items():
-        notify(f"remote: namespace {name} stays: {reason}")
+        notify(Caveat(f"remote: namespace {name} stays: {reason}"))
 
 
 async def delete_inventory(
@@ -89,7 +90,7 @@ async def delete_inventory(
     def waiting(count: int) -> None:
         nonlocal left
         left = count
-        notify(f"remote: {count} pod(s) are terminating")
+        notify(Waiting(f"remote: {count} pod(s) are terminating"))
 
     try:
         async with asyncio.timeout(timeout):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from bridge.base.command_error import PreflightError
 from bridge.base.recommended_labels import APP, NAME_LABEL
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.node import node_object
 from bridge.offload import Mechanism, pod_mutator_setup
@@ -166,12 +167,14 @@ async def _check_nodes(home: KubeClient, settings: OffloadSettings, notify: Noti
     matching = [it for it in nodes if selector <= (metadata(it).get("labels") or {}).items()]
     if not matching:
         which = " with these labels" if settings.selector else ""
-        notify(f"home: there is no virtual node{which} yet; `bridge join` creates one")
+        notify(Caveat(f"home: there is no virtual node{which} yet; `bridge join` creates one"))
     for node in matching:
         if node_object.LABEL_REMOTE not in (metadata(node).get("labels") or {}):
             continue
         for taint in filter(_repels_pods, (node.get("spec") or {}).get("taints") or ()):
-            notify(f"home: pods do not tolerate taint {taint['key']} of node {name_of(node)}")
+            notify(
+                Caveat(f"home: pods do not tolerate taint {taint['key']} of node {name_of(node)}")
+            )
 
 
 def _repels_pods(taint: Object) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Mapping
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.offload import mutating_admission_policy
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
@@ -186,7 +187,7 @@ async def wait_until_enforced(
                 raise PreflightError(_POLICY_FAILS) from None
             names = ", ".join(map(name_of, await _list_webhook_configurations(home)))
             raise PreflightError(_WEBHOOK_FAILS.format(names) if names else _NO_WEBHOOK) from None
-        notify(f"home: cannot determine whether new pods are mutated: {rejection}")
+        notify(Caveat(f"home: cannot determine whether new pods are mutated: {rejection}"))
         return
     notify(f"home: new pods of namespace {namespace} are mutated on creation")
 

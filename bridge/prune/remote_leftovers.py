@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal
@@ -72,12 +73,14 @@ async def remove_leftovers(
             )
             for its in found:
                 notify(
-                    f"remote: home {its.home} last wrote objects of its node {its.node} at "
-                    f"{its.last_written}; if a bridge still serves that node, stop it first: it "
-                    "would create all of them again"
+                    Caveat(
+                        f"remote: home {its.home} last wrote objects of its node {its.node} at "
+                        f"{its.last_written}; if a bridge still serves that node, stop it first: "
+                        "it would create all of them again"
+                    )
                 )
                 for line in leave_summary.shared_lines(its):
-                    notify(line)
+                    notify(Caveat(line))
             if not confirm([line for its in found for line in leave_summary.remote_lines(its)]):
                 return False
             kept = await remote_cleanup.delete_inventory(
@@ -89,7 +92,7 @@ async def remove_leftovers(
                 notify=notify,
             )
             for namespace, reason in kept.items():
-                notify(f"remote: namespace {namespace} stays: {reason}")
+                notify(Caveat(f"remote: namespace {namespace} stays: {reason}"))
             left = await remote_inventory.list_node_inventories(
                 remote, settings.home, settings.node
             )

@@ -30,6 +30,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
+from bridge.base.report_lines import Waiting
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
@@ -131,8 +132,10 @@ class RemoteClaim:
             await self._retry_until(lambda: self._try_acquire(known))
             if self._displaced_holder:
                 self._notify(
-                    f"remote: the claim of {self._displaced_holder} is taken over; waiting "
-                    f"{CLAIM_SECONDS} s until that bridge can write no more"
+                    Waiting(
+                        f"remote: the claim of {self._displaced_holder} is taken over; waiting "
+                        f"{CLAIM_SECONDS} s until that bridge can write no more"
+                    )
                 )
                 await asyncio.sleep(CLAIM_SECONDS)
                 await self._retry_until(self._renew)
@@ -191,8 +194,10 @@ class RemoteClaim:
         if not self._wait_announced:
             self._wait_announced = True
             self._notify(
-                f"remote: node {self._identity.node} was claimed by {found.holder_name}; "
-                f"waiting {math.ceil(seconds)} s to see whether that bridge still serves it"
+                Waiting(
+                    f"remote: node {self._identity.node} was claimed by {found.holder_name}; "
+                    f"waiting {math.ceil(seconds)} s to see whether that bridge still serves it"
+                )
             )
         await asyncio.sleep(min(seconds, RETRY_SECONDS))
 

@@ -8,6 +8,7 @@ those of a home that no longer exists; both have a UID precondition.
 from __future__ import annotations
 
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.node.node_lease import LEASE_NAMESPACE
@@ -73,7 +74,9 @@ async def remove_claims_of_home(
     try:
         found = (await remote.list(LEASES, namespace=LEASE_NAMESPACE, labels=labels)).items
     except Forbidden:
-        notify("remote: claims are kept: the credential may not list Leases in kube-node-lease")
+        notify(
+            Caveat("remote: claims are kept: the credential may not list Leases in kube-node-lease")
+        )
         return
     for lease in found:
         if claim_record.ANNOTATION_CLAIM in (metadata(lease).get("annotations") or {}):
@@ -85,6 +88,8 @@ async def _delete(remote: KubeClient, name: str, uid: str, notify: Notify) -> No
         await remote.delete(LEASES, name, namespace=LEASE_NAMESPACE, uid=uid)
     except Forbidden:
         notify(
-            f"remote: Lease {LEASE_NAMESPACE}/{name} stays: the credential may not delete it; "
-            "`bridge rbac remote` prints what to apply there, or delete it with kubectl"
+            Caveat(
+                f"remote: Lease {LEASE_NAMESPACE}/{name} stays: the credential may not delete it; "
+                "`bridge rbac remote` prints what to apply there, or delete it with kubectl"
+            )
         )

@@ -50,7 +50,7 @@ def bug_report(
     """
     from bridge.bug_report import archive
     from bridge.bug_report.collector import BugReportSettings, collect
-    from bridge.cli.run_until_signal import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_line, run
 
     check_context(kubeconfig, context)
     try:
@@ -66,7 +66,7 @@ def bug_report(
     path = file or archive.default_name(time.localtime())
 
     async def written() -> list[dict[str, object]]:
-        return archive.write(path, await collect(settings, notify=report_step))
+        return archive.write(path, await collect(settings, notify=report_line))
 
     listed = run(lambda _: written(), stops=False)
     rows = [[str(it["file"]), str(it["bytes"]), str(it["what"])] for it in listed]

@@ -69,7 +69,7 @@ def check(
     """
     from bridge.checks import check_runner
     from bridge.checks.check_runner import NodeCheckSettings
-    from bridge.cli.run_until_signal import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_line, run
 
     if pre and kubeconfig is None:
         raise fail("--pre requires --kubeconfig, that of the remote cluster", code=2)
@@ -90,7 +90,7 @@ def check(
         )
 
     found = run(
-        lambda _: check_runner.repeat_until_passing(once, wait or 0.0, notify=report_step),
+        lambda _: check_runner.repeat_until_passing(once, wait or 0.0, notify=report_line),
         stops=False,
     )
     print_result(

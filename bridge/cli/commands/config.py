@@ -25,7 +25,7 @@ def validate(
     from bridge.base.join_settings import SettingsError
     from bridge.cli.options.common_options import check_traces
     from bridge.cli.run_config_file import read
-    from bridge.cli.run_until_signal import fail, report_step
+    from bridge.cli.run_until_signal import fail, report_line
 
     try:
         parts, logs = read(file)
@@ -33,7 +33,7 @@ def validate(
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
     joins = "1 join" if len(parts) == 1 else f"{len(parts)} joins"
-    report_step(f"{file}: {joins}: {', '.join(part.label for part in parts)}")
+    report_line(f"{file}: {joins}: {', '.join(part.label for part in parts)}")
 
 
 def schema() -> None:

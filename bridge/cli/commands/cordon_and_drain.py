@@ -92,7 +92,7 @@ def drain(
     without it nothing is evicted. Pods of DaemonSets stay. A bridge must serve the node. After a
     failure or an interruption the node stays cordoned: drain it again, or uncordon it.
     """
-    from bridge.cli.run_until_signal import report_step, run
+    from bridge.cli.run_until_signal import report_line, run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
@@ -115,7 +115,7 @@ def drain(
                     options=options,
                     timeout=timeout,
                     dry_run=dry_run,
-                    notify=report_step,
+                    notify=report_line,
                 )
         data: Object = {
             "node": node,

@@ -123,36 +123,36 @@ def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = Non
 async def _apply(
     wanted: InstallRequest, installation: Installation, kubeconfig: FlattenedKubeconfig
 ) -> None:
-    from bridge.cli.run_until_signal import report_step, report_waiting
+    from bridge.cli.run_until_signal import report_line
     from bridge.install import installation_manifests, rollout, server_side_apply
     from bridge.node.join_record import recorded_network
     from sync.kube.api_resources import NODES
 
     node, where = installation.node, f"{installation.namespace}/{installation.name}"
-    async with connect(wanted.settings.home, side="home", notify=report_step) as home:
+    async with connect(wanted.settings.home, side="home", notify=report_line) as home:
         with as_preflight_errors("home"):
             done = await server_side_apply.apply(
                 home,
                 installation_manifests.render(installation, kubeconfig.text),
                 node=node,
                 dry_run=wanted.dry_run,
-                notify=report_step,
+                notify=report_line,
             )
         changed = sum(change != "unchanged" for change, _ in done)
         if wanted.dry_run:
-            report_step(f"home: {changed} objects of {where} would change; nothing was changed")
+            report_line(f"home: {changed} objects of {where} would change; nothing was changed")
             return
         if not changed:
-            report_step(f"home: {where} is up to date")
+            report_line(f"home: {where} is up to date")
         if wanted.wait:
             with as_preflight_errors("home"):
                 await rollout.wait_until_ready(
-                    home, installation, timeout=wanted.timeout, notify=report_waiting
+                    home, installation, timeout=wanted.timeout, notify=report_line
                 )
                 network = recorded_network(await home.get(NODES, node))
             if network is not None:
-                report_step(f"home: {network}")
-            report_step(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+                report_line(f"home: {network}")
+            report_line(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
     if not (installation.bound_namespaces or installation.all_namespaces):
         _print_note(
             "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "

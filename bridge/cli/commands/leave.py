@@ -82,7 +82,7 @@ def leave(
     replace them elsewhere. Unmanaged resources are not touched. Run it again after a failure or an
     interruption: it resumes.
     """
-    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_line, run
     from bridge.leave.leave_procedure import leave as leave_clusters
     from bridge.leave.leave_summary import LeaveSettings
 
@@ -115,7 +115,7 @@ def leave(
 
     confirm = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: leave_clusters(settings, notify=report_step, confirm=confirm),
+        lambda _: leave_clusters(settings, notify=report_line, confirm=confirm),
         stops=False,
         exit_within=STOP_SECONDS,
     ):

@@ -74,7 +74,7 @@ def offload(
     Pods need no change. Existing pods stay where they are. Pods of DaemonSets and pods with a
     nodeName are not changed. Run it again to change the policy.
     """
-    from bridge.cli.run_until_signal import fail, report_step, run
+    from bridge.cli.run_until_signal import fail, report_line, run
     from bridge.node.node_option_parsing import parse_node_selector
     from bridge.offload.namespace_offloading import OffloadSettings, offload_namespace
 
@@ -93,7 +93,7 @@ def offload(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     settings = OffloadSettings(home, namespace, policy, selector, by, dry_run)
-    answer = run(lambda _: offload_namespace(settings, notify=report_step), stops=False)
+    answer = run(lambda _: offload_namespace(settings, notify=report_line), stops=False)
     print_result(answer, output, lambda: _table([answer]), names=lambda: _names([answer]))
 
 
@@ -126,12 +126,12 @@ def unoffload(
 
     Existing pods stay. The last namespace also removes the policy or the webhook configuration.
     """
-    from bridge.cli.run_until_signal import report_step, run
+    from bridge.cli.run_until_signal import report_line, run
     from bridge.offload.namespace_offloading import OffloadSettings, unoffload_namespace
 
     home = KubeconfigRef(home_kubeconfig, home_context)
     settings = OffloadSettings(home, namespace, dry_run=dry_run)
-    answer = run(lambda _: unoffload_namespace(settings, notify=report_step), stops=False)
+    answer = run(lambda _: unoffload_namespace(settings, notify=report_line), stops=False)
     print_result(answer, output, lambda: _table([answer]))
 
 
@@ -176,7 +176,7 @@ def webhook(
     while a namespace is offloaded. While it is not reachable, pods are created unchanged.
     """
     from bridge.cli.reexec_to_free_memory import LogSettings, configure_reports
-    from bridge.cli.run_until_signal import STOP_SECONDS, fail, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, fail, report_line, run
     from bridge.offload import in_cluster_webhook
     from bridge.offload.standalone_webhook import StandaloneWebhookSettings, serve
 
@@ -188,7 +188,7 @@ def webhook(
     configure_reports(LogSettings(log_format=log_format))
     if service is None:
         settings = StandaloneWebhookSettings(home, where, port)
-        run(lambda stop: serve(settings, notify=report_step, stop=stop), exit_within=STOP_SECONDS)
+        run(lambda stop: serve(settings, notify=report_line, stop=stop), exit_within=STOP_SECONDS)
         return
     namespace, slash, name = service.partition("/")
     if not (namespace and slash and name) or where is None:
@@ -198,6 +198,6 @@ def webhook(
         )
     behind = in_cluster_webhook.InClusterWebhookSettings(home, namespace, name, where, port)
     run(
-        lambda stop: in_cluster_webhook.serve(behind, notify=report_step, stop=stop),
+        lambda stop: in_cluster_webhook.serve(behind, notify=report_line, stop=stop),
         exit_within=STOP_SECONDS,
     )

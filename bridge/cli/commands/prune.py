@@ -55,7 +55,7 @@ def prune(
     to keep. Shows when a bridge last wrote each home's resources; only you know whether a bridge
     still manages them.
     """
-    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_step, run
+    from bridge.cli.run_until_signal import STOP_SECONDS, confirm_removal, fail, report_line, run
     from bridge.prune import remote_leftovers
     from bridge.prune.remote_leftovers import PruneSettings
 
@@ -65,7 +65,7 @@ def prune(
             raise fail("--node and --yes require --remove HOME", code=2)
         listing = PruneSettings(ref)
         found = run(
-            lambda _: remote_leftovers.list_leftovers(listing, notify=report_step), stops=False
+            lambda _: remote_leftovers.list_leftovers(listing, notify=report_line), stops=False
         )
         print_result(
             {"leftovers": found},
@@ -94,7 +94,7 @@ def prune(
 
     confirm = functools.partial(confirm_removal, assume_yes=yes)
     if not run(
-        lambda _: remote_leftovers.remove_leftovers(settings, notify=report_step, confirm=confirm),
+        lambda _: remote_leftovers.remove_leftovers(settings, notify=report_line, confirm=confirm),
         stops=False,
         exit_within=STOP_SECONDS,
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def relay_pod() -> None:
     """Hand connections of remote pods to the bridge that created this relay agent."""
-    from bridge.cli.run_until_signal import report_step, run
+    from bridge.cli.run_until_signal import report_line, run
     from bridge.net.open_file_budget import raise_open_file_limit
     from bridge.observability.log_output import configure_logging
     from bridge.relay.reverse.relay_agent import serve
@@ -13,4 +13,4 @@ def relay_pod() -> None:
 
     configure_logging(verbose=False)
     raise_open_file_limit()
-    run(lambda stop: serve(stop, notify=report_step), exit_within=TERMINATION_GRACE_SECONDS - 2.0)
+    run(lambda stop: serve(stop, notify=report_line), exit_within=TERMINATION_GRACE_SECONDS - 2.0)

@@ -78,7 +78,7 @@ def dashboard(
 
     Prints the URL and runs until Ctrl-C. NODE is required if home has several virtual nodes.
     """
-    from bridge.cli.run_until_signal import report_step, run
+    from bridge.cli.run_until_signal import report_line, run
 
     home = KubeconfigRef(home_kubeconfig, home_context)
 
@@ -89,7 +89,7 @@ def dashboard(
         async with connect(home, side="home", notify=lambda _: None) as client:
             with as_preflight_errors("home"):
                 await dashboard_server.serve(
-                    client, node, stop=stop, open_browser=opens, announce=report_step
+                    client, node, stop=stop, open_browser=opens, announce=report_line
                 )
 
     run(command)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
+from bridge.base.report_lines import Waiting
 from bridge.base.version import version
 from bridge.net.listening_socket import (
     BACKLOG,
@@ -316,5 +317,5 @@ class _BridgeConnection(asyncio.Protocol):
 
 async def serve(stop: asyncio.Event, *, notify: Callable[[str], None]) -> None:
     """Runs a relay agent; ``report`` shows progress to the user."""
-    notify("relay: waiting for a bridge")
+    notify(Waiting("relay: waiting for a bridge"))
     await RelayAgent().run(stop)

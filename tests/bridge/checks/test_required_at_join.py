@@ -14,6 +14,7 @@ from aiohttp import web
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsChoice, MetricsSource
+from bridge.base.report_lines import Caveat
 from bridge.checks import required_at_join
 from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters import advertised_address, connection
@@ -295,6 +296,8 @@ async def test_metrics_source_follows_permissions(
         "none": "no resource metrics",
     }
     assert notified[source] in messages[-1]
+    is_lost = source == "none" != choice
+    assert isinstance(messages[-1], Caveat) is is_lost
 
 
 @pytest.mark.parametrize(

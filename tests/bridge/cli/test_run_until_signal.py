@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import json
+import logging
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ import typer
 
 from bridge import cli
 from bridge.base.command_error import PreflightError
+from bridge.base.report_lines import Caveat, Waiting
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.cli import run_until_signal
 from bridge.cli.command_table import app
@@ -156,12 +158,33 @@ class Full(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def test_each_kind_of_line_has_its_mark(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in ("a step", Caveat("a caveat"), Waiting("a wait")):
+        run_until_signal.report_line(line)
+    assert capsys.readouterr().err.splitlines() == ["✓ a step", "! a caveat", "… a wait"]
+
+
+def test_kinds_of_lines_are_logged_at_their_level() -> None:
+    logged = list[tuple[int, str]]()
+    run_until_signal.redirect_reports(lambda level, text: logged.append((level, text)))
+    try:
+        for line in ("a step", Caveat("a caveat"), Waiting("a wait")):
+            run_until_signal.report_line(line)
+    finally:
+        run_until_signal.redirect_reports(None)
+    assert logged == [
+        (logging.INFO, "a step"),
+        (logging.WARNING, "a caveat"),
+        (logging.INFO, "a wait"),
+    ]
+
+
 def test_full_disk_on_stderr_does_not_end_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of progress is lost; the operation continues."""
     monkeypatch.setattr(sys, "stderr", Full())
 
     async def command(_: asyncio.Event) -> int:
-        run_until_signal.report_step("home: node remote is registered")
+        run_until_signal.report_line("home: node remote is registered")
         return 7
 
     assert run_until_signal.run(command) == 7
