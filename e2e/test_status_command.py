@@ -132,7 +132,7 @@ async def _the_page(bridged: Bridged, url: str) -> None:
         await page.go(f"{url}/bridge")
         assert await page.evaluate("location.pathname.endsWith('/proxy/bridge/')")
         shown = await page.evaluate("document.body.innerText")
-        for words in (bridged.node, "usable nodes", "not made in the remote", "serves the node"):
+        for words in (bridged.node, "usable nodes", "not created in the remote", "serves the node"):
             assert words in shown
         _kept(await page.picture())
         await page.evaluate("window.same = true")

@@ -160,10 +160,7 @@ class Redactor:
                 "unschedulable": bool(spec.get("unschedulable")),
                 "taints": [{"key": it.get("key"), "effect": it.get("effect")} for it in taints],
             },
-            "status": {
-                **_select(status, kept),
-                "conditions": self.conditions(status),
-            },
+            "status": {**_select(status, kept), "conditions": self.conditions(status)},
         }
 
     def event(self, event: Object) -> Object:

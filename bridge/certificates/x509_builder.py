@@ -52,9 +52,7 @@ def self_signed(
 def key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """The key as unencrypted PKCS #8 PEM."""
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

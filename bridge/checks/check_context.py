@@ -172,8 +172,7 @@ class CheckContext:
     async def serving_bridge(self) -> str | None:
         """The bridge that serves the node, see `find_serving_bridge`."""
         return await self._read_once(
-            "serving bridge",
-            lambda: find_serving_bridge(self.home_client, self.name),
+            "serving bridge", lambda: find_serving_bridge(self.home_client, self.name)
         )
 
     async def kubelet_api_error(self) -> ApiError | None:

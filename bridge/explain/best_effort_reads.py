@@ -16,10 +16,7 @@ from translators.object_accessors import Object, namespace_of, uid_of
 
 
 async def get_objects(
-    client: KubeClient,
-    requested: Iterable[tuple[Resource, str]],
-    namespace: str,
-    unseen: list[str],
+    client: KubeClient, requested: Iterable[tuple[Resource, str]], namespace: str, unseen: list[str]
 ) -> dict[tuple[str, str], Object | None]:
     """The objects by kind and name; None does not exist, an absent key could not be read."""
     found: dict[tuple[str, str], Object | None] = {}

@@ -21,10 +21,7 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
-from bridge.install.remote_kubeconfig_lookup import (
-    check_remote_of_node,
-    resolve_remote_kubeconfig,
-)
+from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, resolve_remote_kubeconfig
 from bridge.node import node_object
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
 from sync.kube.api_resources import (

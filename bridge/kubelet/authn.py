@@ -183,8 +183,7 @@ class ReviewClient:
         except (KubeError, TimeoutError) as error:
             log.warning("home: a %s failed, so a request is rejected: %s", resource.kind, error)
             raise HttpError(
-                500,
-                f"the home cluster did not answer a {resource.kind}; see the log of the bridge",
+                500, f"the home cluster did not answer a {resource.kind}; see the log of the bridge"
             ) from error
         status: Object = answer.get("status") or {}
         return status

@@ -95,5 +95,5 @@ def _missing_pod_error(
                 text = f"pod {namespace}/{name} does not run in the remote cluster: {reason}"
                 return HttpError(400, text)
             break
-    text = f"pod {namespace}/{name} is not on this node, or not made in the remote cluster yet"
+    text = f"pod {namespace}/{name} is not on this node, or not created in the remote cluster yet"
     return HttpError(404, text)

@@ -25,10 +25,7 @@ class SingleFlightCache(Generic[Key, Value]):
     """Caches values by key; ``lifetime`` returns a value's seconds. Call `close` at the end."""
 
     def __init__(
-        self,
-        lifetime: Callable[[Value], float],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, lifetime: Callable[[Value], float], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cache: cachetools.TLRUCache[Key, Value] = cachetools.TLRUCache(
             maxsize=SIZE, ttu=lambda _, value, now: now + lifetime(value), timer=clock

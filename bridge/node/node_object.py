@@ -12,12 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bridge.node import labels_from_remote_nodes, node_metadata_merge
-from bridge.node.conditions import (
-    PRESSURES,
-    NodeCondition,
-    pressure_condition,
-    relevant_conditions,
-)
+from bridge.node.conditions import PRESSURES, NodeCondition, pressure_condition, relevant_conditions
 from bridge.node.node_metadata_merge import NodeMetadata
 from bridge.node.node_option_parsing import TAINT_UNSCHEDULABLE
 from sync.capacity.remote_capacity import RemoteCapacity

@@ -22,12 +22,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from bridge.election.election_lease import (
-    ANNOTATION_HOLDER,
-    Candidate,
-    holder_name,
-    printable,
-)
+from bridge.election.election_lease import ANNOTATION_HOLDER, Candidate, holder_name, printable
 from sync.kube.api_resources import LEASES
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object, metadata, uid_of

@@ -139,7 +139,9 @@ def _pods(status: Object) -> Branch | None:
         ]
         if more := pods["refused"] - len(named):
             named.append(Branch("and", f"{more} more", "dim"))
-        below.append(Branch("not made in the remote", str(pods["refused"]), "warn", tuple(named)))
+        below.append(
+            Branch("not created in the remote", str(pods["refused"]), "warn", tuple(named))
+        )
     return Branch("pods", f"{pods['total']}, {pods['ready']} ready", children=tuple(below))
 
 

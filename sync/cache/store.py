@@ -50,10 +50,7 @@ class Store:
     """
 
     def __init__(
-        self,
-        indexers: Mapping[str, Indexer] | None = None,
-        *,
-        reads: Iterable[str] | None = None,
+        self, indexers: Mapping[str, Indexer] | None = None, *, reads: Iterable[str] | None = None
     ) -> None:
         self._objects: dict[Key, Object] = {}
         self._indexers = dict(indexers or {})

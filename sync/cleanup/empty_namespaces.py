@@ -30,12 +30,7 @@ from translators.object_accessors import (
     name_of,
     namespace_of,
 )
-from translators.ownership_labels import (
-    ANNOTATION_ACCEPTS,
-    home_namespace_of,
-    is_owned,
-    origin_of,
-)
+from translators.ownership_labels import ANNOTATION_ACCEPTS, home_namespace_of, is_owned, origin_of
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
 

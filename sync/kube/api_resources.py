@@ -27,12 +27,7 @@ class Resource:
 
     def manifest(self, metadata: Object, **fields: Any) -> Object:
         """A new object with its ``apiVersion`` and ``kind``."""
-        return {
-            "apiVersion": self.api_version,
-            "kind": self.kind,
-            "metadata": metadata,
-            **fields,
-        }
+        return {"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **fields}
 
     def path(
         self,

@@ -24,12 +24,7 @@ FIELDS = "about"
 
 
 def name_fields(
-    kind: str,
-    name: str = "",
-    *,
-    namespace: str = "",
-    uid: str = "",
-    cluster: str = "",
+    kind: str, name: str = "", *, namespace: str = "", uid: str = "", cluster: str = ""
 ) -> Mapping[str, Mapping[str, str]]:
     """Fields from a kind and a name; empty ones are not logged."""
     found = {"cluster": cluster, "kind": kind, "namespace": namespace, "name": name, "uid": uid}

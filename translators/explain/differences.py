@@ -105,9 +105,7 @@ RULES: tuple[DifferenceRule, ...] = (
         "blocks scheduling until home records that the pod may run; it must never run twice",
     ),
     DifferenceRule(
-        "spec.ephemeralContainers",
-        "removed",
-        "added after the creation: a new pod cannot have any",
+        "spec.ephemeralContainers", "removed", "added after the creation: a new pod cannot have any"
     ),
     DifferenceRule("spec.nodeSelector", "added", _RESTRICTED),
     DifferenceRule("spec.nodeSelector", "removed changed", _APPLIED),

@@ -38,10 +38,7 @@ _REWRITTEN_FIELDS = {
     "spec.nodeName": _annotation(ANNOTATION_NODE_NAME),
 }
 #: Files with a complete map, and the annotation with their text.
-_FILES = {
-    "labels": ANNOTATION_LABELS_FILE,
-    "annotations": ANNOTATION_ANNOTATIONS_FILE,
-}
+_FILES = {"labels": ANNOTATION_LABELS_FILE, "annotations": ANNOTATION_ANNOTATIONS_FILE}
 _FILE_PATHS = FieldPaths(
     "spec.volumes[].downwardAPI.items[].fieldRef.fieldPath",
     "spec.volumes[].projected.sources[].downwardAPI.items[].fieldRef.fieldPath",

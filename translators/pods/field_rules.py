@@ -122,10 +122,7 @@ _SPREAD = {
 }
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution[]"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution[]"
-_AFFINITY = {
-    "nodeAffinity.**": _PLACEMENT,
-    f"podAffinity.{_PREFERRED}.weight": _KEPT,
-}
+_AFFINITY = {"nodeAffinity.**": _PLACEMENT, f"podAffinity.{_PREFERRED}.weight": _KEPT}
 for _term in (_REQUIRED, f"{_PREFERRED}.podAffinityTerm"):
     _AFFINITY |= _rules(
         f"podAffinity.{_term}.",

@@ -113,11 +113,7 @@ def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = Non
     from bridge.cli.run_until_signal import STOP_SECONDS, run
 
     installation, kubeconfig = _installation(wanted, stored_kubeconfig)
-    run(
-        lambda _: _apply(wanted, installation, kubeconfig),
-        stops=False,
-        exit_within=STOP_SECONDS,
-    )
+    run(lambda _: _apply(wanted, installation, kubeconfig), stops=False, exit_within=STOP_SECONDS)
 
 
 async def _apply(

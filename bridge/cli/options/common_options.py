@@ -32,8 +32,7 @@ OptionalNode = Annotated[str | None, node_argument("The virtual node. Default: a
 HomeKubeconfig = Annotated[
     Path | None,
     typer.Option(
-        help="Kubeconfig of the home cluster. Default: as for kubectl.",
-        rich_help_panel=CLUSTERS,
+        help="Kubeconfig of the home cluster. Default: as for kubectl.", rich_help_panel=CLUSTERS
     ),
 ]
 HomeContext = Annotated[
@@ -69,11 +68,7 @@ DryRun = Annotated[
 def duration_option(text: str, *names: str, minimum: float = 1.0, panel: str | None = None) -> Any:
     """An option that takes a duration of at least ``minimum`` seconds."""
     return typer.Option(
-        *names,
-        help=text,
-        metavar="DURATION",
-        parser=Duration(minimum),
-        rich_help_panel=panel,
+        *names, help=text, metavar="DURATION", parser=Duration(minimum), rich_help_panel=panel
     )
 
 

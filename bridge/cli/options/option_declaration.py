@@ -146,11 +146,7 @@ class Option:
         if self.form == "list":
             raise InvalidValueError(f"{quoted(value)} is not a list of texts; use a list or a text")
         raise invalid(
-            value,
-            kind=self.kind,
-            choices=self.choices,
-            minimum=self.minimum,
-            maximum=self.maximum,
+            value, kind=self.kind, choices=self.choices, minimum=self.minimum, maximum=self.maximum
         )
 
     def _is_in_range(self, value: Any) -> bool:

@@ -26,7 +26,7 @@ remote: Ready
     Pending: 1
     Running: 1
     Failed: 1
-    not made in the remote: 1
+    not created in the remote: 1
       shop/b: FieldRefused: take it away
   bridge: serves the node; up for 2h
   lag: 0.0 s
