@@ -10,8 +10,8 @@ itself.
 - A copy is deleted after its original, or ``linger`` seconds after it was last needed, so that Jobs
   and rollouts do not re-create it each time. A copy that a remote pod of this home still uses stays
   until that pod is deleted.
-- In a namespace that was handed over, a ConfigMap or Secret outlives its original while a pod uses
-  it: an unmanaged object could take its name, and the pod would read that object.
+- In a granted namespace, a ConfigMap or Secret outlives its original while a pod uses it: an
+  unmanaged object could take its name, and the pod would read that object.
 - An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
   run beside another owner's Service, but not with another owner's configuration.
 - Nothing is deleted based on an incomplete cache.
@@ -67,7 +67,7 @@ WORKERS = 16
 
 
 class CopyController:
-    """One key, a `CopyKey`, for a home object and its copy."""
+    """The reconciler of copies. A key, a `CopyKey`, stands for a home object and its copy."""
 
     def __init__(self, context: ControllerContext, *, linger: float) -> None:
         self._client = context.remote
@@ -79,8 +79,8 @@ class CopyController:
         self._remote_pods = context.remote_pods
         self._events = context.events
         self._linger = linger
-        # Whether home's pod addresses mean something in the remote.
-        self._endpoints = context.policy.network == "flat"
+        # EndpointSlices are copied only if the remote can route to home's pod IPs.
+        self._copies_endpoints = context.policy.network == "flat"
         self._missing = MissingReferences(
             context.remote, identity=context.identity, namespaces=context.namespaces
         )
@@ -107,7 +107,7 @@ class CopyController:
             home_watches=[
                 HomeWatch(resource, functools.partial(self.original_changed, resource))
                 for resource in self._copies
-                if resource is not ENDPOINT_SLICES or self._endpoints
+                if resource is not ENDPOINT_SLICES or self._copies_endpoints
             ],
             requeue_namespace=self.requeue_namespace,
         )
@@ -115,7 +115,7 @@ class CopyController:
     # -- for the pod controller -------------------------------------------------------------------
 
     async def ensure(self, pod: Object) -> frozenset[Reference]:
-        """Copies all that the home pod needs and home has. Returns the optional references that
+        """Copies the objects that the pod needs and home has. Returns the optional references that
         must be dropped from the pod (`sync.mirror.missing_references`).
 
         Raises KubeError, and ReconcileBlocked where an unmanaged object has the name of a ConfigMap
@@ -124,8 +124,8 @@ class CopyController:
         """
         namespace = HomeNamespace(namespace_of(pod))
         keys = list(reference_keys(pod, namespace))
-        kinds = {key.resource for key in keys}
-        self._watches.require(namespace, kinds)
+        resources = {key.resource for key in keys}
+        self._watches.require(namespace, resources)
         missing = [key for key in keys if not self._is_current(key)]
         for key in missing:
             self.controller.queue.add(key)  # so that all are created in parallel
@@ -140,7 +140,7 @@ class CopyController:
                 except (ReconcileBlocked, Forbidden, Invalid) as error:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # If home forbids a list meanwhile, optional references would be dropped silently.
-        self._watches.require(namespace, kinds)
+        self._watches.require(namespace, resources)
         missing_references = [
             ref
             for ref in references(pod)
@@ -151,26 +151,26 @@ class CopyController:
     # -- from changes to keys ----------------------------------------------------------------------
 
     def original_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """Queues a home object, and the EndpointSlices of its Service."""
+        """Queues a home object; with a Service also its EndpointSlices."""
         obj = new or old
         if obj is not None:
             namespace = HomeNamespace(namespace_of(obj))
             self.controller.queue.add(CopyKey(resource, namespace, name_of(obj)))
             if resource is SERVICES and _is_copied(old) != _is_copied(new):
-                self._add_slices(namespace, name_of(obj))
+                self._queue_slices(namespace, name_of(obj))
 
     def copy_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
-        """Queues the home object of a copy, also of a copy that another client changed."""
+        """Queues the home object of a copy, whichever client changed the copy."""
         for state in (new, old):
             origin = origin_of(state or {})
             if origin is not None:
                 self.controller.queue.add(CopyKey(resource, origin.namespace, origin.name))
                 if resource is SERVICES and (old is None or new is None):
-                    self._add_slices(origin.namespace, origin.name)
+                    self._queue_slices(origin.namespace, origin.name)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues what a pod begins or ceases to refer to, and the Services of a namespace with its
-        first or last pod."""
+        """Queues the objects that a pod begins or ceases to refer to; with the first and the last
+        pod of a namespace also its Services."""
         if old is None or new is None or old.get("spec") != new.get("spec"):
             needs = [
                 set(reference_keys(pod, HomeNamespace(namespace_of(pod)))) if pod else set()
@@ -183,7 +183,7 @@ class CopyController:
         namespace = HomeNamespace(namespace_of(new or old or {}))
         if self._has_pods(namespace) != (namespace in self._populated):
             self._populated ^= {namespace}
-            self._add_namespace(namespace)
+            self._queue_services(namespace)
 
     def remote_pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues the copies that a deleted remote pod was the last to use."""
@@ -193,25 +193,25 @@ class CopyController:
                 if not self._is_used_in_remote(key):
                     self.controller.queue.add(key)
             if not self._remote_pods.store.has("namespace", origin.namespace):
-                self._add_namespace(origin.namespace)
+                self._queue_services(origin.namespace)
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues all originals and copies: while the namespace was not watched, originals may have
-        been deleted or created."""
+        """Queues all originals and copies of a namespace that is watched again: originals may have
+        been created or deleted meanwhile."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 self.home_pod_changed(None, pod)
         for key in self._copies_of(namespace, COPIED_RESOURCES):
             self.controller.queue.add(key)
-        self._add_namespace(namespace)
+        self._queue_services(namespace)
 
-    def _add_namespace(self, namespace: HomeNamespace) -> None:
+    def _queue_services(self, namespace: HomeNamespace) -> None:
         resources = (SERVICES, ENDPOINT_SLICES)
         originals = (key for it in resources for key in self._originals(it, namespace))
         for key in (*originals, *self._copies_of(namespace, resources)):
             self.controller.queue.add(key)
 
-    def _add_slices(self, namespace: HomeNamespace, service_name: str) -> None:
+    def _queue_slices(self, namespace: HomeNamespace, service_name: str) -> None:
         store = self._watches.store(namespace, ENDPOINT_SLICES)
         for slice_ in store.by_index("service", service_name):
             self.controller.queue.add(CopyKey(ENDPOINT_SLICES, namespace, name_of(slice_)))
@@ -242,12 +242,12 @@ class CopyController:
                 await self._delete(key, copy)
 
     def _lingers(self, key: CopyKey) -> bool:
-        """Whether a copy that is not needed stays for now; the key is queued again then."""
+        """Whether an unneeded copy stays for now; queues its key for the end of the linger time."""
         now = asyncio.get_running_loop().time()
-        left = self._unneeded_since.setdefault(key, now) + self._linger - now
-        if left > 0:
-            self.controller.queue.add_after(key, left)
-        return left > 0
+        seconds = self._unneeded_since.setdefault(key, now) + self._linger - now
+        if seconds > 0:
+            self.controller.queue.add_after(key, seconds)
+        return seconds > 0
 
     async def _write(self, key: CopyKey, home: Object, copy: Object | None) -> None:
         # Also for an existing copy: namespace and copy may be forged by another client.
@@ -266,7 +266,7 @@ class CopyController:
         try:
             changed = await self._client.patch(key.resource, name, patch, namespace=namespace)
         except Invalid:
-            # Immutable, or of another type: the copy has to be re-created.
+            # The object is immutable, or its type differs: the copy has to be re-created.
             await self._delete(key, copy)
             return
         self._copies[key.resource].observe_write(changed)
@@ -278,7 +278,7 @@ class CopyController:
             created = await self._client.create(key.resource, desired, namespace=namespace)
         except AlreadyExists:
             created = await self._client.get(key.resource, name_of(desired), namespace=namespace)
-            if not self._is_of(created, key):
+            if not self._is_copy_of(created, key):
                 raise self._conflict(key, home, namespace) from None
             # The cache lagged: the next reconcile compares the copy.
             self.controller.queue.add(key)
@@ -319,7 +319,7 @@ class CopyController:
         # An unmanaged Service gets no endpoints.
         service_key = CopyKey(SERVICES, key.namespace, endpointslice.service_name(home))
         has_copy = self._original(service_key) is not None and self._copy(service_key) is not None
-        return home if self._endpoints and has_copy else None
+        return home if self._copies_endpoints and has_copy else None
 
     def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
         for home in self._watches.store(namespace, resource):
@@ -341,13 +341,13 @@ class CopyController:
         namespace = self._identity.remote_namespace(key.namespace)
         name = COPY_RULES[key.resource].remote_name(key.name, self._identity)
         copy = self._copies[key.resource].store.get(Key(namespace, name))
-        if copy is None or not self._is_of(copy, key):
+        if copy is None or not self._is_copy_of(copy, key):
             return None
         # A Secret with the tokens of a pod is no copy, even if home has a Secret of that name.
         return None if service_accounts.pod_of_token_secret(copy) else copy
 
-    def _is_of(self, copy: Object, key: CopyKey) -> bool:
-        """Whether this home owns the copy and it belongs to the key's namespace: another home
+    def _is_copy_of(self, copy: Object, key: CopyKey) -> bool:
+        """Whether this home owns ``copy``, and created it for the key's namespace: another home
         namespace, or another --namespace-template, can map to the same remote namespace."""
         return is_owned(copy, self._identity) and matches_home_namespace(copy, key.namespace)
 

@@ -35,9 +35,11 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyRule:
+    """How one resource is copied."""
+
     to_remote: Callable[[Object, Identity], Object]
     is_copied: Callable[[Object, Identity], bool]
-    """Whether this home object may be copied at all."""
+    """Whether this home object may be copied."""
     remote_name: Callable[[str, Identity], str] = lambda name, _: name
     selector: str = ""
     """Label selector that excludes other objects with the bridge's labels."""
@@ -73,7 +75,7 @@ def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
 
 
 def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:
-    """The merge patch from the copy to the state that home's object demands.
+    """The merge patch that makes the copy match home's object.
 
     Several virtual nodes of one home can share a copy. The node label stays that of the node that
     created the copy; otherwise the nodes would overwrite each other's label for ever.
@@ -87,5 +89,5 @@ def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identit
         present = metadata(copy).get(field) or {}
         set_by_remote = {k: v for k, v in present.items() if may_be_set_by_remote(k)}
         desired["metadata"][field] = {**set_by_remote, **desired["metadata"][field]}
-    found: Object = merge_patch(copy, desired, exact=_EXACT)
-    return found
+    patch: Object = merge_patch(copy, desired, exact=_EXACT)
+    return patch

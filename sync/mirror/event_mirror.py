@@ -5,9 +5,10 @@
 - The name of home's Event follows from the UID of the remote one, so that it is never written
   twice. Home's Events are listed once, before the first write: after a restart only new ones are
   written.
-- Of a written Event only that fact is kept in memory: there may be several for each pod.
-- Nothing waits for Events. In a burst of pods each of the few workers waits, for a second at most,
-  and less if so many Events are queued that they would be late (`LATE`).
+- Of a written Event only the metadata and progress (count, times) are kept in memory: there may be
+  several Events for each pod.
+- Pods take precedence. In a burst of pods each of the few workers waits before each Event, for a
+  second at most, and less if so many Events are queued that they would be late (`LATE`).
 - A failed write is retried. A write that home rejects is dropped until the remote Event changes.
 """
 
@@ -42,12 +43,12 @@ from translators.ownership_labels import Origin, is_in_mapped_namespace, is_owne
 
 log = logging.getLogger(__name__)
 
-#: Events written at once: a small part of `sync.pods.pod_controller.WORKERS`, so that in a burst
-#: the pods have nearly all of the loop.
+#: Events written at once: a small part of `sync.pods.pod_controller.WORKERS`, so that a burst of
+#: pods gets nearly all of the event loop.
 WORKERS = 4
 #: Seconds between checks whether the burst is over, and the longest wait of a worker.
 BURST_POLL, BURST_WAIT_MAX = 0.2, 1.0
-#: Seconds in which two of three queued Events are written, also in an endless burst.
+#: Seconds in which about two thirds of the queued Events are written, also in an endless burst.
 LATE = 15.0
 #: Deleted pods whose last Events are still mirrored.
 DELETED_PODS_MAX = 10_000
@@ -59,8 +60,8 @@ BATCH = 200
 _REJECTED = (BadRequest, Forbidden, Invalid, NotFound)
 
 
-class _Namespace:
-    """One followed namespace."""
+class _FollowedNamespace:
+    """The Events of one followed namespace."""
 
     def __init__(self, events: Informer) -> None:
         self.events = events
@@ -69,8 +70,8 @@ class _Namespace:
 
 
 class EventMirror:
-    """One key, home's namespace and the name of the remote Event, for each Event; a key without a
-    name stands for the list of home's Events."""
+    """The reconciler of Events. A key is home's namespace and the name of the remote Event; a key
+    without a name stands for the list of home's Events."""
 
     def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
         self._in_burst = in_burst
@@ -78,7 +79,7 @@ class EventMirror:
         self._remote = context.remote
         self._identity = context.identity
         self._remote_pods = context.remote_pods
-        self._namespaces: dict[HomeNamespace, _Namespace] = {}
+        self._namespaces: dict[HomeNamespace, _FollowedNamespace] = {}
         # By the remote pod's UID.
         self._pods: dict[str, Origin] = {}
         self._deleted_pods: FairCache[str, Origin] = FairCache(DELETED_PODS_MAX)
@@ -106,10 +107,10 @@ class EventMirror:
             fields="involvedObject.kind=Pod",
             indexers={"pod": lambda packed: (packed["pod"],) if "rest" in packed else ()},
             indexed=("rest",),
-            slim=_packed,
+            slim=_pack,
         )
-        events.on_change(functools.partial(self._changed, namespace))
-        followed = self._namespaces[namespace] = _Namespace(events)
+        events.on_change(functools.partial(self._remote_event_changed, namespace))
+        followed = self._namespaces[namespace] = _FollowedNamespace(events)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(events.run(), name=f"watch-events-{namespace}")
@@ -120,7 +121,7 @@ class EventMirror:
                 del self._namespaces[namespace]
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues the list of home's Events if it is missing: home may have forbidden it."""
+        """Queues the list of home's Events if it has not succeeded: home may have forbidden it."""
         followed = self._namespaces.get(namespace)
         if followed is not None and followed.written is None and followed.events.synced.is_set():
             self.controller.queue.add(Key(namespace, ""))
@@ -148,7 +149,9 @@ class EventMirror:
             for waiting in followed.events.store.by_index("pod", uid) if followed else ():
                 self.controller.queue.add(Key(origin.namespace, name_of(waiting)))
 
-    def _changed(self, namespace: HomeNamespace, old: Object | None, new: Object | None) -> None:
+    def _remote_event_changed(
+        self, namespace: HomeNamespace, old: Object | None, new: Object | None
+    ) -> None:
         if new is not None and self._origin(new):
             self.controller.queue.add(Key(namespace, name_of(new)))
         elif old is not None and new is None:
@@ -168,12 +171,12 @@ class EventMirror:
         if not key.name:
             await self._list_home_events(namespace, followed)
         elif followed.written is not None:
-            place = Key(self._identity.remote_namespace(namespace), key.name)
+            remote_key = Key(self._identity.remote_namespace(namespace), key.name)
             await self._wait_for_burst()
-            packed = followed.events.store.get(place)
+            packed = followed.events.store.get(remote_key)
             origin = self._origin(packed) if packed and "rest" in packed else None
             if packed is not None and origin is not None:
-                wanted = event.translate_event(_unpacked(packed), origin, self._identity)
+                wanted = event.translate_event(_unpack(packed), origin, self._identity)
                 await self._write(uid_of(packed), wanted, followed.written)
                 followed.events.compact(packed, {key: packed[key] for key in ("metadata", "pod")})
 
@@ -186,20 +189,22 @@ class EventMirror:
             waited += BURST_POLL
             await asyncio.sleep(min(BURST_POLL, left))
 
-    async def _list_home_events(self, namespace: HomeNamespace, followed: _Namespace) -> None:
+    async def _list_home_events(
+        self, namespace: HomeNamespace, followed: _FollowedNamespace
+    ) -> None:
         selector = event.mirrored_events_selector(self._identity)
         page = await self._home.list(EVENTS, namespace=namespace, labels=selector, slim=_progress)
         known = {name_of(it): it["progress"] for it in page.items}
         written = {}
         for count, packed in enumerate(followed.events.store, start=1):
-            progress = known.get(event.home_event_name(_unpacked(packed))) if known else None
+            progress = known.get(event.home_event_name(_unpack(packed))) if known else None
             if progress is not None:
                 written[uid_of(packed)] = progress
             if count % BATCH == 0:
                 await asyncio.sleep(0)
         followed.written = written
         for packed in followed.events.store:
-            self._changed(namespace, None, packed)
+            self._remote_event_changed(namespace, None, packed)
 
     async def _write(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
         """Creates or patches home's Event if it differs, and records its progress."""
@@ -210,16 +215,16 @@ class EventMirror:
                 await self._patch(wanted, patch)
         except _REJECTED as error:
             log.debug("event %s/%s: rejected: %s", namespace_of(wanted), name_of(wanted), error)
-        written[uid] = _text(progress)
+        written[uid] = _to_json(progress)
 
     async def _create(self, wanted: Object) -> Object:
         """Creates home's Event; returns the progress of the created or existing one."""
         namespace = namespace_of(wanted)
         try:
-            made = await self._home.create(EVENTS, wanted, namespace=namespace)
+            existing = await self._home.create(EVENTS, wanted, namespace=namespace)
         except AlreadyExists:
-            made = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
-        return event.progress_fields(made)
+            existing = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
+        return event.progress_fields(existing)
 
     async def _patch(self, wanted: Object, patch: Object) -> None:
         name, namespace = name_of(wanted), namespace_of(wanted)
@@ -229,22 +234,23 @@ class EventMirror:
             await self._create(wanted)
 
 
-def _packed(remote: Object) -> Object:
-    """The form of an Event that is not written yet: metadata, the pod's UID, the rest as JSON."""
+def _pack(remote: Object) -> Object:
+    """The cached form of an Event that is not written yet: metadata, the pod's UID, and the rest as
+    JSON."""
     slim = event.compact(remote)
     meta = slim.pop("metadata")
-    return {"metadata": meta, "pod": event.involved_uid(remote), "rest": _text(slim)}
+    return {"metadata": meta, "pod": event.involved_uid(remote), "rest": _to_json(slim)}
 
 
-def _unpacked(packed: Object) -> Object:
+def _unpack(packed: Object) -> Object:
     rest: Object = orjson.loads(packed["rest"]) if "rest" in packed else {}
     return {**rest, "metadata": metadata(packed)}
 
 
 def _progress(home: Object) -> Object:
-    return {"metadata": {"name": name_of(home)}, "progress": _text(event.progress_fields(home))}
+    return {"metadata": {"name": name_of(home)}, "progress": _to_json(event.progress_fields(home))}
 
 
-def _text(part: Object) -> str:
+def _to_json(part: Object) -> str:
     """JSON text. Decoded, because the bytes of orjson keep a buffer of several kB alive."""
     return orjson.dumps(part).decode()

@@ -1,12 +1,13 @@
 """References of a home pod to ConfigMaps and Secrets that home does not have.
 
-The remote resolves a reference by its name, so that a pod would read an unmanaged object to which
-its owner has no access. Before the pod is created:
+The remote resolves a reference by its name, so that a pod could read an unmanaged object to which
+the pod's owner has no access. Before the pod is created:
 
-- In a namespace that the bridge made, one GET for each such reference. An unmanaged object of the
-  name makes the pod wait with `RemoteClash`; an optional reference to it is dropped instead.
-- In a namespace that was handed over, the remote's tenants may create the object at any time: the
-  pod waits with `ReferenceMissing`, and optional references are dropped without a look.
+- In a namespace that the bridge created, the bridge sends a GET for each such reference. An
+  unmanaged object of that name makes the pod wait with `RemoteClash`; an optional reference to it
+  is dropped instead.
+- In a granted namespace the remote's tenants may create the object at any time: the pod waits with
+  `ReferenceMissing`; optional references are dropped without a GET.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class MissingReferences:
             return frozenset()
         namespace = HomeNamespace(namespace_of(pod))
         required = optional_references.required_references(pod)
-        found = set()
+        dropped = set()
         for ref in sorted(missing):
             if self._namespaces.is_owned(namespace):
                 if not await self._is_unmanaged(namespace, ref):
@@ -51,8 +52,8 @@ class MissingReferences:
                     raise self._conflict(namespace, ref)
             elif ref in required:
                 raise self._missing(namespace, ref)
-            found.add(ref)
-        return frozenset(found)
+            dropped.add(ref)
+        return frozenset(dropped)
 
     async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
         remote = self._identity.remote_namespace(namespace)

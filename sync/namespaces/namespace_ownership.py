@@ -34,12 +34,13 @@ from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
 
-#: Hex digits of a digest: 64 bits, of which the remote chooses the UID and the bridge the nonce.
+#: Hex digits of a digest. No client can choose the digest's input: the API server chooses the UID,
+#: the bridge the nonce.
 DIGITS = 16
 #: Bytes of a nonce.
-_NONCE = 16
+_NONCE_BYTES = 16
 #: Prefix of an intent.
-_INTENT = "+"
+_INTENT_PREFIX = "+"
 #: Seconds after which an entry whose namespace was never seen is dropped: the cache can lag.
 STALE_SECONDS = 600.0
 #: Seconds between attempts to read or write the record, and between reads of other nodes' records.
@@ -51,9 +52,9 @@ class OwnershipEntries:
     """The entries of a record."""
 
     own: frozenset[str] | None
-    """Those of this virtual node; None if it has no record."""
+    """The entries of this virtual node; None if it has no record."""
     others: frozenset[str] = frozenset()
-    """Those of other virtual nodes of this home."""
+    """The entries of other virtual nodes of this home."""
     fresh: bool = False
     """The node is new: an earlier bridge cannot have created namespaces."""
 
@@ -83,19 +84,21 @@ class NamespaceOwnership:
         # By the name of a namespace that is being created.
         self._nonces: dict[str, str] = {}
         # UIDs of namespaces for which other nodes' records were read within LOOK_SECONDS.
-        self._looked: cachetools.TTLCache[str, bool] = cachetools.TTLCache(1024, LOOK_SECONDS)
-        # Whether the adoption was logged.
-        self._adopts = False
+        self._recently_read: cachetools.TTLCache[str, bool] = cachetools.TTLCache(
+            1024, LOOK_SECONDS
+        )
+        # Whether the adoption of unrecorded namespaces was logged.
+        self._adoption_logged = False
         self._writing = asyncio.Lock()
-        # The number of changes, and how many of them are written.
+        # How often the entries were changed, and how many of these changes are written.
         self._changes = self._written = 0
         self.on_recognized: Callable[[Object], None] | None = None
         """Called with a namespace that is found in the record of another virtual node."""
         namespaces.on_change(self._changed)
 
     def owns(self, remote: Object) -> bool:
-        """Whether this home created the namespace, by UID or by the nonce of an intent. The labels
-        are required too: an administrator may have removed them on purpose."""
+        """Whether this home created the namespace, by UID or by the nonce of an intent, and the
+        namespace has its labels: an administrator may have removed them on purpose."""
         if not is_owned(remote, self._identity):
             return False
         return not self._entries_of(remote).isdisjoint(self._own | self._others)
@@ -117,22 +120,22 @@ class NamespaceOwnership:
             return
         known = [it for it in labelled if not self._entries_of(it).isdisjoint(recorded.own)]
         seen = frozenset().union(*map(self._entries_of, known))
-        intents = {it for it in recorded.own & seen if it.startswith(_INTENT)}
-        self._own = set(recorded.own - intents).union(map(_by_uid, known))
+        intents = {it for it in recorded.own & seen if it.startswith(_INTENT_PREFIX)}
+        self._own = set(recorded.own - intents).union(map(_uid_entry, known))
         self._unseen = recorded.own - seen
         self._unseen_since = asyncio.get_running_loop().time()
         if intents:
             self._changes += 1  # The entry with the UID replaces the intent.
 
     def _adopted(self, labelled: list[Object]) -> set[str]:
-        if labelled and not self._adopts:
-            self._adopts = True
+        if labelled and not self._adoption_logged:
+            self._adoption_logged = True
             log.warning(
                 "remote: home has no record of the namespaces that it created; those with its "
                 "labels are taken for its own: %s",
                 ", ".join(sorted(map(name_of, labelled))),
             )
-        return {_by_uid(it) for it in labelled}
+        return {_uid_entry(it) for it in labelled}
 
     async def run(self) -> None:
         """Writes the changes found by `load`, with retries until that succeeds."""
@@ -151,12 +154,12 @@ class NamespaceOwnership:
         KubeError."""
         nonce = self._nonces.get(name)
         if nonce is None:
-            nonce = secrets.token_hex(_NONCE)
-            self._add(_by_nonce(name, nonce))
+            nonce = secrets.token_hex(_NONCE_BYTES)
+            self._add(_intent_entry(name, nonce))
             try:
                 await self._save()
             except KubeError:
-                self._own.discard(_by_nonce(name, nonce))
+                self._own.discard(_intent_entry(name, nonce))
                 raise
             self._nonces[name] = nonce
         return nonce
@@ -167,8 +170,8 @@ class NamespaceOwnership:
         name = name_of(remote)
         nonce = self._nonces.pop(name, None)
         if nonce is not None:
-            self._own.discard(_by_nonce(name, nonce))
-        self._add(_by_uid(remote))
+            self._own.discard(_intent_entry(name, nonce))
+        self._add(_uid_entry(remote))
         try:
             await self._save()
         except KubeError as error:
@@ -179,13 +182,13 @@ class NamespaceOwnership:
         recorded for this node. Raises KubeError."""
         if not is_owned(remote, self._identity):
             return False
-        if not self.owns(remote) and uid_of(remote) not in self._looked:
-            self._looked[uid_of(remote)] = True
+        if not self.owns(remote) and uid_of(remote) not in self._recently_read:
+            self._recently_read[uid_of(remote)] = True
             self._others = (await self._record.read()).others
         if not self.owns(remote):
             return False
-        if _by_uid(remote) not in self._own:
-            self._add(_by_uid(remote))
+        if _uid_entry(remote) not in self._own:
+            self._add(_uid_entry(remote))
             if self.on_recognized is not None:
                 self.on_recognized(remote)
             await self._save()
@@ -193,12 +196,12 @@ class NamespaceOwnership:
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         if old is not None and (new is None or uid_of(new) != uid_of(old)):
-            self._own.discard(_by_uid(old))  # Dropped by the next write.
+            self._own.discard(_uid_entry(old))  # Dropped by the next write.
 
     def _entries_of(self, remote: Object) -> set[str]:
         nonce = (metadata(remote).get("annotations") or {}).get(ANNOTATION_NONCE)
-        found = {_by_uid(remote)}
-        return found | {_by_nonce(name_of(remote), str(nonce))} if nonce else found
+        uid_entry = {_uid_entry(remote)}
+        return uid_entry | {_intent_entry(name_of(remote), str(nonce))} if nonce else uid_entry
 
     def _add(self, entry: str) -> None:
         self._own.add(entry)
@@ -206,32 +209,34 @@ class NamespaceOwnership:
 
     async def _save(self) -> None:
         """Writes the record. Callers that wait for a running write share the next one."""
-        wanted = self._changes
+        required = self._changes
         async with self._writing:
-            if self._written < wanted:
-                done = self._changes
+            if self._written < required:
+                written = self._changes
                 if asyncio.get_running_loop().time() - self._unseen_since >= STALE_SECONDS:
-                    there = map(self._entries_of, self._namespaces.store)
-                    self._own -= self._unseen.difference(*there)
+                    existing = map(self._entries_of, self._namespaces.store)
+                    self._own -= self._unseen.difference(*existing)
                     self._unseen = frozenset()
                 await self._record.write(sorted(self._own))
-                self._written = done
+                self._written = written
 
 
 def still_existing(own: Collection[str], namespaces: Collection[Object]) -> list[str]:
+    """The entries of ``own`` whose namespaces exist and are not being deleted."""
     return sorted(set(entries(it for it in namespaces if not is_deleting(it))).intersection(own))
 
 
 def entries(namespaces: Iterable[Object]) -> list[str]:
-    return sorted(map(_by_uid, namespaces))
+    """The entries that record these namespaces as created by this home."""
+    return sorted(map(_uid_entry, namespaces))
 
 
-def _by_uid(remote: Object) -> str:
+def _uid_entry(remote: Object) -> str:
     return _digest(name_of(remote), uid_of(remote))
 
 
-def _by_nonce(name: str, nonce: str) -> str:
-    return _INTENT + _digest(name, nonce)
+def _intent_entry(name: str, nonce: str) -> str:
+    return _INTENT_PREFIX + _digest(name, nonce)
 
 
 def _digest(name: str, secret: str) -> str:

@@ -1,7 +1,7 @@
-"""Watches resources of home namespaces, but only of those that have pods on the virtual node.
+"""Watches resources in those home namespaces that have pods on the virtual node.
 
-A watch ends `LINGER` seconds after its last pod, so that a rollout or a Job every few seconds does
-not list the namespace each time.
+The watch of a namespace ends `LINGER` seconds after its last pod, so that a rollout or a frequent
+Job does not list the namespace each time.
 
 Home grants the permission to read namespace by namespace. A watch with a forbidden resource is not
 complete: `NamespaceWatches.get` returns None, and `NamespaceWatches.missing_permission` states what
@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds that a namespace is watched after its last pod.
 LINGER = 60.0
-#: Seconds until a new set of forbidden resources is reported, and until a smaller set is: resources
-#: are forbidden and allowed one by one, and each report is a write for each pod.
+#: Seconds until a changed set of forbidden resources is reported, and until a smaller set is: the
+#: server answers for each resource in its own time, and each report is a write for each pod.
 SETTLE, SETTLE_SHRUNK = 0.5, 5.0
 #: Indexes of the stores, beside the name.
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
@@ -56,26 +56,26 @@ RunInNamespace = Callable[[HomeNamespace], Coroutine[Any, Any, None]]
 
 
 class NamespaceWatch:
-    """The informers of one home namespace. ``on_reported`` is called with the watch each time that
-    `reported` has changed, and when all resources have been listed."""
+    """The informers of one home namespace. ``on_reported`` is called with the watch when `reported`
+    has changed, and when all resources have been listed."""
 
     def __init__(
         self,
         client: KubeClient,
         namespace: HomeNamespace,
-        kinds: Iterable[Resource],
+        resources: Iterable[Resource],
         on_reported: Callable[[NamespaceWatch], None],
     ) -> None:
         self.namespace = namespace
         self.informers: Mapping[Resource, Informer] = {
-            kind: Informer(
+            resource: Informer(
                 client,
-                kind,
+                resource,
                 namespace=namespace,
-                indexers=_INDEXERS.get(kind),
+                indexers=_INDEXERS.get(resource),
                 warns_forbidden=False,  # `NamespaceWatches` logs one line for all.
             )
-            for kind in kinds
+            for resource in resources
         }
         self.reported: tuple[Resource, ...] = ()
         """The forbidden resources that were reported."""
@@ -90,7 +90,9 @@ class NamespaceWatch:
 
     @property
     def forbidden(self) -> tuple[Resource, ...]:
-        return tuple(kind for kind, it in self.informers.items() if isinstance(it.error, Forbidden))
+        return tuple(
+            resource for resource, it in self.informers.items() if isinstance(it.error, Forbidden)
+        )
 
     async def run(self, alongside: Iterable[RunInNamespace]) -> None:
         try:
@@ -127,16 +129,18 @@ class NamespaceWatch:
 
     def _report_forbidden(self, *, shrunk: bool = False) -> None:
         self._report_timer = None
-        refused = self.forbidden
-        unknown = any(it.error is None and not it.synced.is_set() for it in self.informers.values())
-        if refused == self.reported:
+        forbidden = self.forbidden
+        has_pending = any(
+            it.error is None and not it.synced.is_set() for it in self.informers.values()
+        )
+        if forbidden == self.reported:
             return
-        if refused and unknown:
+        if forbidden and has_pending:
             self._report_later(SETTLE)
-        elif refused and set(refused) < set(self.reported) and not shrunk:
+        elif forbidden and set(forbidden) < set(self.reported) and not shrunk:
             self._report_later(SETTLE_SHRUNK, shrunk=True)
         else:
-            self.reported = refused
+            self.reported = forbidden
             self._on_reported(self)
 
 
@@ -170,11 +174,11 @@ class NamespaceWatches:
         self._forbidden_handlers.add(handler)
 
     def run_alongside(self, run: RunInNamespace) -> None:
-        """Runs ``run(namespace)`` as long as each namespace is watched."""
+        """Runs ``run(namespace)`` for each namespace as long as it is watched."""
         self._alongside.append(run)
 
     def get(self, namespace: HomeNamespace) -> NamespaceWatch | None:
-        """The watch if it is complete: an object that it lacks does not exist at home."""
+        """The watch if it is complete: an object that its caches lack does not exist at home."""
         watch = self.last_synced(namespace)
         return watch if watch is not None and not watch.forbidden else None
 
@@ -189,17 +193,19 @@ class NamespaceWatches:
         watch = self._watches.get(namespace)
         return watch if watch is not None and watch.synced else None
 
-    def require(self, namespace: HomeNamespace, kinds: Iterable[Resource]) -> None:
+    def require(self, namespace: HomeNamespace, resources: Iterable[Resource]) -> None:
         """Raises ReconcileBlocked unless the watch is complete and these resources are being
         watched: a cache whose watch fails may lack an edit. A failed watch is retried now."""
         watch = self.get(namespace)
         if watch is None:
             raise self.missing_permission(namespace) or _unreadable(namespace, "its objects")
         failing = [
-            kind for kind in kinds if kind in watch.informers and watch.informers[kind].error
+            resource
+            for resource in resources
+            if resource in watch.informers and watch.informers[resource].error
         ]
-        for kind in failing:
-            watch.informers[kind].retry_now()
+        for resource in failing:
+            watch.informers[resource].retry_now()
         if failing:
             raise _unreadable(namespace, " and ".join(sorted(map(str, failing))))
 
@@ -208,15 +214,15 @@ class NamespaceWatches:
         return [it for watch in self._watches.values() for it in watch.informers.values()]
 
     def missing_permission(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
-        """Why pods of the namespace cannot be created; None if home forbids nothing, or that is not
-        known yet."""
+        """Why pods of the namespace cannot be created; None if home forbids nothing as far as is
+        known."""
         watch = self._watches.get(namespace)
         if watch is None or not watch.reported:
             return None
-        errors = [watch.informers[kind].error for kind in watch.reported]
+        errors = [watch.informers[resource].error for resource in watch.reported]
         server_message = next((str(error) for error in errors if error is not None), "")
-        what = f"list and watch {', '.join(map(str, watch.reported))}"
-        return home_forbids(what, namespace, server_message=server_message)
+        action = f"list and watch {', '.join(map(str, watch.reported))}"
+        return home_forbids(action, namespace, server_message=server_message)
 
     def retain(self, namespace: HomeNamespace) -> None:
         timer = self._ending.pop(namespace, None)
@@ -233,7 +239,7 @@ class NamespaceWatches:
             self._start(self._group, watch)
 
     def release(self, namespace: HomeNamespace) -> None:
-        """Ends the watch after the linger; the last pod of the namespace was deleted."""
+        """Ends the watch after the linger time: the namespace has no more pods."""
         if namespace in self._watches and namespace not in self._ending:
             loop = asyncio.get_running_loop()
             self._ending[namespace] = loop.call_later(self._linger, self._end, namespace)
@@ -272,19 +278,19 @@ class NamespaceWatches:
             self._synced_handlers(watch.namespace)
 
 
-def _unreadable(namespace: HomeNamespace, what: str) -> ReconcileBlocked:
+def _unreadable(namespace: HomeNamespace, objects: str) -> ReconcileBlocked:
     return ReconcileBlocked(
         "HomeUnread",
-        f"home: cannot watch {what} of namespace {namespace} at the moment, and the pod could "
+        f"home: cannot watch {objects} of namespace {namespace} at the moment, and the pod could "
         "start with stale data; it starts when the watch works again",
     )
 
 
-def home_forbids(what: str, namespace: HomeNamespace, *, server_message: str) -> ReconcileBlocked:
-    """Returns the error for a request that home forbids in the namespace, with the command that
-    grants it. ``server_message`` names the user."""
-    found = _USER.search(server_message)
-    user = found[1] if found is not None else _DEFAULT_ACCOUNT
+def home_forbids(action: str, namespace: HomeNamespace, *, server_message: str) -> ReconcileBlocked:
+    """Returns the error for an ``action`` that home forbids in the namespace, with the command that
+    grants the permission. ``server_message`` names the user."""
+    match = _USER.search(server_message)
+    user = match[1] if match is not None else _DEFAULT_ACCOUNT
     if user.startswith(_SERVICE_ACCOUNT_PREFIX):
         account = user.removeprefix(_SERVICE_ACCOUNT_PREFIX).replace(":", "/")
         option = "" if user == _DEFAULT_ACCOUNT else f" --account {account}"
@@ -296,6 +302,6 @@ def home_forbids(what: str, namespace: HomeNamespace, *, server_message: str) ->
         )
     return ReconcileBlocked(
         "HomeForbidden",
-        f"home: the bridge may not {what} in namespace {namespace}; an administrator of home "
+        f"home: the bridge may not {action} in namespace {namespace}; an administrator of home "
         f"grants it: {command}",
     )

@@ -83,13 +83,13 @@ class NamespaceMapping:
         self._identity = identity
         self._owned = owned
         self._has_pods = has_pods
-        # UIDs of namespaces being deleted by the bridge: the cache shows it a moment later.
+        # UIDs of namespaces that the bridge deletes: the cache shows the deletion a moment later.
         self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
-        # Of a burst of pods in a missing namespace, one creates it.
+        # By remote namespace: of a burst of pods, only the first one creates the namespace.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        # Of granted namespaces: which home namespaces have pods there, and which was first.
+        # By granted namespace: the home namespaces with pods there, and the first one that used it.
         self._tenants: defaultdict[str, Counter[HomeNamespace]] = defaultdict(Counter)
-        self._first: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
+        self._first_tenant: cachetools.LRUCache[str, HomeNamespace] = cachetools.LRUCache(1024)
 
     async def ensure(self, namespace: HomeNamespace) -> RemoteNamespace:
         """Returns the remote namespace of ``namespace``, which exists and may be used.
@@ -99,43 +99,43 @@ class NamespaceMapping:
         """
         name = self._identity.remote_namespace(namespace)
         async with self._lock(name):
-            found = self._informer.store.get(Key("", name))
-            if found is None:
-                found = await self._create(namespace, name)
-            await self._check(found, namespace)
-            is_user = self._identity.node_label in namespace_users(found)
-            if self._owned.owns(found) and not is_user and not self._is_terminating(found):
+            remote = self._informer.store.get(Key("", name))
+            if remote is None:
+                remote = await self._create(namespace, name)
+            await self._check(remote, namespace)
+            is_user = self._identity.node_label in namespace_users(remote)
+            if self._owned.owns(remote) and not is_user and not self._is_terminating(remote):
                 try:
-                    found = await self._set_user(found, "true")
+                    remote = await self._set_user(remote, "true")
                 except NotFound as error:
                     raise _terminating(name) from error
-        if self._is_terminating(found):
+        if self._is_terminating(remote):
             raise _terminating(name)
         return name
 
     def owned(self, namespace: HomeNamespace) -> Object | None:
         """The Namespace object that this home created for ``namespace``, if it exists."""
         name = self._identity.remote_namespace(namespace)
-        found = self._informer.store.get(Key("", name))
-        if found is None or not self._owned.owns(found):
+        remote = self._informer.store.get(Key("", name))
+        if remote is None or not self._owned.owns(remote):
             return None
-        return found if matches_home_namespace(found, namespace) else None
+        return remote if matches_home_namespace(remote, namespace) else None
 
     def may_use(self, remote: Object) -> bool:
         return self._owned.owns(remote) or self._is_shared(remote)
 
     def has_usable(self, namespace: HomeNamespace) -> bool:
-        found = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
-        if found is None or not self.may_use(found):
+        remote = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if remote is None or not self.may_use(remote):
             return False
-        return self._is_shared(found) or matches_home_namespace(found, namespace)
+        return self._is_shared(remote) or matches_home_namespace(remote, namespace)
 
     def _is_shared(self, remote: Object) -> bool:
-        """Whether the namespace is granted and accepted. One with the bridge's labels that home has
-        no record of counts as granted."""
+        """Whether the namespace is granted and accepted. Labels of this home without an entry in
+        home's record count as a grant."""
         identity = self._identity
-        handed_over = is_granted_by_remote(remote, identity) or is_owned(remote, identity)
-        return handed_over and is_accepted_by_home(remote, identity)
+        is_granted = is_granted_by_remote(remote, identity) or is_owned(remote, identity)
+        return is_granted and is_accepted_by_home(remote, identity)
 
     def is_owned(self, namespace: HomeNamespace) -> bool:
         """Whether the bridge created the remote namespace of ``namespace``."""
@@ -148,22 +148,22 @@ class NamespaceMapping:
         for pod, sign in ((old, -1), (new, 1)):
             origin = origin_of(pod) if pod is not None else None
             if pod is not None and origin is not None:
-                place = namespace_of(pod)
-                self._tenants[place][origin.namespace] += sign
-                if not self._tenants[place][origin.namespace]:
-                    del self._tenants[place][origin.namespace]
-                if not self._tenants[place]:
-                    del self._tenants[place]
+                remote = namespace_of(pod)
+                self._tenants[remote][origin.namespace] += sign
+                if not self._tenants[remote][origin.namespace]:
+                    del self._tenants[remote][origin.namespace]
+                if not self._tenants[remote]:
+                    del self._tenants[remote]
 
     def check_pods(self, remote_pods: Store, home_pods: Store) -> None:
-        """Raises NamespaceMappingError where a pod of this node runs in another namespace than the
-        mapping gives for it."""
+        """Raises NamespaceMappingError if a pod of this node runs in another namespace than the one
+        to which the mapping leads."""
         for pod in remote_pods:
             origin = origin_of(pod)
             if origin is None or not is_owned_by_node(pod, self._identity):
                 continue
             mapped = self._identity.remote_namespace(origin.namespace)
-            if mapped != namespace_of(pod) and self._is_certainly_ours(pod, origin, home_pods):
+            if mapped != namespace_of(pod) and self._is_created_by_bridge(pod, origin, home_pods):
                 node = self._identity.node
                 raise NamespaceMappingError(
                     f"remote: pods of node {node} run in namespace {namespace_of(pod)}, "
@@ -172,9 +172,9 @@ class NamespaceMapping:
                     f"bridge leave {node}"
                 )
 
-    def _is_certainly_ours(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
-        """Whether a bridge created the remote pod: anybody can copy labels, and must not keep the
-        bridge from starting."""
+    def _is_created_by_bridge(self, pod: Object, origin: Origin, home_pods: Store) -> bool:
+        """Whether a bridge created the remote pod. Labels prove nothing: a client that copies them
+        must not be able to keep the bridge from starting."""
         namespace = self._informer.store.get(Key("", namespace_of(pod)))
         if namespace is None or not self.may_use(namespace):
             return False
@@ -198,13 +198,13 @@ class NamespaceMapping:
                 return None
 
     async def delete(self, remote: Object) -> None:
-        """Deletes a namespace that `remove_user` returned. Raises ReconcileBlocked if it has
-        changed since, and KubeError."""
+        """Deletes a namespace that `remove_user` returned. Raises ReconcileBlocked if the
+        namespace has changed since, and KubeError."""
         self._deleted[uid_of(remote)] = True
         try:
             await self._client.delete_unchanged(NAMESPACES, remote)
         except KubeError as error:
-            # If it was deleted nevertheless, the informer sees that.
+            # If the server deleted the namespace nevertheless, the informer sees that.
             self._deleted.pop(uid_of(remote), None)
             if isinstance(error, Conflict):
                 raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
@@ -252,27 +252,29 @@ class NamespaceMapping:
         self._informer.observe_write(created)
         return created
 
-    # -- permission to use ------------------------------------------------------------
+    # -- whether a namespace may be used ---------------------------------------------------
 
-    async def _check(self, found: Object, namespace: HomeNamespace) -> None:
-        name = name_of(found)
-        if await self._owned.verify(found):
-            if not matches_home_namespace(found, namespace):
-                raise _shared_mapping(name, namespace, home_namespace_of(found))
-        elif self._is_shared(found):
+    async def _check(self, remote: Object, namespace: HomeNamespace) -> None:
+        name = name_of(remote)
+        if await self._owned.verify(remote):
+            if not matches_home_namespace(remote, namespace):
+                raise _shared_mapping(name, namespace, home_namespace_of(remote))
+        elif self._is_shared(remote):
             if (other := self._other_tenant(name, namespace)) is not None:
                 raise _shared_mapping(name, namespace, other)
-            self._first[name] = namespace
+            self._first_tenant[name] = namespace
         else:
-            raise ReconcileBlocked("RemoteClash", unusable_namespace_message(found, self._identity))
+            raise ReconcileBlocked(
+                "RemoteClash", unusable_namespace_message(remote, self._identity)
+            )
 
     def _other_tenant(self, name: str, namespace: HomeNamespace) -> HomeNamespace | None:
-        """Another home namespace that uses the granted namespace, which itself does not record for
-        which home namespace it is used."""
-        there = self._tenants.get(name) or Counter()
-        other = next((it for it in there if it != namespace), None)
-        first = self._first.get(name)
-        if other is not None and (first != namespace or namespace not in there):
+        """Another home namespace that uses the granted namespace. A granted namespace has no
+        annotation with its home namespace."""
+        pods = self._tenants.get(name) or Counter()
+        other = next((it for it in pods if it != namespace), None)
+        first = self._first_tenant.get(name)
+        if other is not None and (first != namespace or namespace not in pods):
             return other
         if first is None or first == namespace or not self._has_pods(first):
             return None

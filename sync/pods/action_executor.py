@@ -4,9 +4,9 @@
   service account tokens. If one of them is blocked, or an API server rejects the pod, the pod's
   status and one Event state the reason, and the error is raised for a retry.
 - The outcome of a create request is unknown until an API server answered: `is_create_pending`.
-- Writes are put into the caches at once. `is_own_status_write` and `is_own_create` are true while
-  that calls handlers, so that a write does not requeue its own key.
-- A rejected update does not hold up the other actions; it is raised after them.
+- Each answer to a write is put into the cache at once, which calls the handlers. Meanwhile
+  `is_own_status_write` or `is_own_create` is true, so that a write does not requeue its own key.
+- After a rejected update the other actions are still carried out; then the rejection is raised.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ActionExecutor:
         self._deletions.pop(remote_uid, None)
 
     def forget_removal(self, uid: str) -> None:
-        """Forgets the removal of a home pod that the cache shows, or that failed."""
+        """Forgets a removal: the cache of home pods shows it, or shows that it failed."""
         self._removed.discard(uid)
 
     async def execute(self, key: Key, state: PodState, actions: list[Action]) -> None:
@@ -196,7 +196,7 @@ class ActionExecutor:
     async def _create(self, key: Key, home: Object) -> None:
         namespace = HomeNamespace(key.namespace)
         if self._watches.get(namespace) is None:
-            # `PodController.requeue_namespace` brings the key back.
+            # `PodController.requeue_namespace` queues the key again.
             if (blocked := self._watches.missing_permission(namespace)) is not None:
                 await self._report_not_created(key, home, blocked.reason, blocked.message)
             return
@@ -210,7 +210,7 @@ class ActionExecutor:
             await self._report_not_created(key, home, blocked.reason, blocked.message)
             raise
         except Throttled:
-            raise  # The problem of the server, not of the pod.
+            raise  # The server is overloaded; the pod is not at fault.
         except ServerError as error:
             await self._report_server_error(key, home, error)
             raise
@@ -326,7 +326,7 @@ class ActionExecutor:
         changes.info("pod %s: RemoteNodeLost: %s", key, message, extra=fields)
 
     async def _remove_home(self, key: Key, home: Object) -> None:
-        """Removes the home pod, once: with a finalizer it stays until that is removed."""
+        """Deletes the home pod. While a finalizer keeps the pod, the request is not repeated."""
         uid = uid_of(home)
         if uid in self._removed:
             return
@@ -351,7 +351,7 @@ class ActionExecutor:
             log.debug("pod %s: defect not reported: %s", key, exception_summary.summary(second))
 
     async def _report_not_created(self, key: Key, home: Object, reason: str, message: str) -> None:
-        """Reports why the pod does not run; it was certainly not created."""
+        """Reports why the pod was not created, and forgets a create request of unknown outcome."""
         self._create_pending.discard(uid_of(home))
         await self._report_waiting(key, home, reason, message)
 
@@ -395,7 +395,7 @@ def _conflict(namespace: str, name: str, existing: Object, identity: Identity) -
 
 
 def _is_first_start(home: Object) -> bool:
-    """Whether a new remote pod needs no reconcile before the event of its scheduling."""
+    """Whether the pod has no status or update to write before its remote pod is scheduled."""
     has_run = bool((home.get("status") or {}).get("containerStatuses"))
     is_debugged = bool((home.get("spec") or {}).get("ephemeralContainers"))
     return not (has_run or is_debugged or synthetic_status.is_creation_blocked(home))

@@ -1,7 +1,8 @@
 """Decides what to do for one pod from the state of both clusters.
 
 `plan_actions` is pure; `sync.pods.action_executor` carries out its actions in order. *Gone* means
-that the remote has no pod for the home pod:
+that the cluster has no such pod; a *lost* node is one that cannot confirm the deletion of its pods
+(`sync.pods.unreachable_node_deletion`):
 
 | home pod            | remote pod               | actions                                        |
 |---------------------|--------------------------|------------------------------------------------|
@@ -21,7 +22,7 @@ that the remote has no pod for the home pod:
 | live                | deleting, on a lost node | status; delete the home pod after a wait       |
 | live, never ran     | gone                     | create, or Failed if it can never fit          |
 | live, ran           | gone, was terminal       | its last status                                |
-| live, ran           | gone, lost               | status: not Ready; re-create, or Failed if the |
+| live, ran           | gone, outcome unknown    | status: not Ready; re-create, or Failed if the |
 |                     |                          | restart policy is `Never`                      |
 | live, past deadline | gone, or never scheduled | Failed, as by a kubelet                        |
 | live, timed out     | gone, never scheduled    | Failed: its controller replaces it elsewhere   |
@@ -37,9 +38,9 @@ A pod that was force-deleted at home terminates in the remote as under a kubelet
 period of its spec, or what is left of a deletion that was already forwarded (pod_workers.go,
 calculateEffectiveGracePeriod).
 
-*Timed out* needs no mark of its own: home's condition records since when the remote finds no node
-(`translators.pods.unschedulable_timeout`). So a crash between the deletion and the last status ends
-in the same way.
+Whether a pod is *timed out* follows from home's condition, which records since when the remote's
+scheduler finds no node (`translators.pods.unschedulable_timeout`). So a crash between the deletion
+and the last status changes nothing.
 
 A pod that may have run counts as gone only after the remote's API server has confirmed it
 (`ConfirmAbsence`): a stale cache must neither start a pod twice nor declare it lost.
@@ -114,8 +115,8 @@ def plan_actions(state: PodState, policy: Policy, *, now: str) -> list[Action]:
 
 
 def skip_reason(home: Object, policy: Policy) -> str:
-    """Why a DaemonSet pod is not run, for its owner; "" for every other pod and for one that
-    runs."""
+    """The reason, for its owner, why a DaemonSet pod does not run; "" if it may, and for other
+    pods."""
     if not is_daemonset_pod(home):
         return ""
     if policy.daemonsets == "skip":
@@ -129,7 +130,7 @@ def skip_reason(home: Object, policy: Policy) -> str:
 
 
 def may_run(home: Object, policy: Policy) -> bool:
-    """Whether the pod is to run in the remote. Nothing is watched or copied for other pods."""
+    """Whether the bridge runs the pod in the remote. It watches and copies nothing for others."""
     return not skip_reason(home, policy) and not remote_pod.rejection_message(home)
 
 
@@ -147,15 +148,15 @@ def report_waiting(
     home: Object, *, reason: str, message: str, now: str, once_each: bool = False
 ) -> list[Action]:
     """Reports once that the pod waits: in its status and a condition, and as an Event. With
-    ``once_each`` the same reason with another message is no new Event."""
+    ``once_each``, another message with the same reason is no new Event."""
     wanted = synthetic_status.pending_status(home, reason=reason, message=message, now=now)
     is_repeated = once_each and (home.get("status") or {}).get("reason") == reason
     return _write(home, wanted, event=None if is_repeated else (reason, message))
 
 
 def _is_unfinished(remote: Object, restart_policy: str) -> bool:
-    """Whether a remote pod that was, or is being, deleted is to run again. Under `Always` a kubelet
-    sets Failed when the pod is deleted in the remote, which home did not ask for."""
+    """Whether a remote pod that was, or is being, deleted has to run again. Even under `Always` the
+    kubelet sets Failed on a pod whose deletion home did not request."""
     if not pod_status.is_terminal(remote):
         return True
     if restart_policy == "Never":
@@ -223,7 +224,7 @@ class _Planner:
         return [*self._last_status(), RemoveHomePod()]
 
     def _last_status(self) -> list[Action]:
-        """The final status of a pod whose remote pod was deleted, which a finalizer may keep."""
+        """The final status of a home pod without remote pod; a finalizer may keep the home pod."""
         home, last = self.home, self.state.last_remote
         if pod_status.is_terminal(home):
             return []
@@ -333,8 +334,8 @@ class _Planner:
     # -- statuses --------------------------------------------------------------------------
 
     def skip(self, why: str) -> list[Action]:
-        """The status with which the pod's DaemonSet continues. The Event is recorded once, and
-        again only if the status was lost: the pods of a NotReady Node get Ready False."""
+        """The status under which the DaemonSet counts the pod as available. Repairing its condition
+        Ready, which is set to False while the Node is NotReady, records no second Event."""
         home, reason = self.home, REASON_SKIPPED
         message = f"this pod does not run, and its DaemonSet counts it as available: {why}"
         status = synthetic_status.skipped_status(home, reason=reason, message=message, now=self.now)
@@ -359,7 +360,7 @@ class _Planner:
         return self._lose(unschedulable_timeout.REASON_REMOTE_UNSCHEDULABLE, message)
 
     def _lose(self, reason: str, message: str) -> list[Action]:
-        """Failed, as a disruption, which a Job need not count."""
+        """Sets Failed, with the condition DisruptionTarget: a Job can ignore such failures."""
         status = synthetic_status.lost_status(
             self.home, reason=reason, message=message, now=self.now
         )
@@ -390,7 +391,7 @@ class _Planner:
                 message += "; it is re-created there after its deletion"
             wanted["reason"], wanted["message"] = reason, message
             if pod_status.is_terminal(remote):
-                # A terminal phase could not be taken back.
+                # A terminal phase is final, and home's pod is to run again.
                 wanted["phase"] = pod_status.phase(home)
             if (home.get("status") or {}).get("reason") != reason:
                 event = (reason, message)
@@ -400,6 +401,6 @@ class _Planner:
 def _write(
     home: Object, wanted: Object, event: tuple[str, str] | None = None, *, warning: bool = True
 ) -> list[Action]:
-    """Writes what differs from the home pod's status; nothing, and no Event, if nothing does."""
+    """Writes the fields that differ from home's status; if none does, records no Event either."""
     patch = merge_patch.status_patch(home.get("status") or {}, wanted)
     return [WriteStatus(patch, event=event, warning=warning)] if patch else []

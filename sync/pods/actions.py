@@ -1,4 +1,4 @@
-"""What `sync.pods.action_planner` decides from, and what it can decide: data without behaviour."""
+"""Input and output of `sync.pods.action_planner`: the state of a pod, and the possible actions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class PodState:
     home: Object | None
     """The pod bound to the virtual node, or None."""
     remote: Object | None
-    """The pod of that name in the remote, if it is this virtual node's."""
+    """The pod of that name in the remote, if this virtual node owns it."""
     last_remote: Object | None = None
     """The last state of a deleted remote pod of this home pod; None if unknown."""
     create_pending: bool = False
-    """The outcome of a create request of this process is unknown; it can be repeated."""
+    """This process sent a create request whose outcome is unknown; it may repeat the request."""
     absence_confirmed: bool = False
     """The remote's API server has confirmed that it has no such pod of this virtual node."""
     remote_capacity: Mapping[str, int] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class PodState:
     """The last resize that the remote's API server rejected."""
     eviction_seconds: float | None = None
     """Seconds until the home pod is deleted because the node of its remote pod cannot confirm the
-    deletion; None if it can (`sync.pods.unreachable_node_deletion`)."""
+    deletion; None if the node can (`sync.pods.unreachable_node_deletion`)."""
     ineffective_updates: Mapping[Subresource, Object] = field(default_factory=dict)
     """Updates that the remote's API server accepted and its admission reverted, by subresource."""
 
@@ -93,7 +93,7 @@ class RequeueAfter:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphan:
-    """Delete a remote pod without a home pod, after home's API server has confirmed that."""
+    """Delete a remote pod after home's API server has confirmed that its home pod is gone."""
 
     uid: RemoteUid
     home_uid: HomeUid | None
@@ -116,7 +116,7 @@ class EvictHomePod:
 
 @dataclass(frozen=True, slots=True)
 class RemoveHomePod:
-    """Delete the home pod with a grace period of 0: nothing of it runs any more."""
+    """Delete the home pod with a grace period of 0: its remote pod no longer exists."""
 
 
 Action = (

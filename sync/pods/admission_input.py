@@ -1,6 +1,6 @@
-"""Provides what kubelet admission compares a new pod with: the remote's nodes and the virtual node.
+"""Provides the input of kubelet admission: the capacity of the remote's nodes and the virtual node.
 
-`translators.pods.kubelet_admission` decides. Only pods that never ran are compared.
+`translators.pods.kubelet_admission` decides, and only about pods that never ran.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from translators.pods import (
 
 
 class KubeletAdmission:
-    """Reads the cache of remote nodes and, if a new pod does not match, home's API server."""
+    """Reads the cache of remote nodes, and home's API server if a new pod does not select the
+    cached virtual node."""
 
     def __init__(self, home: KubeClient, remote_nodes: Informer) -> None:
         self._home = home
@@ -31,12 +32,14 @@ class KubeletAdmission:
         """Returns the cached Node object of the virtual node; None if unknown."""
 
     def remote_node_changed(self, old: Object | None, new: Object | None) -> None:
-        sizes = [((node or {}).get("status") or {}).get("allocatable") for node in (old, new)]
-        if sizes[0] != sizes[1]:
+        before, after = (
+            ((node or {}).get("status") or {}).get("allocatable") for node in (old, new)
+        )
+        if before != after:
             self._remote_capacity = None
 
     def remote_capacity(self) -> Amounts:
-        """The allocatable of all remote nodes together."""
+        """The sum of the allocatable of all remote nodes."""
         if self._remote_capacity is None:
             self._remote_capacity = kubelet_admission.total_allocatable(self._remote_nodes.store)
         return self._remote_capacity

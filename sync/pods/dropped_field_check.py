@@ -4,9 +4,9 @@ The answer to each create request is compared with the request
 (`translators.pods.fields_dropped_by_remote`): a pod without a field that restricts it is deleted
 again, and rejected with `REASON`.
 
-Such a pod could start before it is deleted. So a pod with restricting fields that supported servers
-are known to drop, and one that was rejected before, is created as a dry run first. If a webhook of
-the remote does not support dry runs (400), only the comparison afterwards remains.
+The pod could start before it is deleted. So a dry run precedes the create request of a pod with
+restricting fields that supported servers are known to drop, and of a pod that was rejected before.
+If a webhook of the remote does not support dry runs (400), only the comparison afterwards remains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 #: ``status.reason`` of a pod that is not created because the remote drops a restricting field.
 REASON = "RemoteDropsField"
-#: Rejected home pods that are remembered; another one is created and deleted once more.
+#: Rejected home pods that are remembered; a forgotten one is created and deleted once more.
 REJECTED_MAX = 10_000
 
 

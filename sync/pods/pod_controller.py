@@ -54,14 +54,15 @@ from translators.pods import pod_status, synthetic_status
 WORKERS = 64
 #: Last states of deleted remote pods, kept until their home pod has been reconciled.
 LAST_STATES_MAX = 10_000
-#: Pods queued or reconciled at once that make a burst, and seconds until it has ended.
+#: Pods queued or being reconciled that make a burst, and seconds that it outlasts them.
 BURST, BURST_SECONDS = 4, 2.0
-#: Plans per reconcile: one may ask for a confirmation (`ConfirmAbsence`); more are a defect.
+#: Plans per reconcile: the first may ask for a confirmation (`ConfirmAbsence`), the next ones must
+#: not.
 PLANS = 3
 
 
 class PodController:
-    """The reconciler of pods. ``copies`` and ``tokens`` provide what a pod needs to start."""
+    """The reconciler of pods. ``copies`` and ``tokens`` write the objects that remote pods need."""
 
     def __init__(
         self, context: ControllerContext, *, copies: CopyController, tokens: TokenController
@@ -76,7 +77,7 @@ class PodController:
         self._now = context.now
         self.admission = KubeletAdmission(context.home, context.remote_nodes)
         self.latency = PodLatency()
-        """How soon home's status follows."""
+        """How soon home's status follows the remote."""
         self._lookup = RemotePodLookup(context)
         # By the home pod's UID.
         self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
@@ -119,14 +120,15 @@ class PodController:
         return self._lookup.remote_pod_of(home)
 
     def in_burst(self) -> bool:
-        """Whether several pods are being reconciled, or were a moment ago."""
+        """Whether a burst of pods is being reconciled, or was `BURST_SECONDS` ago."""
         queue, now = self.controller.queue, time.monotonic()
         if len(queue) + len(queue.working) >= BURST:
             self._burst_ends = now + BURST_SECONDS
         return now < self._burst_ends
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues a home pod, and watches its namespace while that has pods that may run."""
+        """Queues a home pod. Its namespace is watched from the first pod that may run to the
+        deletion of the last pod."""
         obj = new or old or {}
         namespace = HomeNamespace(namespace_of(obj))
         self.latency.home_changed(old, new)
@@ -174,7 +176,7 @@ class PodController:
             self.controller.queue.add(key)
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues all pods of a namespace: its resources have been listed, or home forbids it."""
+        """Queues all pods of a namespace whose resources have been listed, or are forbidden."""
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
 

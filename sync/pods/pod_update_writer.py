@@ -1,8 +1,8 @@
 """Sends changes of a home pod to its remote pod, each to the subresource that accepts it.
 
-- An ephemeral container is sent when the ConfigMaps and Secrets to which it refers have copies. One
-  that refers to a reserved name is rejected with one Event. Fields of it that the remote's API
-  server drops are reported as an Event (`translators.pods.fields_dropped_by_remote`).
+- An ephemeral container is sent when the ConfigMaps and Secrets to which it refers have copies. A
+  container that refers to a reserved name is rejected with one Event. Its fields that the remote's
+  API server drops are reported as an Event (`translators.pods.fields_dropped_by_remote`).
 - A rejection by the API server is reported as one Event and raised for a retry. For a resize, the
   next plan also sets a condition (`translators.pods.resize_condition`).
 - A resize that succeeded is recorded in the remote pod, so that it is not sent again.
@@ -66,7 +66,7 @@ class PodUpdater:
 
     async def send(self, home: Object, update: Update) -> bool:
         """Returns True if the remote accepted the update and reverted it, so that the pod has to
-        be planned again. Raises KubeError, and ReconcileBlocked where a reference conflicts."""
+        be planned again. Raises KubeError, and ReconcileBlocked as `CopyController.ensure`."""
         path = _Path(update.uid, update.subresource)
         if self._ineffective.get(path) == update.patch:
             return False
@@ -74,11 +74,11 @@ class PodUpdater:
         if update.subresource == "ephemeralcontainers":
             if self._watches.get(HomeNamespace(key.namespace)) is None:
                 return False  # `PodController.requeue_namespace` queues the key again.
-            checked = await self._resolved(home, update)
-            if checked is None:
+            resolved = await self._resolved(home, update)
+            if resolved is None:
                 self._ineffective.put(key.namespace, path, update.patch)
                 return False
-            sent = checked
+            sent = resolved
         try:
             changed = await self._patch(key, sent)
         except (Forbidden, Invalid) as error:
@@ -99,7 +99,7 @@ class PodUpdater:
             message = "; ".join(str(it.field_message) for it in pruned)
             self._events.warn(home, "FieldDropped", message)
         if update.subresource == "resize":
-            # Without the record, changes by the remote's admission would be resized back.
+            # Without the record, the next plan would revert changes by the remote's admission.
             record = Update(update.uid, last_applied_annotations.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)

@@ -11,8 +11,8 @@ from translators.ownership_labels import has_home_uid, is_owned_by_node, matches
 
 
 class RemotePodLookup:
-    """Keys are those of home pods. A pod at the mapped place counts if this virtual node owns it
-    and it belongs to the key's home namespace."""
+    """Keys are those of home pods. A pod of the mapped namespace and name counts if this virtual
+    node owns it and it belongs to the key's home namespace."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.remote
@@ -37,8 +37,8 @@ class RemotePodLookup:
         return owned and matches_home_namespace(remote, key.namespace)
 
     async def confirm_absence(self, key: Key) -> bool:
-        """GETs the remote pod; True if the virtual node has none there. A pod that exists is put
-        into the cache. Raises KubeError."""
+        """GETs the remote pod; returns whether this virtual node has none of that name. A pod that
+        exists is put into the cache. Raises KubeError."""
         namespace, name = self.remote_key(key)
         try:
             remote = await self._client.get(PODS, name, namespace=namespace)

@@ -57,19 +57,19 @@ log = logging.getLogger(__name__)
 WORKERS = 16
 #: The fraction of a token's lifetime after which it is renewed, as by pkg/kubelet/token.
 RENEW_AT = 0.8
-#: The largest fraction of a lifetime by which a renewal is earlier: tokens are spread.
+#: The largest fraction of a lifetime by which a renewal is earlier, so that renewals are spread.
 JITTER = 0.1
 
-#: Seconds between two requests of the same token, independent of clocks.
+#: The least seconds between two requests of the same token, independent of clocks.
 FLOOR = 60.0
-#: Tokens whose last request is remembered for that time.
+#: Tokens whose last request is remembered for `FLOOR` seconds.
 RECENT_MAX = 20_000
 
-_NOTHING = RequiredTokens(frozenset(), needs_ca=False)
+_NO_TOKENS = RequiredTokens(frozenset(), needs_ca=False)
 
 
 class TokenController:
-    """One key, a `PodRef`, for the tokens of one home pod."""
+    """The reconciler of token Secrets. A key, a `PodRef`, stands for the tokens of one home pod."""
 
     def __init__(self, context: ControllerContext) -> None:
         self._home = context.home
@@ -154,7 +154,7 @@ class TokenController:
             self.requeue_namespace(HomeNamespace(namespace_of(obj)))
 
     def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues the pods of a namespace that mount tokens: its CA is known."""
+        """Queues the pods that mount tokens, after home's CA was listed or has changed."""
         for pod in self._home_pods.store.by_index("namespace", namespace):
             with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
@@ -164,7 +164,7 @@ class TokenController:
 
     async def _reconcile(self, ref: PodRef) -> None:
         home, secret = self._home_pod(ref), self._secret(ref)
-        needs = self._needs(home) if home is not None else _NOTHING
+        needs = self._needs(home) if home is not None else _NO_TOKENS
         if secret is not None and is_deleting(secret):
             return  # The end of the deletion queues the key again.
         if home is None or not needs.tokens:
@@ -218,11 +218,11 @@ class TokenController:
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
             # Admission webhooks answer 403 too.
             if isinstance(error, Forbidden) and 'cannot create resource "' in error.message:
-                what = f"create serviceaccounts/token of {name}"
-                raise home_forbids(what, ref.namespace, server_message=error.message) from error
-            what = f"ServiceAccount {ref.namespace}/{name}"
+                action = f"create serviceaccounts/token of {name}"
+                raise home_forbids(action, ref.namespace, server_message=error.message) from error
+            account = f"ServiceAccount {ref.namespace}/{name}"
             raise ReconcileBlocked(
-                "TokenRefused", f"home issues no token of {what}: {error.message}"
+                "TokenRefused", f"home issues no token of {account}: {error.message}"
             ) from error
         status = answer.get("status") or {}
         expires = str(status.get("expirationTimestamp") or "")
@@ -232,10 +232,10 @@ class TokenController:
         # From home's answer: home may have shortened the lifetime, and only home's clock knows when
         # the token was issued.
         granted = (answer.get("spec") or {}).get("expirationSeconds")
-        life = float(granted or wanted.expiration_seconds)
-        left = life * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
-        renew = parse_time(expires) - timedelta(seconds=left)
-        times = self._recent[ref.uid, wanted.key] = TokenTimes(format_time(renew), expires)
+        lifetime = float(granted or wanted.expiration_seconds)
+        before_expiry = lifetime * (1 - RENEW_AT + self._rng.uniform(0, JITTER))
+        renew_at = parse_time(expires) - timedelta(seconds=before_expiry)
+        times = self._recent[ref.uid, wanted.key] = TokenTimes(format_time(renew_at), expires)
         return str(status["token"]), times
 
     async def _create(
@@ -289,10 +289,10 @@ class TokenController:
     def _needs(self, home: Object) -> RequiredTokens:
         """The tokens that the pod needs now: none if it is terminal or not to run."""
         if self._policy.service_accounts != "home":
-            return _NOTHING
-        found = service_accounts.required_tokens(home)
-        live = action_planner.may_run(home, self._policy) and not pod_status.is_terminal(home)
-        return found if found.tokens and live else _NOTHING
+            return _NO_TOKENS
+        required = service_accounts.required_tokens(home)
+        is_live = action_planner.may_run(home, self._policy) and not pod_status.is_terminal(home)
+        return required if required.tokens and is_live else _NO_TOKENS
 
     def _home_pod(self, ref: PodRef) -> Object | None:
         home = self._home_pods.store.get(Key(ref.namespace, ref.name))
@@ -340,8 +340,8 @@ class TokenController:
         """Home's CA, as published in the namespace. Raises ReconcileBlocked if it is missing."""
         watch = self._watches.last_synced(namespace)
         key = Key(namespace, references.ROOT_CA)
-        found = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
-        text = ((found or {}).get("data") or {}).get(CA_KEY)
+        config_map = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
+        text = ((config_map or {}).get("data") or {}).get(CA_KEY)
         if not text:
             raise ReconcileBlocked(
                 "HomeCAMissing",
@@ -352,8 +352,8 @@ class TokenController:
 
 
 def _value(secret: Object | None, key: str) -> str | None:
-    found = ((secret or {}).get("data") or {}).get(key)
-    return None if found is None else str(found)
+    value = ((secret or {}).get("data") or {}).get(key)
+    return None if value is None else str(value)
 
 
 def _seconds(start: str, end: str) -> float:

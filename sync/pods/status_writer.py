@@ -1,6 +1,7 @@
 """Writes the statuses of home pods, each as a patch of the fields that differ.
 
-The status of a pod that was deleted or replaced meanwhile is dropped: its event queues its key.
+The status of a pod that was deleted or replaced meanwhile is dropped: the watch event of that
+change queues the key.
 """
 
 from __future__ import annotations
@@ -85,5 +86,5 @@ def _without(patch: Object, written: set[str], obj: Object) -> Object:
     """The status without the fields and conditions of the patch."""
     status = obj.get("status") or {}
     kept = {key: value for key, value in status.items() if key not in patch and key != "conditions"}
-    found = status.get("conditions") or ()
-    return {**kept, "conditions": [c for c in found if c["type"] not in written]}
+    conditions = status.get("conditions") or ()
+    return {**kept, "conditions": [c for c in conditions if c["type"] not in written]}

@@ -1,6 +1,6 @@
 """Measures how soon home's pods follow the remote.
 
-- *Status lag*: from the first event of a remote pod that home's status does not show yet, to the
+- *Status lag*: from the first change of a remote pod that home's status does not show yet, to the
   answer to the status write, including failed attempts.
 - *Start*: from the first sight of a new home pod on the node until its status shows that it runs,
   or ran to completion. Pods that existed before, fail before they run, or are skipped (DaemonSets)
@@ -31,9 +31,9 @@ class PodLatency:
         self.start = Histogram(START_BOUNDS)
         """Start, in seconds."""
         self._measuring = False
-        # Since when a change in the remote is not in home's status.
+        # Since when a change in the remote waits to be in home's status, by the home pod's key.
         self._pending: dict[Key, float] = {}
-        # Since when a home pod is waiting to start, by UID.
+        # Since when a home pod waits to start, by its UID.
         self._starting: dict[str, float] = {}
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class PodLatency:
             self._pending.setdefault(key, monotonic())
 
     def take_change(self, key: Key) -> float | None:
-        """Takes the time of the pending change of this key; None if there is none."""
+        """Removes the pending change of this key and returns its time; None if there is none."""
         return self._pending.pop(key, None)
 
     def restore_change(self, key: Key, since: float | None) -> None:

@@ -3,10 +3,10 @@ deletion.
 
 A remote pod that is being deleted is re-created in place after its deletion. On a node that is not
 Ready the pod stays Terminating until the kubelet is back, or the Node is deleted. In a single
-cluster the pod's own deletionTimestamp lets its controller replace it at once. So the bridge
-deletes the home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating
-as long as the remote pod exists, so that a StatefulSet never runs two. `WAIT` counts in this
-process: the remote's clock may be wrong.
+cluster the deletionTimestamp lets the pod's controller replace it at once. So the bridge deletes
+the home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating as long
+as the remote pod exists, so that a StatefulSet never runs two pods of one name. `WAIT` is measured
+by the clock of this process: the remote's may be wrong.
 """
 
 from __future__ import annotations
