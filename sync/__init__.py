@@ -1,7 +1,6 @@
-"""Talking to API servers and making two clusters agree.
+"""The API client and the controllers that keep two clusters in agreement.
 
-Here belong: the API client, informers and their store, work queues, one reconciler a kind,
-the life of a pod, capacity and garbage collection. Here do not belong: the command line, the
-Node object, and the kubelet HTTP server (all in `bridge`), nor rules of how an object is
-written for the other cluster (all in `translators`).
+Here belong: the API client, informers and their stores, work queues, and the controllers of pods,
+copies, Events, Services, capacity and cleanup. The command line, the Node object and the kubelet
+API belong to `bridge`, the rules that translate objects to `translators`.
 """

@@ -1,3 +1,3 @@
-"""The capacity of the virtual node: what the remote can provide now (`aggregator`), and whether
-remote pods wait for a node (`unschedulable_pods`).
+"""The capacity of the virtual node: what the remote can provide now (`remote_capacity`), and
+whether remote pods wait for a node (`unschedulable_pods`).
 """

@@ -1,12 +1,12 @@
 """Aggregates what the remote can provide now, from its nodes, pods and ResourceQuotas.
 
-- An event costs what it changed: sums are kept by node and by namespace, and a pod's usage is
-  computed again only if a field that it depends on changed.
+- The cost of an event depends on its change only: sums are kept by node and by namespace, and a
+  pod's usage is computed again only if a field that it depends on changed.
 - A pod counts from its first event until it is deleted or terminal, on the node that it is bound
-  to, even if that node is not known yet. The amounts that were added for a pod are subtracted
-  again, whatever its last event contains.
-- `on_change` handlers are called when the result may have changed, and not for statuses and
-  heartbeats.
+  to, even if that node is not known yet. The amounts that were added for a pod are the ones that
+  are subtracted, whatever its last event contains.
+- `on_change` handlers are called when the result may have changed, but not for other status updates
+  and heartbeats.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ K = TypeVar("K")
 
 #: Field selector of pods that still use resources of a node.
 NOT_TERMINAL = "status.phase!=Succeeded,status.phase!=Failed"
-#: Distinct pod sizes that are interned.
-_SIZES = 4096
+#: Distinct requests of pods that are interned.
+_INTERNED_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteCapacity:
-    """The resources for the virtual node."""
+    """The resources that the virtual node offers."""
 
     capacity: NodeCapacity
     largest: str
@@ -48,7 +48,7 @@ class RemoteCapacity:
 
 
 class PodUsage(NamedTuple):
-    """The resources that one pod uses, and where. A tuple, since there may be very many."""
+    """The resources that one pod uses, and where. A tuple saves memory: there may be very many."""
 
     namespace: str
     node: str
@@ -91,8 +91,8 @@ def _is_terminal(status: Object) -> bool:
 
 def slim_pod(pod: Object, identity: Identity) -> Object:
     """Reduces an unmanaged pod to its identity and its `usage`, for the informer's store."""
-    found = usage(pod, identity)
-    return {"metadata": {**_identifiers(pod), "namespace": namespace_of(pod)}, "usage": found}
+    meta = {**_identifiers(pod), "namespace": namespace_of(pod)}
+    return {"metadata": meta, "usage": usage(pod, identity)}
 
 
 def slim_namespace(namespace: Object) -> Object:
@@ -106,31 +106,32 @@ def _identifiers(obj: Object) -> Object:
     return {key: metadata(obj)[key] for key in ("name", "uid", "resourceVersion")}
 
 
-@functools.lru_cache(maxsize=_SIZES)
+@functools.lru_cache(maxsize=_INTERNED_MAX)
 def _interned(amounts: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
     return amounts
 
 
 class _Sum:
-    """A sum of amounts that can be subtracted again; it has the resources that its parts have."""
+    """A sum of amounts that can be subtracted again. It contains a resource, even with the amount
+    0, while one of its summands does."""
 
-    __slots__ = ("_named", "amounts")
+    __slots__ = ("_summands", "amounts")
 
     def __init__(self) -> None:
         self.amounts: Amounts = {}
-        self._named: dict[str, int] = {}
+        self._summands: dict[str, int] = {}
 
     def add(self, amounts: Mapping[str, int], sign: int = 1) -> None:
         for resource, amount in amounts.items():
-            named = self._named.get(resource, 0) + sign
+            named = self._summands.get(resource, 0) + sign
             if named:
-                self._named[resource] = named
+                self._summands[resource] = named
                 self.amounts[resource] = self.amounts.get(resource, 0) + sign * amount
             else:
-                del self._named[resource], self.amounts[resource]
+                del self._summands[resource], self.amounts[resource]
 
 
-class _Size(NamedTuple):
+class _NodeSize(NamedTuple):
     """The fields of a remote node that are summed."""
 
     counts: bool
@@ -139,7 +140,8 @@ class _Size(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """The amounts that a counted node adds to the totals, and what this node's pods leave of it."""
+    """The amounts of one remote node: its capacity, what unmanaged pods leave of its allocatable
+    (both part of the totals), and what all pods leave."""
 
     has: Amounts
     free: Amounts
@@ -161,14 +163,14 @@ class CapacityAggregator:
         self._accepts = accepts or functools.partial(is_usable_namespace, identity=identity)
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
-        self._nodes: dict[str, _Size] = {}
+        self._nodes: dict[str, _NodeSize] = {}
         # The counted usage of each pod, by UID.
         self._pods: dict[str, PodUsage] = {}
-        # Requests by (node, whether of this virtual node), and unmanaged ones by namespace.
+        # Requests by (node, whether of this virtual node's pods); those of other pods by namespace.
         self._on_node: defaultdict[tuple[str, bool], _Sum] = defaultdict(_Sum)
-        self._foreign: defaultdict[str, _Sum] = defaultdict(_Sum)
-        # The number of this node's pods by namespace.
-        self._busy: defaultdict[str, int] = defaultdict(int)
+        self._unmanaged: defaultdict[str, _Sum] = defaultdict(_Sum)
+        # The number of this virtual node's pods by namespace.
+        self._pod_counts: defaultdict[str, int] = defaultdict(int)
         # The namespaces that this home may use, and all quotas by namespace.
         self._accepted: set[str] = set()
         self._quotas: defaultdict[str, dict[str, Object]] = defaultdict(dict)
@@ -190,14 +192,14 @@ class CapacityAggregator:
             for namespace, of_namespace in self._quotas.items()
             if namespace in self._accepted
         }
-        unmanaged = {it: self._foreign[it].amounts for it in quotas if it in self._foreign}
+        unmanaged = {it: self._unmanaged[it].amounts for it in quotas if it in self._unmanaged}
         offered = node_capacity.offered_capacity(
             has=self._has.amounts,
             free=self._free.amounts,
             nodes=len(self._counted),
             limits=self._limits,
             quota=resource_quota.remaining(
-                quotas, unmanaged=unmanaged, namespaces_with_pods=self._busy
+                quotas, unmanaged=unmanaged, namespaces_with_pods=self._pod_counts
             ),
         )
         used_up = [
@@ -270,11 +272,11 @@ class CapacityAggregator:
             _add(self._on_node, (used.node, used.own), amounts, sign)
             self._stale.add(used.node)
         if not used.own:
-            _add(self._foreign, used.namespace, amounts, sign)
+            _add(self._unmanaged, used.namespace, amounts, sign)
             return
-        self._busy[used.namespace] += sign
-        if not self._busy[used.namespace]:
-            del self._busy[used.namespace]
+        self._pod_counts[used.namespace] += sign
+        if not self._pod_counts[used.namespace]:
+            del self._pod_counts[used.namespace]
 
     def _count(self, name: str) -> None:
         """Replaces the node's previous amounts in the totals by its current ones."""
@@ -303,9 +305,9 @@ def _add(sums: defaultdict[K, _Sum], key: K, amounts: Amounts, sign: int) -> Non
         del sums[key]
 
 
-def _size(node: Object) -> _Size:
+def _size(node: Object) -> _NodeSize:
     status = node.get("status") or {}
-    return _Size(
+    return _NodeSize(
         counts=node_capacity.is_counted(node),
         capacity=pod_requests.parse_resource_list(status.get("capacity")),
         allocatable=pod_requests.parse_resource_list(status.get("allocatable")),

@@ -1,8 +1,8 @@
-"""Detects that remote pods wait for a node, so that new pods better go to other nodes of home.
+"""Detects remote pods that wait for a node, so that home's scheduler prefers other nodes.
 
 The condition begins when a pod has waited for `GRACE` seconds (a pod that already waits when the
 bridge starts counts at once), and ends `LINGER` seconds after the last such pod was scheduled or
-deleted: a pod that timed out is followed by its replacement, which must not come straight back.
+deleted: the replacement of a pod that timed out must not return to the virtual node at once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_nod
 from translators.pods import unschedulable_timeout
 from translators.virtual_node_identity import Identity
 
-#: Seconds that a scheduler may need for preemption, which is no shortage.
+#: Seconds that the remote's scheduler may need for preemption, which is no shortage.
 GRACE = 5.0
-#: Seconds in which a controller and home's scheduler have replaced a pod that timed out.
+#: Seconds in which a controller creates, and home's scheduler binds, the replacement of a pod that
+#: timed out.
 LINGER = 30.0
 
 
 class UnschedulablePods:
-    """Follows the remote pods of one virtual node."""
+    """Tracks the waiting remote pods of one virtual node."""
 
     def __init__(self, remote_pods: Informer, identity: Identity) -> None:
         self._identity = identity
@@ -47,10 +48,10 @@ class UnschedulablePods:
         oldest = next(iter(self._since.values()), None)
         if oldest is not None and now - oldest >= GRACE:
             return True, None
-        waits = [self._lingers_until - now] if now < self._lingers_until else []
+        seconds = [self._lingers_until - now] if now < self._lingers_until else []
         if oldest is not None:
-            waits.append(GRACE - (now - oldest))
-        return now < self._lingers_until, min(waits, default=None)
+            seconds.append(GRACE - (now - oldest))
+        return now < self._lingers_until, min(seconds, default=None)
 
     def _changed(self, old: Object | None, new: Object | None) -> None:
         key = key_of(new or old or {})
@@ -62,8 +63,8 @@ class UnschedulablePods:
         now = asyncio.get_running_loop().time()
         if waits:
             # Pods of the first full list waited before the bridge started.
-            known = self._remote_pods.synced.is_set()
-            self._since[key] = now if known else now - GRACE
+            is_synced = self._remote_pods.synced.is_set()
+            self._since[key] = now if is_synced else now - GRACE
         elif now - self._since.pop(key) >= GRACE:
             self._lingers_until = now + LINGER
         if len(self._since) == int(waits):

@@ -1,15 +1,17 @@
 """Deletes remote namespaces that this home created and that are empty again.
 
-A namespace is checked ``linger`` seconds after the last home pod of this node in it was deleted,
-then when the last object of this home in it is deleted, and at start. The caches must show no
-object of this home, of any virtual node, in it. Then the node removes itself as a user
-(`sync.namespaces.remote_namespace_creation`), and nothing may speak against the deletion
-(`remote_inventory.reason_to_keep`). The deletion has the UID and the resourceVersion that the
-namespace had without this user: a user that is added meanwhile makes it fail. A namespace that is
-kept is checked again after its next pod, or at the next start.
+A namespace is checked at start, ``linger`` seconds after the last home pod of this node in it was
+deleted, and when the last object of this home in it is deleted:
 
-An unmanaged or granted namespace is never deleted. A pod that arrives while the namespace is
-terminating is created when the namespace is deleted.
+1. The caches must contain no object of this home, of any virtual node, in the namespace.
+2. The node removes itself as a user (`sync.namespaces.remote_namespace_creation`).
+3. There must be no reason to keep the namespace (`remote_inventory.reason_to_keep`).
+4. The deletion requires the UID and the resourceVersion that the namespace had after step 2, so
+   that it fails if a user was added meanwhile.
+
+A namespace that is kept is checked again after its next pod, or at the next start. An unmanaged or
+granted namespace is never deleted. A pod for which the namespace is still terminating is created
+after the end of that deletion.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ WORKERS = 1
 
 
 class EmptyNamespaceController:
-    """One key, a home namespace, for the remote namespace that it is mapped to."""
+    """A key is a home namespace; it stands for the remote namespace to which it is mapped."""
 
     def __init__(self, context: ControllerContext, *, linger: float) -> None:
         self._client = context.remote
@@ -83,7 +85,7 @@ class EmptyNamespaceController:
             self._check_later(home)
 
     def namespace_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues a namespace of this home that is seen first."""
+        """Queues a namespace that the cache first shows with this home's labels."""
         was_owned = old is not None and is_owned(old, self._identity)
         if new is not None and is_owned(new, self._identity) and not was_owned:
             home = home_namespace_of(new)
@@ -93,8 +95,8 @@ class EmptyNamespaceController:
     def _check_later(self, namespace: HomeNamespace) -> None:
         if not (self.controller.queue.is_paused or self._has_pods(namespace)):
             now = asyncio.get_running_loop().time()
-            left = self._since.setdefault(namespace, now) + self._linger - now
-            self.controller.queue.add_after(namespace, max(left, 0))
+            seconds = self._since.setdefault(namespace, now) + self._linger - now
+            self.controller.queue.add_after(namespace, max(seconds, 0))
 
     def _has_pods(self, namespace: HomeNamespace) -> bool:
         return self._home_pods.store.has("namespace", namespace)
@@ -104,45 +106,47 @@ class EmptyNamespaceController:
         if since is None or self._has_pods(namespace):
             self._since.pop(namespace, None)
             return  # The deletion of the last pod queues it again.
-        left = since + self._linger - asyncio.get_running_loop().time()
-        if left > 0:
-            self.controller.queue.add_after(namespace, left)
+        seconds = since + self._linger - asyncio.get_running_loop().time()
+        if seconds > 0:
+            self.controller.queue.add_after(namespace, seconds)
             return
-        known = self._namespaces.owned(namespace)
-        if known is None or not self._may_delete(known):
+        remote = self._namespaces.owned(namespace)
+        if remote is None or not self._may_delete(remote):
             self._since.pop(namespace, None)
             return
-        if self._has_own_objects(name_of(known)):
+        if self._has_own_objects(name_of(remote)):
             return  # The deletion of the last object queues it again.
-        await self._remove_empty(namespace, known, since)
+        await self._remove_empty(namespace, remote, since)
 
-    async def _remove_empty(self, namespace: HomeNamespace, known: Object, since: float) -> None:
-        """Deletes the namespace unless it is used. Other users and everything else that the
-        decision depends on are read after this node is removed as a user."""
+    async def _remove_empty(self, namespace: HomeNamespace, remote: Object, since: float) -> None:
+        """Deletes the namespace unless it is used. Whatever the decision depends on is read after
+        this node is removed as a user."""
 
         def is_unused() -> bool:
             is_needed = self._since.get(namespace) != since or self._has_pods(namespace)
-            return not is_needed and not self._has_own_objects(name_of(known))
+            return not is_needed and not self._has_own_objects(name_of(remote))
 
-        released = await self._namespaces.remove_user(known, unused=is_unused)
+        released = await self._namespaces.remove_user(remote, unused=is_unused)
         if released is None:
             return  # In use again, or already deleted; the next deletion queues it again.
-        kept = "it is not managed by this home"
+        reason = "it is not managed by this home"
         if self._may_delete(released):
-            kept = await remote_inventory.reason_to_keep(self._client, released)
+            reason = await remote_inventory.reason_to_keep(self._client, released)
         if not is_unused():
             return
-        if kept:
-            log.debug("namespace %s: kept in the remote: %s", name_of(known), kept)
+        if reason:
+            log.debug("namespace %s: kept in the remote: %s", name_of(remote), reason)
         else:
             await self._namespaces.delete(released)
-            fields = object_fields("Namespace", known, cluster="remote")
-            changes.info("namespace %s: empty, deleted in the remote", name_of(known), extra=fields)
+            fields = object_fields("Namespace", remote, cluster="remote")
+            changes.info(
+                "namespace %s: empty, deleted in the remote", name_of(remote), extra=fields
+            )
         self._since.pop(namespace, None)
 
     def _may_delete(self, remote: Object) -> bool:
-        handed_over = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
-        return is_owned(remote, self._identity) and not handed_over and not is_deleting(remote)
+        is_granted = ANNOTATION_ACCEPTS in (metadata(remote).get("annotations") or {})
+        return is_owned(remote, self._identity) and not is_granted and not is_deleting(remote)
 
     def _has_own_objects(self, name: str) -> bool:
         return any(namespace_of(obj) == name for it in self._owned for obj in it.store)

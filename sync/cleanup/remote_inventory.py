@@ -1,8 +1,8 @@
-"""Lists what bridges have in the remote, and deletes it when a virtual node leaves.
+"""Lists the objects of bridges in the remote, and deletes them when a virtual node leaves.
 
 The ``delete_…`` functions delete each object by its UID; each can be repeated after a failure.
-Delete pods first, with their own grace period, so that what they use outlives them. A namespace is
-deleted only if it contains no unmanaged object of any resource and served version
+Delete pods first, with their own grace period, so that the objects that they use outlive them. A
+namespace is deleted only if it contains no unmanaged object of any resource and served version
 (`sync.kube.discovery`). A resource that cannot be listed, and a group version whose discovery
 fails, count as contents.
 """
@@ -105,8 +105,8 @@ class CopyUsers:
                     self._of_copies[key] = _node_label(pod)
 
     def of(self, resource: Resource, copy: Object) -> str:
-        """The virtual node whose pods use the copy (of a Service: have pods in its namespace); ""
-        if there is none."""
+        """The virtual node whose pods use the copy (for a Service: that has pods in the namespace);
+        "" if there is none."""
         origin = origin_of(copy)
         if origin is None:
             return ""
@@ -125,30 +125,30 @@ async def take_inventory(
 
     A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
     Services of the pod's namespace. The objects of a node that no longer exists belong to this
-    node: they were left because this node used them. A namespace belongs to every virtual node that
-    created or uses it.
+    node: that node left them because this one used them. A namespace belongs to every virtual node
+    that created or uses it.
     """
     found = Inventory()
     of_other_nodes: list[Object] = []
     for pod in (await remote.list(PODS, labels=home_selector(identity))).items:
         (found.pods if is_owned_by_node(pod, identity) else of_other_nodes).append(pod)
-    alive = {*(others or ()), *map(_node_label, of_other_nodes)}
+    existing = {*(others or ()), *map(_node_label, of_other_nodes)}
 
-    def is_left(obj: Object) -> bool:
+    def belongs_to_node(obj: Object) -> bool:
         node = _node_label(obj)
-        return node == identity.node_label or (others is not None and node not in alive)
+        return node == identity.node_label or (others is not None and node not in existing)
 
     users = CopyUsers(of_other_nodes)
     for resource in COPIED_RESOURCES:
         labels = copies_selector(resource, home_selector(identity))
-        for copy in filter(is_left, (await remote.list(resource, labels=labels)).items):
+        for copy in filter(belongs_to_node, (await remote.list(resource, labels=labels)).items):
             if user := users.of(resource, copy):
                 found.shared.append(SharedCopy(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
     namespaces = (await remote.list(NAMESPACES, labels=home_selector(identity))).items
     found.namespaces = [
-        it for it in namespaces if is_left(it) or identity.node_label in namespace_users(it)
+        it for it in namespaces if belongs_to_node(it) or identity.node_label in namespace_users(it)
     ]
     return found
 
@@ -168,41 +168,43 @@ class NodeInventory(Inventory):
 async def list_node_inventories(
     remote: KubeClient, home: str = "", node: str = ""
 ) -> list[NodeInventory]:
-    """Lists what bridges have in the remote: of every home and node, or of the given ones.
+    """Lists the objects of bridges in the remote: of every home and node, or of the given ones.
 
     An object counts only with a bridge's annotations beside the labels, because users and
     controllers copy labels. With ``node``, copies that other nodes' pods use are
     `Inventory.shared`. Raises KubeError.
     """
-    whole = f"{LABEL_HOME}={home}" if home else LABEL_HOME
-    labels = f"{whole},{LABEL_NODE}={node}" if node else whole
-    of_others = f"{whole},{LABEL_NODE}!={node}"
+    of_home = f"{LABEL_HOME}={home}" if home else LABEL_HOME
+    labels = f"{of_home},{LABEL_NODE}={node}" if node else of_home
+    of_others = f"{of_home},{LABEL_NODE}!={node}"
     users = CopyUsers((await remote.list(PODS, labels=of_others)).items if node else ())
-    found: dict[tuple[str, str], NodeInventory] = {}
+    inventories: dict[tuple[str, str], NodeInventory] = {}
 
-    def of(obj: Object) -> NodeInventory:
+    def inventory_of(obj: Object) -> NodeInventory:
         home_label = str((metadata(obj).get("labels") or {}).get(LABEL_HOME) or "")
-        whose = home_label, node or _node_label(obj)
-        owner = found.setdefault(whose, NodeInventory(home=whose[0], node=whose[1]))
-        owner.last_written = max(owner.last_written, _last_written(obj))
-        return owner
+        owner = home_label, node or _node_label(obj)
+        inventory = inventories.setdefault(owner, NodeInventory(home=owner[0], node=owner[1]))
+        inventory.last_written = max(inventory.last_written, _last_written(obj))
+        return inventory
 
     for pod in (await remote.list(PODS, labels=labels)).items:
         if _has_bridge_annotations(pod):
-            of(pod).pods.append(pod)
+            inventory_of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
         for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
             if not _has_bridge_annotations(copy):
                 continue
             if user := users.of(resource, copy):
-                of(copy).shared.append(SharedCopy(resource, copy, user))
+                inventory_of(copy).shared.append(SharedCopy(resource, copy, user))
             else:
-                of(copy).copies.append((resource, copy))
-    for namespace in (await remote.list(NAMESPACES, labels=whole)).items:
-        is_its = not node or _node_label(namespace) == node or node in namespace_users(namespace)
-        if is_its and home_namespace_of(namespace) is not None:
-            of(namespace).namespaces.append(namespace)
-    return [found[whose] for whose in sorted(found)]
+                inventory_of(copy).copies.append((resource, copy))
+    for namespace in (await remote.list(NAMESPACES, labels=of_home)).items:
+        belongs_to_node = (
+            not node or _node_label(namespace) == node or node in namespace_users(namespace)
+        )
+        if belongs_to_node and home_namespace_of(namespace) is not None:
+            inventory_of(namespace).namespaces.append(namespace)
+    return [inventories[owner] for owner in sorted(inventories)]
 
 
 def _has_bridge_annotations(obj: Object) -> bool:
@@ -228,15 +230,14 @@ async def delete_pods(
     """Deletes the pods and waits until they no longer exist. ``waiting`` is called with the number
     of remaining pods each time it changes. Raises KubeError."""
     await delete_objects(remote, ((PODS, pod) for pod in pods))
-    left, reported = pods, len(pods) + 1
-    while left:
-        if len(left) != reported:
-            reported = len(left)
+    remaining, reported = pods, len(pods) + 1
+    while remaining:
+        if len(remaining) != reported:
+            reported = len(remaining)
             waiting(reported)
-        still = [pod for pod in left if await _is_there(remote, pod)]
-        if still:
+        remaining = [pod for pod in remaining if await _exists(remote, pod)]
+        if remaining:
             await asyncio.sleep(POLL)
-        left = still
 
 
 async def transfer_shared_copies(remote: KubeClient, shared: Iterable[SharedCopy]) -> None:
@@ -256,8 +257,9 @@ async def delete_namespaces(
     *,
     has_ended: Callable[[str], bool] = lambda _: False,
 ) -> list[tuple[str, str]]:
-    """Deletes the namespaces that are empty and have no users but virtual nodes that ``has_ended``
-    (by label value). Returns (name, reason) of the namespaces that were kept."""
+    """Deletes the namespaces that are empty and that no virtual node uses, except for nodes for
+    whose label value ``has_ended`` is true. Returns (name, reason) of the namespaces that were
+    kept."""
     served = await _served(remote) if namespaces else ListableResources((), "")
     kept = {name_of(it): await _remove(remote, it, served, has_ended) for it in namespaces}
     return [(name, why) for name, why in kept.items() if why]
@@ -293,7 +295,7 @@ async def reason_to_keep(
     remote: KubeClient, namespace: Object, served: ListableResources | None = None
 ) -> str:
     """Why the namespace must not be deleted: it was handed over, has a user, or contains an object
-    that the cluster did not create itself (or may contain one), as half a sentence; else "".
+    that the cluster did not create itself (or may contain one), as a clause; else "".
     ``served``: the resources of the remote, read if None."""
     if is_deleting(namespace):
         return ""
@@ -305,7 +307,7 @@ async def reason_to_keep(
 
 
 async def _current(remote: KubeClient, namespace: Object) -> Object:
-    """Reads the namespace. Raises NotFound also if another namespace has its name."""
+    """Reads the namespace. Raises NotFound also if another namespace has taken its name."""
     now = await remote.get(NAMESPACES, name_of(namespace))
     if uid_of(now) == uid_of(namespace):
         return now
@@ -324,7 +326,7 @@ async def _remove_ended_users(
 
 
 async def delete_objects(remote: KubeClient, objects: Iterable[tuple[Resource, Object]]) -> None:
-    """Deletes in parallel. Raises the first failure after all were tried; stops if the remote is
+    """Deletes in parallel. Tries all, then raises the first failure; stops early if the remote is
     unreachable."""
     gate = asyncio.Semaphore(AT_ONCE)
     failed: list[KubeError] = []
@@ -344,7 +346,7 @@ async def delete_objects(remote: KubeClient, objects: Iterable[tuple[Resource, O
         raise failed[0]
 
 
-async def _is_there(remote: KubeClient, pod: Object) -> bool:
+async def _exists(remote: KubeClient, pod: Object) -> bool:
     try:
         now = await remote.get(PODS, name_of(pod), namespace=namespace_of(pod))
     except NotFound:
@@ -365,7 +367,7 @@ async def _first_object(remote: KubeClient, namespace: str, served: ListableReso
     # At most two objects of a resource are automatic, so three are enough to decide.
     query = {"limit": "3"}
 
-    async def look(resource: Resource) -> str:
+    async def first_object_of(resource: Resource) -> str:
         async with gate:
             try:
                 page, _ = await remote.list_page(resource, namespace=namespace, query=query)
@@ -377,5 +379,5 @@ async def _first_object(remote: KubeClient, namespace: str, served: ListableReso
         return ""
 
     user_resources = [it for it in served.resources if (it.group, it.plural) not in _DERIVED]
-    answers = await asyncio.gather(*map(look, user_resources))
+    answers = await asyncio.gather(*map(first_object_of, user_resources))
     return next((answer for answer in answers if answer), "")

@@ -3,8 +3,8 @@
 There is at most one current Pod per home namespace (`translators.relay.agent_pod`).
 
 - A Pod that has failed or does not answer is deleted and replaced, with growing delays while the
-  replacements fail, too.
-- A Pod that a user deletes, or that has an outdated spec, serves until its replacement does.
+  replacements fail too.
+- A Pod that a user deletes, or whose spec is outdated, serves until its replacement serves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Failures:
 
 
 class AgentPods:
-    """The agent Pods of one virtual node. ``agent_state`` returns what the bridge knows of a Pod
+    """The agent Pods of one virtual node. ``agent_state`` returns the state of a Pod's agent, known
     from its control connection."""
 
     def __init__(
@@ -58,8 +58,8 @@ class AgentPods:
 
     def present(self, home: HomeNamespace) -> list[Object]:
         """The agent Pods of this node for the namespace."""
-        found = self._remote_pods.store.by_index("relay", home)
-        return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
+        pods = self._remote_pods.store.by_index("relay", home)
+        return [it for it in pods if reverse_plan.is_own_relay_object(it, self._identity)]
 
     def plan(self, pods: Sequence[Object], ports: frozenset[int], *, needed: bool) -> AgentPodPlan:
         """The Pods that serve, and those to create and delete."""
@@ -124,11 +124,11 @@ class AgentPods:
     def problems(
         self, home: HomeNamespace, pods: Iterable[Object], plan: AgentPodPlan
     ) -> Iterator[tuple[str, str]]:
-        """Obstacles that keep agents from serving: reasons and messages of Events."""
+        """(reason, message) of an Event for each obstacle that keeps an agent from serving."""
         where = f"in namespace {self._identity.remote_namespace(home)} of the remote cluster"
         image = f"(image {self._policy.relay_image})"
-        if why := agent_pod.blocking_reason(pods):
-            yield "RelayBackWaiting", f"the relay agent {where} does not run: {why} {image}"
+        if reason := agent_pod.blocking_reason(pods):
+            yield "RelayBackWaiting", f"the relay agent {where} does not run: {reason} {image}"
         for pod in plan.failed:
             if self._agent_state(pod).unresponsive:
                 message = f"the relay agent {name_of(pod)} {where} does not answer: replacing it"

@@ -1,7 +1,8 @@
 """Writes the bridge's EndpointSlices in one cluster.
 
-`EndpointSliceWriter` makes the slices of an informer match the desired ones, and leaves a slice
-alone that is being deleted: the deletion queues its key again. Updates and deletions name the UID.
+`EndpointSliceWriter` makes the slices of an informer match the desired ones. It leaves alone a
+slice that is being deleted: the end of the deletion queues the key again. Updates and deletions are
+conditional on the UID.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class EndpointSliceWriter:
         return False
 
     async def _published(self) -> list[Object]:
-        """All slices as the server has them: the cache lacks one whose creation was interrupted."""
+        """All slices, as the server lists them: the cache may lack one whose create request was
+        interrupted. If the list fails, those in the cache."""
         try:
             return (await self._client.list(ENDPOINT_SLICES, labels=self._slices.labels)).items
         except KubeError:
@@ -105,7 +107,7 @@ class EndpointSliceWriter:
 
 
 def _patch(slice_: Object, desired: Object) -> Object:
-    """The patch of a slice. Unmanaged labels and annotations may stay: they add no endpoint."""
+    """The patch of a slice. Other clients' labels and annotations stay: they add no endpoint."""
     fields = {key: desired[key] for key in ("endpoints", "ports")}
     owned = {key: desired["metadata"][key] for key in ("labels", "ownerReferences")}
     owned["labels"] = {**(metadata(slice_).get("labels") or {}), **owned["labels"]}
@@ -132,8 +134,8 @@ class ReverseSlices:
         self._identity = identity
 
     def present(self, home: HomeNamespace) -> list[Object]:
-        found = self._slices.store.by_index("relay", home)
-        return [it for it in found if reverse_plan.is_own_relay_object(it, self._identity)]
+        slices = self._slices.store.by_index("relay", home)
+        return [it for it in slices if reverse_plan.is_own_relay_object(it, self._identity)]
 
     async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
         """Makes ``present`` match ``desired`` and logs which Services change. Raises KubeError."""

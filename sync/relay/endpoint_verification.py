@@ -1,4 +1,4 @@
-"""Verifies that addresses in EndpointSlices are those of pods.
+"""Verifies that the addresses in EndpointSlices belong to the pods that these name.
 
 Anyone who may write EndpointSlices in a namespace can claim any address. Only a kubelet writes a
 pod's status, so an endpoint counts if the Pod that it names has that UID and, in its status, that
@@ -48,13 +48,13 @@ class EndpointVerifier:
         if len(names) > MAX_SINGLE_REQUESTS:
             page = await self._home.list(PODS, namespace=namespace, slim=_slim)
             return {name_of(it): it for it in page.items}
-        found = {}
+        pods = {}
         for name in names:
             try:
-                found[name] = _slim(await self._home.get(PODS, name, namespace=namespace))
+                pods[name] = _slim(await self._home.get(PODS, name, namespace=namespace))
             except NotFound:
                 continue
-        return found
+        return pods
 
 
 def _slim(pod: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Publishes pods of the remote in home's Services where no network connects them (the relay).
+"""Publishes pods of the remote in home's Services if no pod network connects the clusters.
 
 For each Service at home that selects ready pods of the node, the bridge listens at home
 (`Listeners`) and publishes EndpointSlices with its address (`translators.relay.forward_plan`).
@@ -41,8 +41,8 @@ from translators.relay.headless_forward_plan import HeadlessEndpoint
 
 #: Services reconciled at once.
 WORKERS = 8
-#: Seconds without a watch of the remote before its pods are taken out of Services. With the time to
-#: detect the loss (`sync.kube.sockets.FAST_KEEPALIVE_SECONDS`) less than ten.
+#: Seconds without a watch of the remote after which its pods are removed from Services. Together
+#: with the detection of the loss (`sync.kube.sockets.FAST_KEEPALIVE_SECONDS`) less than ten.
 REMOTE_GRACE = 2.0
 #: Seconds after a withdrawal in which connections are still accepted: kube-proxy batches changes
 #: for a second (iptables.minSyncPeriod). Ends before the Lease expires.
@@ -50,7 +50,7 @@ DRAIN_SECONDS = 1.5
 #: Seconds until the Event about rejected connections of a Service is repeated.
 LIMITED_EVENT_INTERVAL = 300.0
 
-#: Called with a Service whose connection a limit rejects, and the reason as half a sentence.
+#: Called with a Service, a connection of which a limit rejects, and the reason as a clause.
 OnLimited = Callable[[Key, str], None]
 
 
@@ -63,7 +63,7 @@ class Listeners(Protocol):
 
     @property
     def pod_listeners(self) -> AddressListeners | None:
-        """Listens on pod addresses; None without `--relay-cidr`."""
+        """The listeners on pod addresses; None without `--relay-cidr`."""
 
     async def serve(
         self, key: Key, plan: ForwardPlan, previous_ports: Mapping[EndpointPort, int]
@@ -77,7 +77,7 @@ class Listeners(Protocol):
 
 
 class ForwardRelayController:
-    """Reconciles Services at home. The engine runs what `declare` returns."""
+    """Reconciles Services at home."""
 
     def __init__(
         self, context: ControllerContext, listeners: Listeners, *, pods: PodController
@@ -131,7 +131,7 @@ class ForwardRelayController:
             run=self.run,
         )
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to keys --------------------------------------------------------------
 
     def service_changed(self, old: Object | None, new: Object | None) -> None:
         self.controller.queue.add(key_of(new or old or {}))
@@ -197,7 +197,7 @@ class ForwardRelayController:
     # -- run -------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serves until cancelled; then withdraws the slices before it closes the listeners."""
+        """Runs until cancelled; then withdraws the slices before it closes the listeners."""
         if self._headless is not None:
             self._headless.restore()
         async with asyncio.TaskGroup() as group:
@@ -219,7 +219,7 @@ class ForwardRelayController:
         if self._watches.get(namespace) is None and self._home_pods.store.has(
             "namespace", namespace
         ):
-            return  # NB: the namespace is being listed, which queues its keys again.
+            return  # The namespace is being listed; `namespace_synced` queues the key again.
         service = self._watches.store(namespace, SERVICES).get(key)
         if service is None:
             self._events.forget(key)
@@ -262,7 +262,8 @@ class ForwardRelayController:
     def _plan(
         self, key: Key, service: Object
     ) -> tuple[ForwardPlan, dict[str, HeadlessEndpoint], tuple[str, ...]]:
-        """The plan for the bridge's address, or at pod addresses, and what is unsupported."""
+        """The plan for the bridge's address, the endpoints at pod addresses (one of the two is
+        empty), and messages about what is unsupported."""
         selected = self._selected_pods(service)
         if self._headless is None or not is_headless(service):
             plan = forward_plan.plan_forwarding(service, selected, address=self._address)
@@ -274,12 +275,12 @@ class ForwardRelayController:
         return forward_plan.NO_FORWARDING, assigned, (*endpoints.unsupported, *lacking)
 
     def _selected_pods(self, service: Object) -> Iterator[tuple[Object, Object | None]]:
-        """The node's pods behind the Service: (at home, in the remote)."""
+        """The node's pods that the Service selects: (home pod, remote pod)."""
         for home in self._home_pods.store.by_index("namespace", namespace_of(service)):
             if forward_plan.selects_pod(service, home):
                 yield home, self._pods.remote_pod_of(home)
 
-    def _report_limited(self, key: Key, why: str) -> None:
+    def _report_limited(self, key: Key, reason: str) -> None:
         """Emits an Event about rejected connections, at most one per `LIMITED_EVENT_INTERVAL`."""
         now = asyncio.get_running_loop().time()
         if now - self._limited_at.get(key, -LIMITED_EVENT_INTERVAL) < LIMITED_EVENT_INTERVAL:
@@ -288,7 +289,7 @@ class ForwardRelayController:
         if service is None:
             return
         self._limited_at[key] = now
-        message = f"connections to pods in the remote are rejected: {why}"
+        message = f"connections to pods in the remote are rejected: {reason}"
         self._events.emit(service, "RelayLimited", message)
 
 

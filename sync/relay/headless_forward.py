@@ -1,10 +1,10 @@
-"""The part of `sync.relay.forward_controller` for headless Services: an address at home for each
-pod.
+"""Assigns an address at home to each pod behind a headless Service, for
+`sync.relay.forward_controller`.
 
-- The bridge's EndpointSlices record the assignments, which are restored before any new one is made.
+- The bridge's EndpointSlices record the assignments, which are restored before the first new one.
   The slices stay while the bridge or the remote is away, with endpoints that are not ready.
 - An address is reused only when the bridge no longer listens on it for the previous pod and no
-  slice has it. Services that lack an address are queued again then.
+  slice has it. Then the Services that lack an address are queued again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class AddressListeners(Protocol):
 
 
 class HeadlessServices:
-    """``slices`` is the informer of all slices of the bridge, indexed by "pod"
-    (`recorded_pods`); ``requeue`` queues a Service."""
+    """The addresses of all pods behind headless Services. ``slices`` is the informer of all slices
+    of the bridge, indexed by "pod" (`recorded_pods`); ``requeue`` queues a Service."""
 
     def __init__(
         self,
@@ -48,12 +48,12 @@ class HeadlessServices:
         self._cidr = cidr
         self.family = forward_plan.address_family(cidr)
         """The addressType of the slices."""
-        # The pods that the bridge listens for, by Service.
+        # By Service: the pods for which the bridge listens, and the Services that lack an address.
         self._served: dict[Key, frozenset[PodName]] = {}
         self._lacking: set[Key] = set()
 
     def restore(self) -> None:
-        """Restores the assignments of the slices; to be called once, before `assign`."""
+        """Restores the assignments that the slices record. Call it once, before `assign`."""
         for slice_ in self._slices.store:
             if (recorded := headless_forward_plan.recorded_address(slice_)) is not None:
                 self._addresses.restore(*recorded)
@@ -118,7 +118,7 @@ class HeadlessServices:
         return {name_of(it): it for it in slices}
 
     def slice_changed(self, old: Object | None, new: Object | None) -> None:
-        """Releases the address of a deleted slice if nothing else holds it."""
+        """Releases the address in a deleted slice if no listener or other slice uses it."""
         if new is None:
             for pod in recorded_pods(old or {}):
                 self._release(pod)
@@ -134,6 +134,6 @@ class HeadlessServices:
 
 
 def recorded_pods(slice_: Object) -> Iterable[PodName]:
-    """The index of slices by the pod whose address they record."""
+    """The indexer of slices by the pod whose address they record."""
     recorded = headless_forward_plan.recorded_address(slice_)
     return () if recorded is None else (recorded[0],)

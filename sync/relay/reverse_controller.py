@@ -1,7 +1,7 @@
-"""Publishes pods of home in the remote's Services where no network connects them: `--relay-image`.
+"""Publishes pods of home in the remote's Services if no pod network connects the clusters.
 
-For each home namespace whose pods on the node may need it, one relay agent runs in the remote
-(`sync.relay.agent_pods`); `Forwarder` connects to it. A key is a home namespace.
+With `--relay-image`, for each home namespace with something to publish, one relay agent runs in the
+remote (`sync.relay.agent_pods`); `Forwarder` connects to it. A key is a home namespace.
 
 - A Service gets EndpointSlices that lead to the agent while the Service is copied, has ready pods
   at home, and the agent reports that it listens for the Service. A lost control connection has
@@ -10,7 +10,7 @@ For each home namespace whose pods on the node may need it, one relay agent runs
 - Without a bridge nothing can withdraw endpoints, because the agent has no permissions; it holds
   connections for some seconds and then refuses them. So a bridge that stops withdraws only the
   endpoints of Services that pods in the remote serve as well.
-- Without an image, the controller only deletes what an earlier join has left.
+- Without `--relay-image`, the controller only deletes what an earlier join has left.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Forwarder(Protocol):
     def update(
         self, home: HomeNamespace, pods: Sequence[Object], routes: Mapping[int, ReverseRoute]
     ) -> None:
-        """Sets the namespace's agents; each is to listen on these ports and use these routes."""
+        """Sets the agents of the namespace. Each listens on the ports, the keys of ``routes``."""
 
     def agent_state(self, pod: Object) -> AgentState:
         """The state of the agent, known from its control connection."""
@@ -75,13 +75,13 @@ class Forwarder(Protocol):
         """Forwards connections until cancelled, then aborts those that are open."""
 
     async def drain(self) -> None:
-        """Accepts no more connections, which agents hold from then on, and waits until none is
-        open."""
+        """Accepts no more connections, so that agents hold new ones, and waits until the open ones
+        have ended."""
 
 
 @dataclass(slots=True)
 class _State:
-    """The memory of a namespace. Times are the event loop's."""
+    """The state of a namespace between reconciles. Times are the event loop's."""
 
     ports: dict[AgentPort, int] = field(default_factory=dict)
     unpublished: dict[AgentPort, float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class _State:
     replaced: dict[str, float] = field(default_factory=dict)
     """UIDs of replaced agents, and until when they stay connected."""
     unneeded_since: float | None = None
-    """When an agent was last needed; None while it is, and before it ever was."""
+    """When the agent was first found unneeded; None while it is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Snapshot:
     home: HomeNamespace
     state: _State
     plans: Mapping[str, ReversePlan]
-    """By Service, of those with something to forward."""
+    """The plans of Services with something to forward, by name."""
     pods: Sequence[Object]
     slices: Sequence[Object]
     """The bridge's slices in the remote."""
@@ -115,8 +115,7 @@ class _Snapshot:
 
 
 class ReverseRelayController:
-    """Reconciles home namespaces. The engine runs what `declare` returns. Without ``forwarder`` the
-    controller deletes what is left."""
+    """Reconciles home namespaces. Without ``forwarder``, only deletes what an earlier join left."""
 
     def __init__(
         self, context: ControllerContext, forwarder: Forwarder | None, *, linger: float
@@ -130,8 +129,8 @@ class ReverseRelayController:
         self._remote_pods = context.remote_pods
         self._service_copies = context.copies[SERVICES]
         self._slice_copies = context.copies[ENDPOINT_SLICES]
-        known = forwarder.agent_state if forwarder is not None else lambda _: UNKNOWN_STATE
-        self._agents = AgentPods(context, known)
+        agent_state = forwarder.agent_state if forwarder is not None else lambda _: UNKNOWN_STATE
+        self._agents = AgentPods(context, agent_state)
         self._slices = ReverseSlices(
             context.remote,
             self._slice_copies,
@@ -168,7 +167,7 @@ class ReverseRelayController:
             run=self.run,
         )
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to keys --------------------------------------------------------------
 
     def home_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         changed = new or old or {}
@@ -222,7 +221,7 @@ class ReverseRelayController:
 
     async def _reconcile(self, home: HomeNamespace) -> None:
         if self._forwarder is not None and self._watches.get(home) is None and self._has_pods(home):
-            return  # NB: the namespace is being listed, which queues its key again.
+            return  # The namespace is being listed; `namespace_synced` queues the key again.
         snapshot = _Snapshot(
             home,
             self._states.setdefault(home, _State()),
@@ -274,7 +273,7 @@ class ReverseRelayController:
         return plans
 
     def _copied_services(self, home: HomeNamespace) -> Iterator[tuple[Object, list[Object]]]:
-        """The Services of home with a copy that the bridge owns, and their EndpointSlices."""
+        """The namespace's Services with a copy that the bridge owns, and their EndpointSlices."""
         if self._forwarder is None or not self._has_pods(home):
             return
         if not self._namespaces.has_usable(home):
@@ -314,10 +313,10 @@ class ReverseRelayController:
             return False
         if state.unneeded_since is None:
             state.unneeded_since = snapshot.now
-        left = state.unneeded_since + self._linger - snapshot.now
-        if left > 0:
-            self.controller.queue.add_after(snapshot.home, left)
-        return left > 0
+        seconds = state.unneeded_since + self._linger - snapshot.now
+        if seconds > 0:
+            self.controller.queue.add_after(snapshot.home, seconds)
+        return seconds > 0
 
     def _update_forwarder(
         self, snapshot: _Snapshot, agents: AgentPodPlan, listen: frozenset[int]
@@ -364,7 +363,7 @@ class ReverseRelayController:
                 slices = reverse_plan.reverse_slices(copy, ports, pod, home, self._identity)
                 desired |= {name_of(it): it for it in slices}
                 continue
-            # An agent should serve it in a moment: the present slices may stay until then.
+            # An agent should serve the Service in a moment: until then its slices may stay.
             until = state.unserved.setdefault(name, snapshot.now + CONTROL_GRACE)
             if until > snapshot.now:
                 self.controller.queue.add_after(home, until - snapshot.now)
