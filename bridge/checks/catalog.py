@@ -104,8 +104,7 @@ _CHECKS = (
     Check(
         "BRG302",
         "The node is Ready",
-        "see the reason; docs/explanation/failure-modes.md explains each reason and what resolves "
-        "it",
+        "see the reason; docs/reference/conditions-events.md lists each reason and what to do",
     ),
     Check(
         "BRG303",

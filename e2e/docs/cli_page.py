@@ -29,8 +29,12 @@ is also printed to standard output, as `{"error": {"message": â€¦, "exitCode": â
 _OTHERS = "Options"
 
 
-#: Commands that share most options with another, to whose table they refer.
-_SHARING = {f"bridge {it}": "bridge join" for it in ("install", "upgrade", "render")}
+#: Commands that share most options with others, to whose tables they refer.
+_SHARING: Mapping[str, Sequence[str]] = {
+    "bridge install": ("bridge join",),
+    "bridge render": ("bridge join",),
+    "bridge upgrade": ("bridge join", "bridge install"),
+}
 
 
 def page() -> str:
@@ -38,8 +42,9 @@ def page() -> str:
     commands = dict(_commands("bridge", _root()))
     sections = [_HEAD]
     for name, command in commands.items():
-        shared = _SHARING.get(name, "")
-        sections.append(_section(name, command, shared, _rows(commands[shared]) if shared else []))
+        shared = _SHARING.get(name, ())
+        without = [row for it in shared for row in _rows(commands[it])]
+        sections.append(_section(name, command, shared, without))
     return "\n".join(sections)
 
 
@@ -58,7 +63,7 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _commands(f"{name} {word}", found)
 
 
-def _section(name: str, command: Any, shared: str, without: Sequence[str]) -> str:
+def _section(name: str, command: Any, shared: Sequence[str], without: Sequence[str]) -> str:
     arguments = [_argument(it) for it in command.params if it.param_type_name == "argument"]
     panels: dict[str, list[str]] = {}
     for param in _options(command):
@@ -70,8 +75,8 @@ def _section(name: str, command: Any, shared: str, without: Sequence[str]) -> st
         examples = command.epilog.replace("\n\n", "\n").removeprefix("Examples:\n")
         parts.append(f"```\n{examples}\n```")
     if shared:
-        anchor = shared.replace(" ", "-")
-        parts.append(f"Options: those of [`{shared}`](#{anchor}) that a bridge in a pod can have.")
+        links = " and ".join(f"[`{it}`](#{it.replace(' ', '-')})" for it in shared)
+        parts.append(f"Options: those of {links} that a bridge in a pod can have.")
     for panel, rows in sorted(panels.items(), key=lambda it: it[0] == _OTHERS):
         if len(panels) > 1:
             parts.append(f"**{panel}**")
