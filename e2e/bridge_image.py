@@ -61,7 +61,7 @@ main()
 
 def archive(cache: Path, folder: Path, say: Progress) -> tuple[Path, str]:
     """Builds the image's archive in the folder from the current sources; also returns its name."""
-    base = _base(cache, say)
+    base = base_archive(cache, say)
     own = folder / "bridge.tar"
     _pack(own, _lay_out_bridge)
     path = folder / "cluster-bridge.tar"
@@ -91,7 +91,8 @@ def load(cluster: Cluster, cache: Path, say: Progress) -> str:
 # -- the layer below -----------------------------------------------------------------------
 
 
-def _base(cache: Path, say: Progress) -> Path:
+def base_archive(cache: Path, say: Progress) -> Path:
+    """The archive of the layer with Python and all dependencies; built once per cache."""
     wanted = sorted(f"{package.name}-{package.version}" for package in _dependencies())
     content = repr((_EDITION, sys.version, platform.machine(), wanted))
     key = hashlib.sha256(content.encode()).hexdigest()[:12]

@@ -100,7 +100,7 @@ async def test_burst_of_one_namespace_does_not_delay_another(
                 asyncio.TaskGroup() as group,
             ):
                 group.create_task(crowd.run())
-                await _until(lambda: len(crowd._phases) == CROWD)
+                await _until(lambda: len(crowd.phases) == CROWD)
                 await asyncio.to_thread(bridge.start)
                 before = len(made)
                 await asyncio.gather(*(singles.create(number) for number in range(SINGLES)))

@@ -23,7 +23,7 @@ async def find_bridge_address(home: KubeClient) -> str:
     (as in kind), it shares a network with home's nodes: then the route to a node decides. Raises
     PreflightError and KubeError.
     """
-    address = await asyncio.to_thread(_local_address, home.config.host)
+    address = await asyncio.to_thread(local_address, home.config.host)
     if address is not None:
         return address
     try:
@@ -33,7 +33,7 @@ async def find_bridge_address(home: KubeClient) -> str:
     except Forbidden:
         nodes = {}  # The credential may read only the bridge's own node.
     for candidate in _internal_addresses(nodes.get("items") or ()):
-        address = await asyncio.to_thread(_local_address, candidate)
+        address = await asyncio.to_thread(local_address, candidate)
         if address is not None:
             return address
     raise PreflightError(
@@ -54,7 +54,7 @@ def relay_address(settings: JoinSettings, address: str) -> str:
     return found
 
 
-def _local_address(host: str) -> str | None:
+def local_address(host: str) -> str | None:
     """The local address of a route to ``host``; None for loopback, or no route. Sends nothing."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)

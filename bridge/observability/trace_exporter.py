@@ -68,7 +68,7 @@ def export_traces(endpoint: str) -> Iterator[None]:
 
     # The SDK logs every failed attempt to reach a collector.
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
-    with spans_to(OTLPSpanExporter(endpoint=_spans_url(endpoint) if endpoint else None)):
+    with spans_to(OTLPSpanExporter(endpoint=spans_url(endpoint) if endpoint else None)):
         yield
 
 
@@ -101,7 +101,7 @@ def _flush(provider: TracerProvider, exporter: SpanExporter) -> None:
         exporter.shutdown()  # or it would retry for another half minute
 
 
-def _spans_url(endpoint: str) -> str:
+def spans_url(endpoint: str) -> str:
     """The endpoint with the path of spans, as the SDK derives it from its variable."""
     trimmed = endpoint.rstrip("/")
     return trimmed if trimmed.endswith(TRACES_PATH) else f"{trimmed}{TRACES_PATH}"

@@ -93,13 +93,13 @@ def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Ite
     try:
         clusters = up([*home, *remote], settings, say)
         for name, measure in measures.items():
-            yield _outcome(name, lambda measure=measure: uvloop.run(run(measure)))  # type: ignore[misc]
+            yield measured_report(name, lambda measure=measure: uvloop.run(run(measure)))  # type: ignore[misc]
     finally:
         if started := [name for name in find(settings) if name not in before]:
             down(started, settings, say)
 
 
-def _outcome(name: str, run: Callable[[], Report]) -> Json:
+def measured_report(name: str, run: Callable[[], Report]) -> Json:
     """The report with its targets, or with the reason of its failure."""
     failed: list[str] = []
     report: Json = {}

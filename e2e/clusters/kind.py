@@ -52,7 +52,7 @@ from e2e.clusters.run_command import run
 
 _CREATE_TIMEOUT = 300.0
 _SETTLE_TIMEOUT = 120.0
-# Docker removes a node within seconds, except in the case that `_thaw` describes.
+# Docker removes a node within seconds, except in the case that `thaw` describes.
 _DELETE_TIMEOUT = 60.0
 _DELETE_TRIES = 3
 
@@ -333,12 +333,12 @@ def _delete(engine: Engine, program: Path, settings: Settings, name: str) -> Non
                     next_step="find its processes that do not end, then run `down` again",
                 ) from error
             for node in nodes:
-                _thaw(node)
+                thaw(node)
     kind_routes.remove(_plan(settings, read_all(settings)[name]).pods, docker_engine.hop(engine))
     forget(settings, name)
 
 
-def _thaw(container: str) -> None:
+def thaw(container: str) -> None:
     """Thaws the frozen processes of a killed node: a process in a frozen cgroup cannot be killed.
 
     On cgroup version 1, runc in the node may have frozen one when the node was killed.

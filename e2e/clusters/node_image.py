@@ -191,7 +191,7 @@ def choose(engine: Engine, settings: Settings, say: Progress) -> NodeImage:
     with locked(settings.cache / ".node-image.lock"):
         if not engine.has_image(local.name):
             node_image_prune.remove_partial(settings.cache)
-            _make(engine, settings, local.name, say)
+            build_image(engine, settings, local.name, say)
             node_image_prune.prune(engine, _REPOSITORY, say)
     return local
 
@@ -210,7 +210,8 @@ def local_name(version: KubernetesVersion) -> str:
 # -- composition -------------------------------------------------------------------
 
 
-def _make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
+def build_image(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
+    """Composes the node image and imports it into the Docker engine. Raises MissingTool."""
     if os.geteuid() != 0:
         raise MissingTool(
             "there is no node image, and only root can compose one",

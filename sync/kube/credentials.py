@@ -46,7 +46,7 @@ RECHECK_INTERVAL = 5.0
 PLUGIN_SECONDS = 60.0
 
 #: OIDC tokens that were renewed by this process.
-_OIDC = oidc.RenewedTokens()
+OIDC_TOKENS = oidc.RenewedTokens()
 
 
 class ClientConfig:
@@ -232,7 +232,7 @@ class ClientConfig:
             async with asyncio.timeout(PLUGIN_SECONDS), credential_plugins.kill_on_exit():
                 # The first context stays: another current-context may be another cluster.
                 name = self.ref.context or self.context or None
-                settings = await kubeconfig.read(present, name, _OIDC)
+                settings = await kubeconfig.read(present, name, OIDC_TOKENS)
         except (kubeconfig.KubeconfigError, oidc.OidcError) as problem:
             raise self._error(str(problem)) from None
         except TimeoutError:

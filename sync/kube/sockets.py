@@ -13,9 +13,9 @@ from enum import Enum
 from typing import Any
 
 #: Seconds of silence before the first probe, seconds between probes, and unanswered probes.
-_KEEPALIVE = (("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3))
+KEEPALIVE_PROBES = (("TCP_KEEPIDLE", 8), ("TCP_KEEPINTVL", 4), ("TCP_KEEPCNT", 3))
 #: Milliseconds that sent bytes may stay unacknowledged: as long as all probes take.
-_USER_TIMEOUT = 20_000
+USER_TIMEOUT_MILLISECONDS = 20_000
 #: The same for `use_fast_keepalive`: one packet each way every two seconds.
 _FAST_KEEPALIVE = (("TCP_KEEPIDLE", 2), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
 #: Seconds until fast keepalive detects a dead peer.
@@ -41,7 +41,7 @@ def request_socket(address: tuple[Any, ...]) -> socket.socket:
     ``address`` is an entry of getaddrinfo."""
     sock = tunnel_socket(address)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MILLISECONDS)
     return sock
 
 
@@ -61,7 +61,7 @@ def tunnel_socket(address: tuple[Any, ...]) -> socket.socket:
 def enable_keepalive(sock: socket.socket) -> None:
     """Turns on TCP keepalive; on a listening socket, for all connections accepted from it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    _set_tcp_options(sock, _KEEPALIVE)
+    _set_tcp_options(sock, KEEPALIVE_PROBES)
 
 
 def use_fast_keepalive(sock: socket.socket) -> None:
@@ -93,7 +93,7 @@ def read_tcp_info(info: bytes) -> PeerState:
     if len(info) < _LAST_RECEIVED.size:
         return PeerState.ACKNOWLEDGED
     retries = max(_RETRIES.unpack_from(info))
-    if retries > 1 and _LAST_RECEIVED.unpack_from(info)[0] >= _USER_TIMEOUT:
+    if retries > 1 and _LAST_RECEIVED.unpack_from(info)[0] >= USER_TIMEOUT_MILLISECONDS:
         return PeerState.LOST
     if retries or _UNACKED.unpack_from(info)[0]:
         return PeerState.UNACKNOWLEDGED

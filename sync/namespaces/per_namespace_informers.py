@@ -145,11 +145,12 @@ class NamespaceWatch:
 
 
 class NamespaceWatches:
-    """Watches begin with `retain`, end with `release`, and run in the task of `run`."""
+    """Watches begin with `retain`, end with `release`, and run in the task of `run`. ``linger``
+    defaults to `LINGER`."""
 
-    def __init__(self, client: KubeClient, *, linger: float = LINGER) -> None:
+    def __init__(self, client: KubeClient, *, linger: float | None = None) -> None:
         self._client = client
-        self._linger = linger
+        self._linger = LINGER if linger is None else linger
         self._handlers: dict[Resource, list[Handler]] = {}
         self._synced_handlers: Callbacks[HomeNamespace] = Callbacks("home namespace synced")
         self._forbidden_handlers: Callbacks[HomeNamespace] = Callbacks("home namespace forbidden")

@@ -32,6 +32,11 @@ class EventRecorder:
         self._now = now
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(BACKLOG)
 
+    @property
+    def waiting(self) -> int:
+        """How many Events wait to be written."""
+        return self._waiting.qsize()
+
     def warn(self, obj: Object, reason: str, message: str) -> None:
         """Records a Warning about what keeps the object from working and what to do."""
         self._record(obj, "Warning", reason, message)

@@ -84,6 +84,14 @@ class WorkQueue(Generic[K]):
         return len(self._later)
 
     @property
+    def seconds_until_next_delayed(self) -> float | None:
+        """Seconds until the first of the delayed keys is due; None without one."""
+        if not self._later:
+            return None
+        due = min(timer.when() for timer in self._later.values())
+        return due - asyncio.get_running_loop().time()
+
+    @property
     def failing(self) -> int:
         """How many keys failed when they were last processed."""
         return len(self._backoffs)

@@ -232,10 +232,12 @@ def test_a_single_pods_wait_is_read_from_both_servers_logs(tmp_path: Path) -> No
     late = made(3, "a")
     late["objectRef"]["namespace"] = "single-0-bench"
     remote.add("create", "pods", **late)
-    assert fairness._steps(logs, "single-0", 1) == [{"exists": 2.0, "bridge": 1.5, "remote": 0.5}]
+    assert fairness.pod_steps(logs, "single-0", 1) == [
+        {"exists": 2.0, "bridge": 1.5, "remote": 0.5}
+    ]
     home.add("create", "pods", "load", **made(2, "b"))
     with pytest.raises(PodsLost, match="1 single pods were not created"):
-        fairness._steps(logs, "single-0", 2)
+        fairness.pod_steps(logs, "single-0", 2)
 
 
 async def test_deletion_that_exceeds_the_server_timeout_is_retried() -> None:

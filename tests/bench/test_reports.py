@@ -188,7 +188,7 @@ def test_run_that_lost_a_pod_fails_with_a_reason(capsys: pytest.CaptureFixture[s
             "tasks", [ExceptionGroup("more", [PodsLost("3 of 9 pods are Running")])]
         )
 
-    made = report_output._outcome("burst", lost)
+    made = report_output.measured_report("burst", lost)
     with pytest.raises(typer.Exit) as ended, report_output.print_reports("burst") as add:
         add(made)
     assert ended.value.exit_code == 1
@@ -215,7 +215,7 @@ def test_an_error_of_the_benchmark_itself_is_none_of_the_runs() -> None:
         raise KeyError("mistake")
 
     with pytest.raises(KeyError):
-        report_output._outcome("burst", broken)
+        report_output.measured_report("burst", broken)
 
 
 # -- pictures ----------------------------------------------------------------------------

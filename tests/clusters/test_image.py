@@ -36,7 +36,7 @@ def test_who_loads_it_has_an_archive_of_his_own(
     base.parent.mkdir()
     with tarfile.open(base, "w"):
         pass
-    monkeypatch.setattr(bridge_image, "_base", lambda *_: base)
+    monkeypatch.setattr(bridge_image, "base_archive", lambda *_: base)
     node = Node(tmp_path)
     name = bridge_image.load(cast("Cluster", node), tmp_path, silent)
     assert name.startswith(f"{bridge_image.REPOSITORY}:e2e-")

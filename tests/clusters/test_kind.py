@@ -152,7 +152,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def make(engine: Engine, settings: Settings, name: str, say: Progress) -> None:
         names.append(name)
 
-    monkeypatch.setattr(node_image, "_make", make)
+    monkeypatch.setattr(node_image, "build_image", make)
     return names
 
 
@@ -508,8 +508,8 @@ def test_what_a_killed_node_left_frozen_is_let_go_and_nothing_else(
         (folder / "freezer.state").write_text("FROZEN")
     trees = [Hierarchy(tmp_path, unified=False, options=frozenset({"rw", "freezer"}))]
     monkeypatch.setattr(kind, "hierarchies", lambda: trees)
-    kind._thaw("abc")
+    kind.thaw("abc")
     assert (own / "freezer.state").read_text() == "THAWED"
     assert (other / "freezer.state").read_text() == "FROZEN"
-    kind._thaw("")  # one that was gone already
+    kind.thaw("")  # one that was gone already
     assert (other / "freezer.state").read_text() == "FROZEN"

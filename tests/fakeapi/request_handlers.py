@@ -63,12 +63,12 @@ class Api:
 
     # -- methods --------------------------------------------------------------------------
 
-    def _get(self, target: Target, entry: LoggedRequest) -> Answer:
+    def get(self, target: Target, entry: LoggedRequest) -> Answer:
         if target.name is None:
             return 200, self.lister.answer(target.kind, target.namespace, entry.query)
         return 200, self._old(target)
 
-    def _post(self, target: Target, entry: LoggedRequest) -> Answer:
+    def post(self, target: Target, entry: LoggedRequest) -> Answer:
         body = _body(entry)
         if target.subresource == "binding":
             return 201, self._bind(target, body)
@@ -83,7 +83,7 @@ class Api:
         namespace = target.namespace or ""
         return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
 
-    def _put(self, target: Target, entry: LoggedRequest) -> Answer:
+    def put(self, target: Target, entry: LoggedRequest) -> Answer:
         old, body, resource = self._old(target), _body(entry), target.kind.resource
         meta, name = body.get("metadata") or {}, old["metadata"]["name"]
         if meta.get("name") != name:
@@ -97,7 +97,7 @@ class Api:
             raise api_errors.invalid(resource, name, problem)
         return 200, self._update(target, old, body, entry)
 
-    def _patch(self, target: Target, entry: LoggedRequest) -> Answer:
+    def patch(self, target: Target, entry: LoggedRequest) -> Answer:
         kind, body = entry.content_type, entry.body
         if kind == _APPLY:
             return self._apply(target, entry)
@@ -123,7 +123,7 @@ class Api:
             return 201, self.store.create(target.kind, namespace, body, dry=_dry(entry))
         return 200, self._update(target, old, patching.merge(old, body), entry)
 
-    def _delete(self, target: Target, entry: LoggedRequest) -> Answer:
+    def delete(self, target: Target, entry: LoggedRequest) -> Answer:
         options: Object = {**(entry.body if isinstance(entry.body, dict) else {})}
         if "gracePeriodSeconds" in entry.query:
             options["gracePeriodSeconds"] = int(entry.query["gracePeriodSeconds"])
@@ -226,11 +226,11 @@ class Api:
 
 
 _METHODS: dict[str, Callable[[Api, Target, LoggedRequest], Answer]] = {
-    "GET": Api._get,
-    "POST": Api._post,
-    "PUT": Api._put,
-    "PATCH": Api._patch,
-    "DELETE": Api._delete,
+    "GET": Api.get,
+    "POST": Api.post,
+    "PUT": Api.put,
+    "PATCH": Api.patch,
+    "DELETE": Api.delete,
 }
 
 

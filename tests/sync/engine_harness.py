@@ -160,19 +160,19 @@ class EngineHarness:
                 before = self._progress()
                 await self.caught_up()
                 while not self._idle(waiting=waiting):
-                    self._alive()
+                    self.assert_running()
                     await asyncio.sleep(0.002)
                 if before == self._progress():
                     return
 
     async def caught_up(self) -> None:
         """Waits until every informer has received all events of its server."""
-        self._alive()
+        self.assert_running()
         for side, api in (("remote", self.remote), ("home", self.home)):
             informers = (it for it in self.engine.watches if it.client.side == side)
             await caught_up(api, *informers, skip_backoff=True)
 
-    def _alive(self) -> None:
+    def assert_running(self) -> None:
         assert self._task is not None
         assert not self._task.done(), self._task
 
@@ -180,11 +180,11 @@ class EngineHarness:
         # Checks of empty namespaces are due long after the test.
         controllers = [it for it in self.engine.controllers if it.name != "namespaces"]
         queues: list[WorkQueue[Any]] = [it.queue for it in controllers]
-        return self.engine.events._waiting.empty() and not any(
+        return not self.engine.events.waiting and not any(
             len(queue)
             or queue.working
             # A delayed key that did not fail waits for its time, such as a token's renewal.
-            or (queue._later.keys() & queue._backoffs.keys() and not waiting)
+            or (queue.failing and not waiting)
             for queue in queues
         )
 

@@ -122,7 +122,7 @@ async def test_malformed_pods_hold_up_no_other(
     await harness.remote.until(
         lambda: "deletionTimestamp" in (harness.remote_pod("good") or {})["metadata"]
     )
-    harness._alive()
+    harness.assert_running()
     messages = [it.getMessage() for it in caplog.records if "a defect in the bridge" in it.message]
     assert CANARY not in "".join(messages)
 

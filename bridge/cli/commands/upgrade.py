@@ -47,7 +47,7 @@ def upgrade(
     if not name:
         raise fail("NODE is missing: the virtual node of the installation", code=2)
     home = KubeconfigRef(values["home_kubeconfig"], values["home_context"])
-    installed = run(lambda _: _find(home, name), stops=False)
+    installed = run(lambda _: read_installation(home, name), stops=False)
     if values["kubeconfig"] is None and installed.kubeconfig is None:
         raise fail(
             "home: the installation's Secret has no valid kubeconfig of the remote; name one with "
@@ -65,7 +65,8 @@ def upgrade(
     )
 
 
-async def _find(home: KubeconfigRef, node: str) -> InstalledOptions:
+async def read_installation(home: KubeconfigRef, node: str) -> InstalledOptions:
+    """Reads the options of the node's installation from home. Raises PreflightError."""
     from bridge.install.installed_options import find_installed_options
 
     async with connect(home, side="home", notify=lambda _: None) as client:

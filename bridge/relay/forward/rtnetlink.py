@@ -49,19 +49,19 @@ class Route:
 def routes(version: int) -> list[Route]:
     """All routes of IPv4 or IPv6, of every table. Raises OSError."""
     route = _ROUTE.pack(_family(version), *(0,) * 7, 0)
-    return [_parse(body) for body in _request(_GET, _DUMP, route)]
+    return [parse_route(body) for body in _request(_GET, _DUMP, route)]
 
 
 def add_local_route(to: IpNetwork) -> None:
     """Makes all addresses of a network local to this node. Raises OSError: EEXIST if they are
     already, PermissionError."""
-    _request(_NEW, _ACK | _CREATE | _EXCLUSIVE, _bridge_route(to))
+    _request(_NEW, _ACK | _CREATE | _EXCLUSIVE, bridge_route_message(to))
 
 
 def remove_local_route(to: IpNetwork) -> None:
     """Removes a route of `add_local_route`, and no other. Raises OSError: ESRCH if there is none,
     PermissionError."""
-    _request(_DELETE, _ACK, _bridge_route(to))
+    _request(_DELETE, _ACK, bridge_route_message(to))
 
 
 def can_change_routes(to: IpNetwork) -> bool:
@@ -69,7 +69,7 @@ def can_change_routes(to: IpNetwork) -> bool:
     checks the capability first."""
     number = _attribute(_PRIORITY, struct.pack("=I", _UNUSED_PRIORITY))
     try:
-        _request(_DELETE, _ACK, _bridge_route(to) + number)
+        _request(_DELETE, _ACK, bridge_route_message(to) + number)
     except PermissionError:
         return False
     except OSError:
@@ -80,7 +80,7 @@ def can_change_routes(to: IpNetwork) -> bool:
 # -- messages --------------------------------------------------------------------------------
 
 
-def _bridge_route(to: IpNetwork) -> bytes:
+def bridge_route_message(to: IpNetwork) -> bytes:
     """The route of `add_local_route`: ``local NETWORK dev lo proto 203``."""
     family = _family(to.version)
     route = _ROUTE.pack(family, to.prefixlen, 0, 0, _TABLE_LOCAL, PROTOCOL, _HOST, _LOCAL, 0)
@@ -89,7 +89,8 @@ def _bridge_route(to: IpNetwork) -> bytes:
     return route + to_address + _attribute(_INTERFACE, loopback)
 
 
-def _parse(body: bytes) -> Route:
+def parse_route(body: bytes) -> Route:
+    """Decodes a message of the kernel, without its header."""
     family, bits, _, _, _, protocol, _, kind, _ = _ROUTE.unpack_from(body)
     found = dict(_attributes(body[_ROUTE.size :]))
     nowhere = bytes(4 if family == socket.AF_INET else 16)

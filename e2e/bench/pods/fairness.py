@@ -71,7 +71,7 @@ async def _phases(pair: ClusterPair, crowd: Crowd, single: Crowd) -> dict[str, l
         await single.create(number)
         await asyncio.sleep(PAUSE)
     await asyncio.sleep(LOGGED)
-    idle = _steps(logs, single.namespaces[0], IDLE_PODS)
+    idle = pod_steps(logs, single.namespaces[0], IDLE_PODS)
     logs, made = _logs(pair), 0
     async with crowd.watched(), single.watched():
         async with asyncio.TaskGroup() as group:
@@ -81,7 +81,7 @@ async def _phases(pair: ClusterPair, crowd: Crowd, single: Crowd) -> dict[str, l
                 made += 1
                 await asyncio.sleep(PAUSE)
         await asyncio.sleep(LOGGED)
-        beside = _steps(logs, single.namespaces[0], made)
+        beside = pod_steps(logs, single.namespaces[0], made)
         await crowd.delete()
         await single.delete()
     return {"idle": idle, "beside": beside}
@@ -93,7 +93,8 @@ def _logs(pair: ClusterPair) -> tuple[Requests, Requests]:
     return Requests(pair.home.audit_log, AGENT), Requests(pair.remote.audit_log, BRIDGE)
 
 
-def _steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list[Steps]:
+def pod_steps(logs: tuple[Requests, Requests], namespace: str, wanted: int) -> list[Steps]:
+    """The durations of the single pods' creation, from both audit logs. Raises PodsLost."""
     home, remote = (
         _made(log.all(), where)
         for log, where in zip(

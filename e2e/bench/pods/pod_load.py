@@ -52,7 +52,8 @@ class Crowd:
         self._api, self.shape, self._node = api, shape, node
         self.namespaces = [f"{name}-{number}" for number in range(shape.namespaces)]
         self._label = f"crowd={name}"
-        self._phases: dict[str, str] = {}
+        self.phases: dict[str, str] = {}
+        """Pod → its last observed phase; deleted pods are absent."""
         self.running_at: dict[str, float] = {}
         """Pod → the loop's time at which it was seen Running."""
         self._changed = asyncio.Event()
@@ -164,7 +165,7 @@ class Crowd:
         """Deletes all pods at once; seconds until none exists. Raises PodsLost."""
         begin = time.perf_counter()
         await self._all(self._delete, len(self.namespaces))
-        await self._until(lambda: not self._phases, lambda: f"{len(self._phases)} pods still exist")
+        await self._until(lambda: not self.phases, lambda: f"{len(self.phases)} pods still exist")
         return time.perf_counter() - begin
 
     async def _delete(self, number: int) -> None:
@@ -218,9 +219,9 @@ class Crowd:
         meta = event["object"]["metadata"]
         name = f"{meta['namespace']}/{meta['name']}"
         if event["type"] == "DELETED":
-            self._phases.pop(name, None)
+            self.phases.pop(name, None)
         else:
-            self._phases[name] = phase = event["object"]["status"].get("phase", "")
+            self.phases[name] = phase = event["object"]["status"].get("phase", "")
             if phase == "Running":
                 self.running_at.setdefault(name, time.perf_counter())
         self._changed.set()

@@ -369,7 +369,7 @@ async def test_unresponsive_credential_plugin_names_its_side(
 
 def routes(monkeypatch: pytest.MonkeyPatch, known: dict[str, str]) -> None:
     """Sets the local address of this host's route to each host."""
-    monkeypatch.setattr(advertised_address, "_local_address", known.get)
+    monkeypatch.setattr(advertised_address, "local_address", known.get)
 
 
 def put_nodes(api: FakeApi, *addresses: str) -> None:
@@ -422,7 +422,7 @@ async def test_undeterminable_address_is_an_error(
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1"])
 def test_loopback_has_no_local_address(host: str) -> None:
-    assert advertised_address._local_address(host) is None
+    assert advertised_address.local_address(host) is None
 
 
 def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,7 +430,7 @@ def test_unknown_host_has_no_local_address(monkeypatch: pytest.MonkeyPatch) -> N
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert advertised_address._local_address("home.example.test") is None
+    assert advertised_address.local_address("home.example.test") is None
 
 
 def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,4 +442,4 @@ def test_the_local_end_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
             return "198.51.100.9", 40000
 
     monkeypatch.setattr(socket, "socket", Routed)
-    assert advertised_address._local_address("198.51.100.1") == "198.51.100.9"
+    assert advertised_address.local_address("198.51.100.1") == "198.51.100.9"

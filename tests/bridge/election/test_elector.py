@@ -39,7 +39,7 @@ class Home:
     def __init__(self) -> None:
         self.lease: Object | None = None
         self.watching: list[Bridge] = []
-        self._version = 0
+        self.version = 0
 
     @property
     def holder(self) -> str:
@@ -52,7 +52,7 @@ class Home:
     def change(self, patch: Object) -> None:
         """Patches the Lease as another client."""
         assert self.lease is not None
-        self._keep(merge(self.lease, patch))
+        self.store(merge(self.lease, patch))
 
     def request(self, method: str, body: Object | None) -> Object:
         what = {"side": "home", "what": method}
@@ -60,8 +60,8 @@ class Home:
             if self.lease is not None:
                 raise AlreadyExists("there", code=409, **what)  # type: ignore[arg-type]
             body = copy.deepcopy(body) or {}
-            body["metadata"]["uid"] = f"uid-{self._version + 1}"
-            return self._keep(body)
+            body["metadata"]["uid"] = f"uid-{self.version + 1}"
+            return self.store(body)
         if self.lease is None:
             raise NotFound("gone", code=404, **what)  # type: ignore[arg-type]
         if method == "GET":
@@ -70,11 +70,11 @@ class Home:
         for field in ("uid", "resourceVersion"):
             if body["metadata"][field] != self.lease["metadata"][field]:
                 raise Conflict("another", code=409, **what)  # type: ignore[arg-type]
-        return self._keep(merge(self.lease, body))
+        return self.store(merge(self.lease, body))
 
-    def _keep(self, lease: Object) -> Object:
-        self._version += 1
-        lease["metadata"]["resourceVersion"] = str(self._version)
+    def store(self, lease: Object) -> Object:
+        self.version += 1
+        lease["metadata"]["resourceVersion"] = str(self.version)
         self.lease = lease
         for bridge in self.watching:
             bridge.observe(copy.deepcopy(lease))
@@ -250,9 +250,9 @@ async def test_single_candidate_leads_at_once(home: Home) -> None:
 async def test_lease_is_renewed_at_its_interval(home: Home) -> None:
     bridge = Bridge(home, "alone").start()
     await until(lambda: bridge.fence.is_open, within=TAKEOVER)
-    before = home._version
+    before = home.version
     await asyncio.sleep(100 * RENEW_SECONDS)
-    assert 99 <= home._version - before <= 101
+    assert 99 <= home.version - before <= 101
 
 
 @on_virtual_time
@@ -304,7 +304,7 @@ async def test_restored_lease_can_end_its_holder(home: Home) -> None:
     await bridge.election.records.write(RECORD, "later")
     fence = bridge.fence
     assert saved is not None
-    home._keep(saved)
+    home.store(saved)
     await until(lambda: bool(bridge.lost), within=2 * RENEW_SECONDS)
     assert (seen, fence.is_open, bridge.lost) == ([{}], False, ["restored"])
 
@@ -373,8 +373,8 @@ async def test_release_after_renewal_with_lost_response(home: Home) -> None:
     one = Bridge(home, "one").start()
     await until(lambda: one.fence.is_open, within=TAKEOVER)
     one.link.slow = 0.4
-    version = home._version
-    await until(lambda: home._version > version, within=2 * RENEW_SECONDS)
+    version = home.version
+    await until(lambda: home.version > version, within=2 * RENEW_SECONDS)
     await one.stop()
     assert home.holder == ""
 
@@ -431,8 +431,8 @@ async def test_lease_of_successor_is_not_renewed_after_partition(
 async def test_renewal_with_lost_response_is_recognised(home: Home) -> None:
     one, other = await _two(home)
     one.link.answers = False
-    version = home._version
-    await until(lambda: home._version > version, within=2 * RENEW_SECONDS)
+    version = home.version
+    await until(lambda: home.version > version, within=2 * RENEW_SECONDS)
     one.link.answers = True
     await asyncio.sleep(20)
     assert (one.lives, one.fence.is_open, other.fence.is_open) == (1, True, False)
@@ -458,8 +458,8 @@ async def test_late_response_does_not_extend_fence(home: Home) -> None:
     for one.link.late in (0.9, 1.7):
         await asyncio.sleep(20)
     assert not other.fence.is_open
-    version = home._version
-    await until(lambda: home._version > version, within=5)
+    version = home.version
+    await until(lambda: home.version > version, within=5)
     renewed = now()
     await until(lambda: one.fence.is_open, within=3)
     one.link.answers = False

@@ -15,7 +15,9 @@ import pytest
 import uvloop
 
 from bridge.certificates.tls_key_pair import read_files
+from bridge.kubelet import server as server_module
 from bridge.kubelet.server import KubeletServer
+from bridge.net.accepted_connections import TlsConnection
 from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
 from tests.bridge.kubelet.fake_api_servers import FakeHome, FakePodDirectory, FakeRemote, access_for
@@ -44,6 +46,8 @@ class KubeletHarness:
     directory: FakePodDirectory
     server: KubeletServer
     pki: Pki
+    connections: set[TlsConnection]
+    """The server's open connections."""
 
     @property
     def url(self) -> str:
@@ -52,9 +56,7 @@ class KubeletHarness:
     @property
     def held(self) -> int:
         """Bytes that the server buffers for its clients."""
-        http = self.server._http
-        assert http is not None
-        return sum(transport.get_write_buffer_size() for transport in http._connections.values())
+        return sum(it.get_write_buffer_size() for it in self.connections)
 
     def session(
         self, *, token: str | None = "good", cert: str | None = None
@@ -85,32 +87,52 @@ class KubeletHarness:
         return await reader.readuntil(b"\r\n\r\n"), reader, writer
 
 
+def record_connections(monkeypatch: pytest.MonkeyPatch) -> set[TlsConnection]:
+    """Makes servers add their open connections to the returned set."""
+    connections: set[TlsConnection] = set()
+
+    class Recorded(TlsConnection):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            connections.add(self)
+            super().connection_made(transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            connections.discard(self)
+
+    monkeypatch.setattr(server_module, "TlsConnection", Recorded)
+    return connections
+
+
 @asynccontextmanager
 async def running_server(
     pki: Pki, *, tls: bool = True, max_streams: int = MAX_STREAMS, anonymous: bool = False
 ) -> AsyncIterator[KubeletHarness]:
     """A kubelet API whose remote optionally uses TLS."""
-    async with FakeHome() as home, FakeRemote(pki.server_context("remote") if tls else None) as far:
-        to_home = access_for(home.url, "home")
-        to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
-        async with KubeClient(to_home) as one, KubeClient(to_remote) as other:
-            directory = FakePodDirectory()
-            server = KubeletServer(
-                home=one,
-                remote=other,
-                directory=directory,
-                node_name="virtual",
-                certificate=read_files(*pki.files("node")),
-                client_ca=pki.ca_text,
-                max_streams=max_streams,
-                anonymous=anonymous,
-            )
-            await server.start("127.0.0.1", 0)
-            try:
-                yield KubeletHarness(home, far, directory, server, pki)
-            finally:
-                await server.stop(1.0)
-                assert sum(server.streams.counts.values()) == 0
+    far_tls = pki.server_context("remote") if tls else None
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        connections = record_connections(monkeypatch)
+        async with FakeHome() as home, FakeRemote(far_tls) as far:
+            to_home = access_for(home.url, "home")
+            to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
+            async with KubeClient(to_home) as one, KubeClient(to_remote) as other:
+                directory = FakePodDirectory()
+                server = KubeletServer(
+                    home=one,
+                    remote=other,
+                    directory=directory,
+                    node_name="virtual",
+                    certificate=read_files(*pki.files("node")),
+                    client_ca=pki.ca_text,
+                    max_streams=max_streams,
+                    anonymous=anonymous,
+                )
+                await server.start("127.0.0.1", 0)
+                try:
+                    yield KubeletHarness(home, far, directory, server, pki, connections)
+                finally:
+                    await server.stop(1.0)
+                    assert sum(server.streams.counts.values()) == 0
 
 
 @pytest.fixture

@@ -10,10 +10,8 @@ import ctypes
 import socket
 import ssl
 import struct
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 from urllib.parse import parse_qsl, urlsplit
 
@@ -22,7 +20,8 @@ from aiohttp import web
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from sync.kube.api_errors import Side
 from sync.kube.api_resources import Object
-from sync.kube.credentials import ClientConfig, KubeconfigRef
+from sync.kube.credentials import ClientConfig
+from tests.fakeapi.client_config import StaticConfig
 
 #: The request target of an exec with all streams and without a terminal.
 EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&output=1&error=1"
@@ -30,12 +29,7 @@ EXEC = "/exec/default/web/app?command=sh&command=-c&command=a%20b%26c&input=1&ou
 
 def access_for(server: str, side: Side, context: ssl.SSLContext | None = None) -> ClientConfig:
     """A client configuration without a kubeconfig."""
-    access = ClientConfig(KubeconfigRef(Path("none")), side=side)
-    access.server = server
-    access.ssl = context
-    access._authorization = f"Bearer {side}-credential"
-    access._renewed = time.monotonic()  # there is no file to reload
-    return access
+    return StaticConfig(server, side, token=f"{side}-credential", context=context)
 
 
 class FakeHome:

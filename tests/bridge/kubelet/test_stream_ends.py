@@ -99,8 +99,8 @@ async def test_aborted_client_closes_the_remote(harness: KubeletHarness) -> None
 def short_keepalive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shortens TCP keepalive, so that an unresponsive peer is detected within seconds."""
     probes = (("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 1))
-    monkeypatch.setattr(sockets, "_KEEPALIVE", probes)
-    monkeypatch.setattr(sockets, "_USER_TIMEOUT", 300)
+    monkeypatch.setattr(sockets, "KEEPALIVE_PROBES", probes)
+    monkeypatch.setattr(sockets, "USER_TIMEOUT_MILLISECONDS", 300)
     monkeypatch.setattr(splice, "CHECK_INTERVAL", 0.1)
 
 
@@ -199,6 +199,4 @@ async def test_many_streams_leave_nothing_behind(harness: KubeletHarness) -> Non
     await asyncio.gather(*(one(number) for number in range(20)))
     await wait_until(lambda: harness.server.streams.counts["exec"] == 0)
     await wait_until(lambda: len(asyncio.all_tasks()) <= before)
-    http = harness.server._http
-    assert http is not None
-    await wait_until(lambda: not http.connections)
+    await wait_until(lambda: not harness.connections)

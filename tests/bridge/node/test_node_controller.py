@@ -22,6 +22,7 @@ from sync.cache import watcher
 from sync.cache.informer import Informer
 from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
+from sync.kube.api_errors import Unauthorized
 from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from sync.kube.client import KubeClient
 from sync.kube.request_limiter import FLOW
@@ -89,6 +90,7 @@ def controller(
     offer: CapacityAggregator | None = None,
     unplaced: UnschedulablePods | None = None,
     note: LeaseAnnotation | None = None,
+    events: EventRecorder | None = None,
 ) -> NodeController:
     """A controller that offers the capacity of the nodes; the test passes other changes to
     ``offer``."""
@@ -107,18 +109,28 @@ def controller(
         remote_nodes=nodes,
         watched=[nodes],
         unschedulable_pods=unplaced,
-        events=EventRecorder(home, node=NAME, now=now),
+        events=events or EventRecorder(home, node=NAME, now=now),
         now=now,
         lease_annotation=note,
     )
 
 
-def events(node: NodeController) -> list[tuple[str, str]]:
-    """Reasons and messages of recorded Events that are not yet written, in order."""
-    queue = node._events._waiting
-    waiting = [queue.get_nowait() for _ in range(queue.qsize())]
-    assert all(event["involvedObject"]["kind"] == "Node" for event in waiting)
-    return [(event["reason"], event["message"]) for event in waiting]
+class RecordedEvents(EventRecorder):
+    """Events that were recorded; none is written."""
+
+    def __init__(self, home: KubeClient) -> None:
+        super().__init__(home, node=NAME, now=lambda: "2030-01-01T00:00:00Z")
+        self.recorded: list[tuple[str, str]] = []
+        """Reasons and messages, in order."""
+
+    def warn(self, obj: Object, reason: str, message: str) -> None:
+        """Records a Warning about the Node."""
+        assert obj["kind"] == "Node"
+        self.recorded.append((reason, message))
+
+    def normal(self, obj: Object, reason: str, message: str) -> None:
+        """Records a normal Event about the Node."""
+        self.warn(obj, reason, message)
 
 
 def worker(name: str, *, cpu: str = "2", ready: bool = True) -> Object:
@@ -361,9 +373,11 @@ async def test_remote_without_usable_nodes_makes_node_not_ready(
 
 
 async def test_long_outage_makes_node_not_ready_until_it_ends(
-    home_api: FakeApi, remote_api: FakeApi, node: NodeController
+    home_api: FakeApi, remote_api: FakeApi, home: KubeClient, nodes: Informer
 ) -> None:
     loop = asyncio.get_running_loop()
+    events = RecordedEvents(home)
+    node = controller(home, nodes, events=events)
     async with running(node):
         before = home_api.get(NODES, NAME)["status"]["capacity"]
         began = loop.time()
@@ -376,7 +390,7 @@ async def test_long_outage_makes_node_not_ready_until_it_ends(
         await remote_api.start()
         await home_api.until(lambda: condition(home_api)["status"] == "True")
         await asyncio.sleep(SETTLE)
-        reports = events(node)
+        reports = events.recorded
         assert [reason for reason, _ in reports] == ["NodeNotReady", "NodeReady"]
         assert reports[0][1].startswith("Node virtual is NotReady (the remote cluster cannot be")
         assert reports[1][1].startswith("Node virtual is Ready (usable nodes")
@@ -682,16 +696,29 @@ async def test_cancellation_leaves_no_task(home_api: FakeApi, node: NodeControll
     assert not {"watch-home-node", "node-lease", "node-status"} & names
 
 
-async def test_ended_controller_receives_no_events(node: NodeController, nodes: Informer) -> None:
+async def test_ended_controller_rewatches_nothing(
+    remote_api: FakeApi, home: KubeClient, nodes: Informer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client outlives the controller when another bridge takes over."""
-    before = len(nodes.client._unauthorized_handlers)
+    rewatches: list[Informer] = []
+    monkeypatch.setattr(nodes, "rewatch", lambda: rewatches.append(nodes))
+    node = controller(home, nodes)
     await node.register()
+    remote_api.fail(Fault("GET", "/version", code=401, times=None))
+
+    async def rejected() -> int:
+        """The number of rewatches after a request with a rejected credential."""
+        rewatches.clear()
+        with pytest.raises(Unauthorized):
+            await nodes.client.request("GET", "/version")
+        return len(rewatches)
+
     running = asyncio.create_task(node.run())
     await asyncio.sleep(0)
-    assert len(nodes.client._unauthorized_handlers) > before
+    assert await rejected() == 1
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert len(nodes.client._unauthorized_handlers) == before
+    assert await rejected() == 0
 
 
 async def test_unexpected_exception_in_a_reconcile_is_logged_and_the_node_is_kept(

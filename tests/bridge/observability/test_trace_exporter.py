@@ -166,6 +166,6 @@ def test_missing_packages_are_no_error_when_the_environment_enables_traces(
 
 
 def test_endpoint_gets_the_path_of_spans() -> None:
-    assert trace_exporter._spans_url("http://c:4318") == "http://c:4318/v1/traces"
-    assert trace_exporter._spans_url("http://c:4318/") == "http://c:4318/v1/traces"
-    assert trace_exporter._spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"
+    assert trace_exporter.spans_url("http://c:4318") == "http://c:4318/v1/traces"
+    assert trace_exporter.spans_url("http://c:4318/") == "http://c:4318/v1/traces"
+    assert trace_exporter.spans_url("https://c/otlp/v1/traces") == "https://c/otlp/v1/traces"

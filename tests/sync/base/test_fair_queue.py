@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 
 import pytest
@@ -68,6 +69,13 @@ def test_no_slot_is_taken_if_fewer_exist_than_are_held() -> None:
     assert queue.take(4) == ("new", "n")
 
 
+class Group:
+    """A group; the model holds the only other reference to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 class Model(RuleBasedStateMachine):
     """Nothing is lost, doubled or overtaken; turns are kept; nothing is kept for nothing."""
 
@@ -77,8 +85,13 @@ class Model(RuleBasedStateMachine):
         self.waiting: defaultdict[str, list[int]] = defaultdict(list)
         self.held: defaultdict[str, int] = defaultdict(int)
         self.passed: defaultdict[str, int] = defaultdict(int)
+        self.groups: dict[str, Group] = {}
+        """The groups that have items or slots."""
         self.count = 0
         self.places = 8
+
+    def group(self, name: str) -> Group:
+        return self.groups.setdefault(name, Group(name))
 
     def may(self, group: str) -> bool:
         free = self.places - sum(self.held.values())
@@ -88,7 +101,7 @@ class Model(RuleBasedStateMachine):
     def add(self, group: str, number: int) -> None:
         for _ in range(number):
             self.count += 1
-            self.queue.add(group, self.count)
+            self.queue.add(self.group(group), self.count)
             self.waiting[group].append(self.count)
 
     @rule()
@@ -96,12 +109,13 @@ class Model(RuleBasedStateMachine):
         able = {group for group, items in self.waiting.items() if items and self.may(group)}
         assert self.queue.can_take(self.places) == bool(able)
         for group in "abcde":
-            assert self.queue.can_take_from(group, self.places) == (group in able)
+            assert self.queue.can_take_from(self.group(group), self.places) == (group in able)
         found = self.queue.take(self.places)
         if found is None:
             assert not able
             return
-        group = str(found[0])
+        assert isinstance(found[0], Group)
+        group = found[0].name
         assert group in able
         assert found[1] == self.waiting[group].pop(0)
         self.held[group] += 1
@@ -114,13 +128,13 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         group = data.draw(st.sampled_from(sorted(g for g, n in self.held.items() if n)))
-        self.queue.release(group)
+        self.queue.release(self.group(group))
         self.held[group] -= 1
 
     @rule(group=st.sampled_from("abcde"))
     def hold(self, group: str) -> None:
         may = self.may(group)
-        assert self.queue.try_acquire(group, self.places) == may
+        assert self.queue.try_acquire(self.group(group), self.places) == may
         self.held[group] += may
 
     @rule(places=st.integers(1, 16))
@@ -131,9 +145,9 @@ class Model(RuleBasedStateMachine):
     def the_numbers_are_right_and_nothing_is_kept_of_groups_that_are_gone(self) -> None:
         assert self.queue.waiting == sum(map(len, self.waiting.values()))
         assert self.queue.held == sum(self.held.values())
-        assert len(self.queue._turns) == len(self.queue._waiting)
-        assert set(self.queue._waiting) == {g for g, items in self.waiting.items() if items}
-        assert set(self.queue._held) == {g for g, number in self.held.items() if number}
+        for name in [it for it in self.groups if not self.waiting[it] and not self.held[it]]:
+            group = weakref.ref(self.groups.pop(name))
+            assert group() is None
 
 
 Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 from typing import Any
 
 import orjson
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
-from sync.cache.store import Key
+from sync.cache.store import Key, Store
+from sync.cache.store_writer import StoreWriter
 from sync.cache.watch_event_decoder import LineSplitter
+from sync.cache.watcher import Watcher
 from sync.kube.api_resources import CONFIG_MAPS, PODS
 from sync.kube.client import KubeClient
 from tests.fakeapi import FakeApi, Fault
@@ -282,8 +285,8 @@ async def test_observed_write_is_stored_and_reported_once(api: FakeApi, informer
         assert recorded.take() == ["+a"]
 
 
-async def test_event_of_an_observed_write_is_not_parsed(
-    api: FakeApi, informer: Informer, monkeypatch: pytest.MonkeyPatch
+def test_event_of_an_observed_write_is_not_parsed(
+    client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of what an event costs is to parse it, and a third of a pod's are our own writes."""
     parsed: list[bytes] = []
@@ -294,32 +297,45 @@ async def test_event_of_an_observed_write_is_not_parsed(
         return loads(line)
 
     monkeypatch.setattr("sync.cache.watcher.orjson.loads", noted)
-    recorded = ChangeRecorder(informer)
-    async with running_informer(informer):
-        made = api.put(config_map("a"))
-        await caught_up(api, informer)
-        again = api.put(config_map("b"))
-        begun = {"kind": "ConfigMap", "apiVersion": "v1"}
-        order = ("name", "namespace", "uid", "resourceVersion")
+    store = Store()
+    writer = StoreWriter(client, CONFIG_MAPS, store)
+    watcher = Watcher(
+        client,
+        CONFIG_MAPS,
+        path=CONFIG_MAPS.path(),
+        query={},
+        store=store,
+        writer=writer,
+        rng=random.Random(0),
+        on_alive=lambda: None,
+    )
 
-        def line(obj: Object, **changed: str) -> bytes:
-            meta = {key: obj["metadata"][key] for key in order} | changed
-            event = {"type": "MODIFIED", "object": {**begun, "metadata": meta}}
-            return orjson.dumps(event)
+    def written(name: str, version: str) -> Object:
+        meta = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+        meta["resourceVersion"] = version
+        return {"kind": "ConfigMap", "apiVersion": "v1", "metadata": meta}
 
-        await caught_up(api, informer)
-        recorded.take()
-        parsed.clear()
-        informer._watcher.handle(line(made))
-        assert (parsed, recorded.take()) == ([], [])
-        assert informer.resource_version == made["metadata"]["resourceVersion"]
-        informer._watcher.handle(line(again))
-        assert informer.resource_version == again["metadata"]["resourceVersion"]
-        assert parsed == []
-        informer._watcher.handle(line(again, resourceVersion="999"))
-        informer._watcher.handle(line(again, uid="another", resourceVersion="1000"))
-        assert len(parsed) == 2
-        assert recorded.take() == ["~b", "-b", "+b"]
+    def line(obj: Object, **changed: str) -> bytes:
+        changed_object = {**obj, "metadata": obj["metadata"] | changed}
+        return orjson.dumps({"type": "MODIFIED", "object": changed_object})
+
+    writer.put(written("a", "1"))
+    writer.put(written("b", "2"))
+    changes: list[tuple[Object | None, Object | None]] = []
+    writer.on_change(lambda old, new: changes.append((old, new)))
+    watcher.handle(line(written("a", "1")))
+    assert watcher.resource_version == "1"
+    watcher.handle(line(written("b", "2")))
+    assert watcher.resource_version == "2"
+    assert (parsed, changes) == ([], [])
+    watcher.handle(line(written("b", "999")))
+    watcher.handle(line(written("b", "1000"), uid="another"))
+    assert len(parsed) == 2
+    assert [(bool(old), bool(new)) for old, new in changes] == [
+        (True, True),
+        (True, False),
+        (False, True),
+    ]
 
 
 async def test_compact_replaces_the_same_state_only(api: FakeApi, informer: Informer) -> None:

@@ -75,7 +75,7 @@ class Issuer:
 @pytest.fixture
 async def issuer(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Issuer]:
     monkeypatch.setattr(access_module, "RENEW_INTERVAL", 0.0)
-    monkeypatch.setattr(access_module, "_OIDC", oidc.RenewedTokens())
+    monkeypatch.setattr(access_module, "OIDC_TOKENS", oidc.RenewedTokens())
     made = Issuer()
     runner = web.AppRunner(made.app(), access_log=None)
     await runner.setup()

@@ -205,18 +205,22 @@ def test_limit_falls_on_throttling_and_recovers() -> None:
 
 
 def test_concurrent_throttling_lowers_the_limit_once_and_not_below_the_minimum() -> None:
-    now = 0.0
-    it = RequestLimiter(most=MOST, clock=lambda: now)
-    assert all(it._queue.try_acquire(number, it.limit) for number in range(START))
-    now = 1.0
-    for number in range(START):
-        it.leave(number, "POST", 0.5, refused=True)
-    assert it.limit == START // 2
-    for _ in range(10):
-        now += 1.0
-        assert it._queue.try_acquire("a", it.limit)
-        it.leave("a", "POST", 0.5, refused=True)
-    assert it.limit == LEAST
+    async def main() -> None:
+        it = RequestLimiter(most=MOST, clock=asyncio.get_running_loop().time)
+        for number in range(START):
+            FLOW.set(number)
+            await it.enter()
+        assert (it.in_flight, it.waiting) == (START, 0)
+        await asyncio.sleep(1)
+        for number in range(START):
+            it.leave(number, "POST", 0.5, refused=True)
+        assert it.limit == START // 2
+        for _ in range(10):
+            await asyncio.sleep(1)
+            it.leave(await it.enter(), "POST", 0.5, refused=True)
+        assert it.limit == LEAST
+
+    run_virtual(main)
 
 
 def test_hanging_namespace_does_not_delay_others() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, Object
@@ -341,7 +343,11 @@ async def test_conflict_is_forgotten_with_the_home_object(harness: EngineHarness
     harness.remote.put(config_map("conf", REMOTE_NAMESPACE))
     harness.pod("b", uses=["cm/conf"])
     await harness.settle(waiting=True)
-    assert harness.engine.find(CopyController)._conflicts
+    assert len(await harness.events_with_reason("RemoteClash")) == 2, "of the object and its pod"
     harness.home.remove(CONFIG_MAPS, "conf", "default")
     await harness.settle(waiting=True)
-    assert not harness.engine.find(CopyController)._conflicts
+    harness.home.put(config_map("conf"))
+    await harness.settle(waiting=True)
+    events = await harness.events_with_reason("RemoteClash")
+    kinds = Counter(it["involvedObject"]["kind"] for it in events)
+    assert kinds["ConfigMap"] == 2, "the new object's conflict is reported, too"

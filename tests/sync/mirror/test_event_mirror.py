@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from sync.cache.informer import Informer
 from sync.kube.api_resources import EVENTS, NAMESPACES, PODS, Object
 from sync.mirror import event_mirror
 from sync.mirror.event_mirror import EventMirror
+from sync.namespaces import per_namespace_informers
+from sync.pods.pod_controller import PodController
 from tests import objects
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, Fault, LoggedRequest
@@ -42,6 +45,13 @@ def event_writes(harness: EngineHarness) -> list[str]:
     """The writes of Events at home."""
     entries: list[LoggedRequest] = harness.home.writes("*/events*")
     return [entry.method for entry in entries]
+
+
+def followed_events(mirror: EventMirror) -> list[Informer]:
+    """The informer of each followed namespace."""
+    informers = mirror.declare().own_informers
+    assert informers is not None
+    return list(informers())
 
 
 async def started(harness: EngineHarness) -> None:
@@ -182,7 +192,7 @@ async def test_event_seen_before_its_pod_is_mirrored(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    assert mirror._namespaces == {}
+    assert followed_events(mirror) == []
 
 
 @pytest.mark.parametrize("for_ever", [False, True], ids=["for a while", "for ever"])
@@ -199,8 +209,8 @@ async def test_event_waits_in_a_burst_with_a_limit(
 
     monkeypatch.setattr(event_mirror, "BURST_POLL", 0.01)
     monkeypatch.setattr(event_mirror, "BURST_WAIT_MAX", 0.04)
+    monkeypatch.setattr(PodController, "in_burst", lambda _: in_burst())
     await started(harness)
-    monkeypatch.setattr(harness.engine.find(EventMirror), "_in_burst", in_burst)
     emit_event(harness, "Pulled")
     await harness.settle()
     assert looks == 5
@@ -212,8 +222,8 @@ async def test_many_events_wait_less_in_a_burst(
 ) -> None:
     monkeypatch.setattr(event_mirror, "BURST_WAIT_MAX", 3600.0)
     monkeypatch.setattr(event_mirror, "LATE", 0.1)
+    monkeypatch.setattr(PodController, "in_burst", lambda _: True)
     await started(harness)
-    monkeypatch.setattr(harness.engine.find(EventMirror), "_in_burst", lambda: True)
     for number in range(100):
         emit_event(harness, f"Event{number}")
     await harness.home.until(lambda: len(mirrored_events(harness)) == 100)
@@ -237,23 +247,25 @@ async def test_relist_writes_only_new_events(
     assert harness.remote.requests("GET", "*/events")
     assert set(mirrored_events(harness)) == {"Pulled", "Created", "Started"}
     assert event_writes(harness) == ["POST"]
-    followed = harness.engine.find(EventMirror)._namespaces[DEFAULT]
-    assert len(followed.written or {}) == 2, "what the remote forgets, we forget"
+    harness.clear_logs()
+    harness.remote.put(kept)
+    await harness.settle()
+    assert event_writes(harness) == ["POST"], "what the remote forgets, we forget"
 
 
 async def test_written_event_is_compacted_and_still_updated(harness: EngineHarness) -> None:
     await started(harness)
     event = emit_event(harness, "BackOff", message="x" * 1000)
     await harness.settle()
-    followed = harness.engine.find(EventMirror)._namespaces[DEFAULT]
-    (kept,) = followed.events.store
+    (events,) = followed_events(harness.engine.find(EventMirror))
+    (kept,) = events.store
     assert kept == {
         "metadata": {
             k: event["metadata"][k] for k in ("namespace", "name", "uid", "resourceVersion")
         },
         "pod": event["involvedObject"]["uid"],
     }
-    assert not followed.events.store.has("pod", kept["pod"])
+    assert not events.store.has("pod", kept["pod"])
     harness.home.remove(EVENTS, mirrored_events(harness)["BackOff"]["metadata"]["name"], "default")
     emit_event(harness, "BackOff", message="x" * 1000, count=2)
     await harness.settle()
@@ -261,12 +273,14 @@ async def test_written_event_is_compacted_and_still_updated(harness: EngineHarne
     assert mirrored_events(harness)["BackOff"]["count"] == 2
 
 
-async def test_namespaces_come_and_go_with_their_pods(harness: EngineHarness) -> None:
+async def test_namespaces_come_and_go_with_their_pods(
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(per_namespace_informers, "LINGER", 0.02)
     await started(harness)
     (watch,) = harness.remote.open_watches(EVENTS)
     assert watch.namespace == REMOTE_NAMESPACE
     assert watch.query["fieldSelector"] == "involvedObject.kind=Pod"
-    harness.engine._home_watches._linger = 0.02
     harness.pod(namespace="other")
     await harness.settle()
     harness.remote.put(objects.event(harness.remote.get(PODS, "a", "other-h"), "Pulled"))

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
+from sync.base.backoff import Backoff
+from sync.cache import informer_health
+from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
     CONFIG_MAPS,
     EVENTS,
@@ -19,7 +21,6 @@ from sync.kube.api_resources import (
     SECRETS,
     SERVICES,
     Object,
-    Resource,
 )
 from sync.namespaces import per_namespace_informers as watches_module
 from sync.namespaces.per_namespace_informers import home_forbids
@@ -156,7 +157,7 @@ async def test_a_pod_that_waits_can_be_deleted(harness: EngineHarness) -> None:
 
 
 async def test_running_pods_continue_and_new_ones_wait_without_permission(
-    harness: EngineHarness,
+    harness: EngineHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     harness.home.put(secret("key"))
     await harness.start_running(uses=["secret/key"])
@@ -164,10 +165,7 @@ async def test_running_pods_continue_and_new_ones_wait_without_permission(
     with forbid(harness, "secrets"):
         harness.home.expire_watches(SECRETS)
         await harness.home.until(
-            lambda: (
-                harness.engine._home_watches.missing_permission(HomeNamespace("default"))
-                is not None
-            )
+            lambda: "HomeForbidden: home: the bridge may not list and watch secrets" in caplog.text
         )
         harness.pod("b", uses=["secret/key"])
         await harness.events_with_reason("HomeForbidden")
@@ -204,24 +202,25 @@ async def test_forbidden_events_block_no_pod(harness: EngineHarness) -> None:
         await harness.home.until(lambda: harness.status().get("phase") == "Running")
 
 
-async def test_all_resources_are_retried_when_one_is_allowed(harness: EngineHarness) -> None:
+async def test_all_resources_are_retried_when_one_is_allowed(
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A RoleBinding grants all resources: the pod does not wait for the longest back-off."""
+
+    class EndlessBackoff(Backoff):
+        def next(self) -> float:
+            return 3600.0
+
+    monkeypatch.setattr(informer_health, "Backoff", EndlessBackoff)
     await harness.start()
     with forbid(harness, "configmaps", "secrets", "services"):
         harness.pod()
         await harness.events_with_reason("HomeForbidden")
-        watch = harness.engine._home_watches._watches[HomeNamespace("default")]
-        resting: set[Resource] = set()
-
-        def long(kind: Resource) -> float:
-            resting.add(kind)
-            return 60.0
-
-        for kind in (SECRETS, SERVICES):
-            watch.informers[kind]._health._backoff.next = partial(long, kind)  # type: ignore[method-assign]
-        await harness.home.until(lambda: resting == {SECRETS, SERVICES})
+        home = {it.resource: it for it in harness.engine.watches if it.client.side == "home"}
+        forbidden = {kind for kind, it in home.items() if isinstance(it.error, Forbidden)}
+        assert forbidden == {CONFIG_MAPS, SECRETS, SERVICES}
+    home[CONFIG_MAPS].retry_now()
     await harness.remote.until(harness.remote_pod)
-    assert CONFIG_MAPS in watch.informers
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from tests.fakeapi import Fault
 from tests.objects import secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.memory_ownership_record import MemoryRecord
-from translators.object_accessors import HomeNamespace
 from translators.ownership_labels import (
     ANNOTATION_ACCEPTS,
     ANNOTATION_HOME_NAMESPACE,
@@ -238,7 +237,7 @@ async def test_record_is_written_only_for_new_namespaces(
     strict.record.answers.clear()
     for number in range(20):
         strict.pod("a", f"n{number}")
-    await strict.remote.until(lambda: len(strict.engine._ownership._own) == 20)
+    await strict.remote.until(lambda: len(strict.engine.pods.controller.queue.working) == 20)
     strict.record.answers.set()
     await strict.settle()
     assert len(strict.record.own or ()) == 20
@@ -268,7 +267,8 @@ async def test_deleted_namespace_leaves_the_record(strict: EngineHarness) -> Non
     before = strict.record.own or frozenset()
     strict.remote.remove(NAMESPACES, REMOTE_NAMESPACE)
     await strict.settle()
-    await strict.engine._namespaces.ensure(HomeNamespace("another"))
+    strict.pod("a", "another")
+    await strict.settle()
     assert before.isdisjoint(strict.record.own or ())
 
 

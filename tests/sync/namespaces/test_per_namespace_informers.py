@@ -7,6 +7,8 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from sync.cache.store import Key
 from sync.kube.api_resources import (
     CONFIG_MAPS,
@@ -124,11 +126,15 @@ async def test_namespace_retained_after_the_linger_is_listed_again(
         assert (CONFIG_MAPS, "conf") in watches.changes
 
 
-async def test_release_of_an_unwatched_namespace_is_ignored(client: KubeClient) -> None:
+async def test_release_of_an_unwatched_namespace_is_ignored(
+    api: FakeApi, client: KubeClient
+) -> None:
     watches = RecordedWatches(client)
     async with running(watches):
         watches.release(DEFAULT)
-    assert watches._ending == {}
+        await asyncio.sleep(2 * LINGER)
+        watches.retain(DEFAULT)
+        await api.until(lambda: watches.synced == ["default"])
 
 
 async def test_cancellation_ends_all_watches_and_timers(
@@ -167,11 +173,12 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(harness: EngineH
 
 
 async def test_namespace_is_not_watched_after_its_last_pod_and_the_linger(
-    harness: EngineHarness,
+    harness: EngineHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert watches_module.LINGER > LINGER
+    monkeypatch.setattr(watches_module, "LINGER", LINGER)
     harness.home.put(config_map("conf"))
     await harness.start()
-    harness.engine._home_watches._linger = LINGER
     harness.pod(uses=["cm/conf"])
     await harness.settle()
     harness.home.delete(PODS, "a", "default", grace_seconds=0)
@@ -182,4 +189,3 @@ async def test_namespace_is_not_watched_after_its_last_pod_and_the_linger(
     await harness.settle()
     assert harness.config_map()
     assert harness.remote.find(PODS, "a", REMOTE_NAMESPACE)
-    assert watches_module.LINGER > LINGER

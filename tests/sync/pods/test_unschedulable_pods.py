@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from sync.cache.store import Key
 from sync.kube.api_resources import PODS, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
@@ -44,11 +45,16 @@ async def waiting(harness: EngineHarness, **spec: object) -> Object:
 
 
 async def advance_minutes(harness: EngineHarness, minutes: int) -> None:
-    """Advances the clock and fires the timer."""
+    """Advances the clock and reconciles the pod, as its timer would."""
     harness.now = _MINUTE.format(minutes)
-    for key in list(harness.engine.pods.controller.queue._later):
-        harness.engine.pods.controller.queue.add(key)
+    reconcile_delayed(harness)
     await harness.settle()
+
+
+def reconcile_delayed(harness: EngineHarness) -> None:
+    queue = harness.engine.pods.controller.queue
+    assert queue.delayed == 1, "the pod has a timer"
+    queue.add(Key("default", "a"))
 
 
 def condition_at_home(harness: EngineHarness) -> Object:
@@ -101,8 +107,7 @@ async def test_pod_bound_at_the_timeout_stays(patient: EngineHarness) -> None:
     patient.remote.mute_watches()
     patient.remote.bind("a", "worker", REMOTE_NAMESPACE)
     patient.now = _MINUTE.format(9)
-    for key in list(patient.engine.pods.controller.queue._later):
-        patient.engine.pods.controller.queue.add(key)
+    reconcile_delayed(patient)
     await patient.remote.until(lambda: patient.remote.writes("*/pods/a"))
     patient.remote.unmute_watches()
     await patient.settle()

@@ -46,7 +46,7 @@ class Upgrades:
 @pytest.fixture
 def upgrades(monkeypatch: pytest.MonkeyPatch) -> Upgrades:
     found = Upgrades()
-    monkeypatch.setattr(upgrade, "_find", found.find)
+    monkeypatch.setattr(upgrade, "read_installation", found.find)
     monkeypatch.setattr(install, "apply_request", found.apply)
     return found
 

@@ -44,17 +44,17 @@ class FakeNode:
     def ours(self) -> list[str]:
         return [str(it.destination) for it in self.routes if it.is_bridge_owned]
 
-    def _list(self, version: int) -> list[Route]:
+    def list_routes(self, version: int) -> list[Route]:
         return [it for it in self.routes if it.destination.version == version]
 
-    def _add(self, to: IpNetwork) -> None:
+    def add_route(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
         if any(it.is_local and it.destination == to for it in self.routes):
             raise OSError(errno.EEXIST, "it is there")
         self.has(str(to), ours=True)
 
-    def _remove(self, to: IpNetwork) -> None:
+    def remove_route(self, to: IpNetwork) -> None:
         if not self.allows:
             raise PermissionError(errno.EPERM, "no")
         left = [it for it in self.routes if not (it.is_bridge_owned and it.destination == to)]
@@ -66,9 +66,9 @@ class FakeNode:
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     found = FakeNode()
-    monkeypatch.setattr(rtnetlink, "routes", found._list)
-    monkeypatch.setattr(rtnetlink, "add_local_route", found._add)
-    monkeypatch.setattr(rtnetlink, "remove_local_route", found._remove)
+    monkeypatch.setattr(rtnetlink, "routes", found.list_routes)
+    monkeypatch.setattr(rtnetlink, "add_local_route", found.add_route)
+    monkeypatch.setattr(rtnetlink, "remove_local_route", found.remove_route)
     monkeypatch.setattr(rtnetlink, "can_change_routes", lambda _: found.allows)
     monkeypatch.setattr(cidr_module, "RETRY_SECONDS", 0.01)
     return found
@@ -200,7 +200,7 @@ def test_route_message_round_trips(
     given: tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int],
 ) -> None:
     network = ipaddress.ip_network(given, strict=False)
-    assert rtnetlink._parse(rtnetlink._bridge_route(network)) == Route(
+    assert rtnetlink.parse_route(rtnetlink.bridge_route_message(network)) == Route(
         network, is_local=True, is_bridge_owned=True, has_gateway=False
     )
 
