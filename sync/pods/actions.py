@@ -93,7 +93,7 @@ class RequeueAfter:
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphan:
-    """Delete a remote pod after home's API server has confirmed that its home pod is gone."""
+    """Delete a remote pod once home's API server confirms that its home pod no longer exists."""
 
     uid: RemoteUid
     home_uid: HomeUid | None
