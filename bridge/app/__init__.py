@@ -1,6 +1,6 @@
-"""Runs joins: wires the parts of one virtual node and supervises several in one process.
+"""Runs joins: assembles the parts of one virtual node, and supervises the joins of one process.
 
-`join_lifecycle` is the entry point; `replica_lifecycle` orders standing by, serving and handover;
-`kubelet_api` wires the kubelet API; `probe_server` and `readiness` answer health checks;
-`supervisor` is `bridge run`.
+`join_lifecycle` is the entry point; `replica_handover` orders standby, serving and handover;
+`kubelet_api_setup` assembles the kubelet API; `probe_server` and `readiness` answer health checks;
+`join_supervisor` runs the joins of `bridge run`.
 """

@@ -1,4 +1,4 @@
-"""`bridge bug-report`: an archive for diagnosing problems that contains no secrets.
+"""`bridge bug-report`: an archive without secrets for the diagnosis of problems.
 
 `collector` reads both clusters, `redaction` selects by an allowlist what may be included, and
 `archive` writes the files. Nothing here changes a cluster; no running bridge imports this.

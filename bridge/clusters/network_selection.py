@@ -1,6 +1,6 @@
 """Selects the network mode of a virtual node: ``--network``, or for ``auto`` the result of a probe.
 
-``auto`` decides once. A mode that a probe found is recorded on the Node (`join_record_annotation`)
+``auto`` decides once. A mode that a probe found is recorded on the Node (`bridge.node.join_record`)
 and kept by every later start and every replica, because another mode would change the endpoints of
 running pods. An explicit mode replaces the record; `bridge leave` deletes it with the Node.
 

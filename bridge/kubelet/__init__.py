@@ -2,6 +2,6 @@
 
 `server` accepts requests; `authn` and `authz` decide who may call what; `routing` and
 `query_options` parse paths and queries; `logs`, `exec_attach_portforward`, `run_in_container`,
-`node_endpoints` and `healthz` answer; `active_streams` counts and limits streams. The caller
-supplies the pods (`pod_lookup`): nothing here translates pods or decides about objects.
+`pods_and_configz` and `healthz` answer; `stream_limits` counts and limits streams. `pod_lookup`
+supplies the pods: nothing here translates pods or decides about objects.
 """

@@ -1,9 +1,9 @@
-"""Labels that all usable nodes of the remote share, and that the virtual node therefore has too.
+"""Computes the labels that all usable nodes of the remote share, for the virtual node.
 
-Nodes that count for the capacity decide (`node_capacity.counts_towards_capacity`), or all nodes
-where none counts, so that labels do not change with an outage. Architecture and operating system
-are those that the kubelets report. Where they differ the virtual node has no such label: a pod that
-selects one is not scheduled here unless ``--labels`` sets it.
+Usable nodes are those that count for the capacity (`node_capacity.is_counted`); if none counts, all
+nodes, so that an outage changes no label. Architecture and operating system are those that the
+kubelets report. If they differ, the virtual node has no such label: a pod that selects one is not
+scheduled here unless ``--labels`` sets it.
 
 Only labels about hardware and location are shared (`SHAREABLE`). Others can select workloads of the
 remote's components, whose counterparts at home would then run here.

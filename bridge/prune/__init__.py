@@ -1,1 +1,1 @@
-"""Lists and removes what bridges left behind in a remote, without access to any home."""
+"""`bridge prune`: lists and removes objects that bridges left in a remote; needs no home."""

@@ -1,4 +1,4 @@
-"""Forwards TCP connections between the clusters where no network connects their pods.
+"""Forwards TCP connections between the clusters if no pod network connects them.
 
 `forward` is the direction from home to pods in the remote, `reverse` the direction from the remote
 to pods at home (as in ``ssh -R``), through a relay agent in the remote. `sync.relay` publishes the

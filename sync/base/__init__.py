@@ -1,3 +1,3 @@
-"""Helpers that every other package may use and that know no API server: backoff, queues, caches,
-histograms, callbacks, exceptions.
+"""Helpers for every other package, without access to an API server: backoff, fair queues and
+caches, histograms, tracing, callbacks and exceptions.
 """

@@ -6,8 +6,8 @@ import random
 
 
 class Backoff:
-    """Waits in seconds that double from ``first`` to ``cap``, each from half of its step to the
-    whole step, so that many watches that break at once do not reconnect at once."""
+    """Waits in seconds. The step doubles from ``first`` to ``cap``; each wait is random between
+    half a step and a step, so that many watches that break at once do not reconnect at once."""
 
     def __init__(self, *, first: float, cap: float, rng: random.Random | None = None) -> None:
         self._first = first

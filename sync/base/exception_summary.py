@@ -1,4 +1,4 @@
-"""Summaries of unexpected exceptions for the log, and the exceptions inside of groups.
+"""Summarizes unexpected exceptions for the log, and lists the exceptions of a group.
 
 Summaries contain the type of an exception and where it was raised, never its message, which can
 quote an API object.
@@ -19,7 +19,7 @@ _MAX_FRAMES = 8
 
 
 def summary(error: BaseException) -> str:
-    """One line for people: ``TypeError in translators/pods/remote_pod.py:12 (to_remote)``."""
+    """One line for people: ``TypeError in translators/pods/remote_pod.py:12 (translate_pod)``."""
     frames = _frames(error)
     return f"{type(error).__name__} in {frames[-1]}" if frames else type(error).__name__
 
@@ -53,7 +53,7 @@ def log_defects(subject: object, *, extra: Mapping[str, object] | None = None) -
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions inside of ``error`` that are no groups, depth first."""
+    """The exceptions in ``error`` (or ``error`` itself) that are no groups, depth first."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)

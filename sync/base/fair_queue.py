@@ -1,7 +1,7 @@
-"""A queue for a limited number of slots, which groups of items take in turns.
+"""A queue for a limited number of slots, in which groups of items take turns.
 
 - *Fair*: groups with waiting items take a slot one after the other; within a group items keep their
-  order. Items that a group adds wait behind that group's, not behind those of all groups.
+  order. An item waits behind the items of its own group, not behind those of all groups.
 - *Isolated*: a group that holds slots gets another only while it holds fewer than `SHARE` times the
   free ones. Alone it gets three quarters of all slots, two groups get three sevenths each, and a
   group that holds none gets one at once unless about twenty groups are slow together.
@@ -67,12 +67,12 @@ class FairQueue(Generic[T]):
         free = slots - self.held
         if free <= 0:
             return None
-        turns, held, room = self._turns, self._held, SHARE * free
+        turns, held, allowed = self._turns, self._held, SHARE * free
         # Groups that are skipped hold slots, so there are fewer of them than slots.
         for _ in range(len(turns)):
             group = turns[0]
             held_by_group = held.get(group, 0)
-            if held_by_group >= room:
+            if held_by_group >= allowed:
                 turns.rotate(-1)
                 continue
             waiting = self._waiting[group]
@@ -90,13 +90,13 @@ class FairQueue(Generic[T]):
 
     def can_take(self, slots: int) -> bool:
         """Whether `take` would return an item."""
-        room = SHARE * (slots - self.held)
-        return room > 0 and any(self._held.get(group, 0) < room for group in self._turns)
+        allowed = SHARE * (slots - self.held)
+        return allowed > 0 and any(self._held.get(group, 0) < allowed for group in self._turns)
 
     def can_take_from(self, group: Hashable, slots: int) -> bool:
         """Whether `take` would return an item of this group, if it were its turn."""
-        room = SHARE * (slots - self.held)
-        return group in self._waiting and self._held.get(group, 0) < room
+        allowed = SHARE * (slots - self.held)
+        return group in self._waiting and self._held.get(group, 0) < allowed
 
     def release(self, group: Hashable) -> None:
         held_by_group = self._held[group] - 1

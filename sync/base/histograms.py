@@ -23,8 +23,8 @@ class Histogram:
     def __init__(self, bounds: tuple[float, ...] = BOUNDS) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """Observations per bucket, not cumulative: above the previous bound and at most the bound
-        of that index; the last bucket has those above all bounds."""
+        """Observations per bucket, not cumulative: above the previous bound, and at most the bound
+        of the same index; the last bucket counts those above all bounds."""
         self.total = 0.0
         """The sum of all observations."""
 

@@ -1,4 +1,4 @@
-"""Callbacks whose exceptions do not reach the caller, and early expiry of timeouts.
+"""Callbacks whose exceptions do not reach the caller, and the early expiry of timeouts.
 
 A handler that raises is logged with the place of the error, at ERROR level the first time and at
 DEBUG level after that; the other handlers still run.
@@ -70,6 +70,6 @@ class Callbacks(Generic[P]):
 def expire_now(limit: asyncio.Timeout | None) -> None:
     """Expires ``limit`` now; does nothing if it is None, is expiring already, or has ended."""
     if limit is not None:
-        # `reschedule` raises RuntimeError in exactly these states.
+        # `reschedule` raises RuntimeError if the timeout is expiring or has ended.
         with contextlib.suppress(RuntimeError):
             limit.reschedule(asyncio.get_running_loop().time())

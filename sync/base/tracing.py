@@ -1,4 +1,4 @@
-"""Spans of reconciles and of the requests that they make; off by default.
+"""Spans of reconciles and of the requests that these send; off by default.
 
 `set_tracer` sets the tracer of the process before anything runs; without one, tracing costs
 nothing. Attributes of spans are names only: no body, query or header.
@@ -41,12 +41,12 @@ def trace_reconcile(
     reconcile: Callable[[K], Awaitable[None]], controller: str, kind: str
 ) -> Callable[[K], Awaitable[None]]:
     """Wraps each call of ``reconcile`` in a span, if tracing is on."""
-    spans = get_tracer()
-    if spans is None:
+    tracer = get_tracer()
+    if tracer is None:
         return reconcile
 
     async def with_span(key: K) -> None:
-        with spans.reconcile(controller, key, kind):
+        with tracer.reconcile(controller, key, kind):
             await reconcile(key)
 
     return with_span

@@ -1,4 +1,4 @@
-"""A local copy of one resource's objects: `Informer` lists and watches, `Store` has the result.
+"""A local copy of one resource's objects: an `informer` lists and watches into a `store`.
 
-Code that calls an API server only through an informer belongs here; requests belong to `sync.kube`.
+The parts of an informer belong here; the requests that it sends belong to `sync.kube`.
 """

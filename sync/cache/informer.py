@@ -2,20 +2,21 @@
 
 Guarantees, after client-go's reflector:
 
-- The store is a state that the server had. It may lag, but does not go back: an event that is older
-  than the stored object is skipped, unless a full list shows that the server itself went back.
+- The store has a state that the server had. It may lag, but does not go back: an event that is
+  older than the stored object is skipped. Only a full list may replace an object by an older one,
+  after the server itself went back.
 - Unchanged parts of an object remain the same Python objects (`sync.cache.interning`).
 - Handlers run in the event loop, in order, once per observed change, with the old and the new
   object (None if there is none). Quick successive changes may be observed as one. A handler must
   not wait, raise, or change an object: it puts a key on a queue.
 - `synced` is set when the first full list is in the store *and* its handlers have run.
 - A watch that ends or breaks continues from the last version (`sync.cache.watcher`). If the server
-  has compacted that version (410), the informer lists again, and reports what vanished meanwhile as
-  deleted.
-- An object for which a handler, an indexer or ``slim`` raises is logged by name and counted;
-  everything else goes on.
+  has compacted that version (410), the informer lists again, and reports objects that are missing
+  in the list as deleted.
+- An object for which a handler, an indexer or ``slim`` raises is logged by name and counted, and
+  does not affect other objects.
 - Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
-  it was. `retry_now` and a renewed credential end the wait.
+  it is. `retry_now` and a renewed credential end the wait.
 """
 
 from __future__ import annotations
@@ -148,17 +149,17 @@ class Informer:
         self._health.on_change(lambda: handler(self))
 
     def rewatch(self) -> None:
-        """Requests the watch again from where it is: servers do not end a watch whose credential
-        they would no longer accept."""
+        """Ends the watch, and requests it again from the last version: servers do not end a watch
+        whose credential they would no longer accept."""
         self._watcher.rewatch()
 
     def retry_now(self) -> None:
-        """Ends the wait after a failure: its cause may be gone."""
+        """Ends the wait after a failure, because the cause of the failure may be gone."""
         expire_now(self._waiting)
 
     async def refresh(self) -> None:
-        """Lists again, and returns when the store is a state that the server had after this call.
-        While the server cannot be reached this waits."""
+        """Lists again, and returns when the store has a state that the server had after this call.
+        Waits while the server cannot be reached."""
         waiter = asyncio.get_running_loop().create_future()
         self._refreshing.append(waiter)
         self._watcher.interrupt()
@@ -221,8 +222,8 @@ class Informer:
             self._waiting = None
 
     async def _list(self) -> str:
-        """Lists in pages, and stores each as it arrives. Returns the version of the first page,
-        whose state all pages have."""
+        """Lists in pages, and stores each as it arrives. Returns the version of the list, which all
+        pages share."""
         self._written.clear()
         self._watched = False
         self.client.metrics.lists[str(self.resource)] += 1
@@ -239,10 +240,10 @@ class Informer:
             query["continue"] = token
         for key in self.store.keys() - present:
             known = self.store.get(key)
-            since = key in self._written and is_newer(
+            is_written_since = key in self._written and is_newer(
                 version_of(known or {}), page.resource_version
             )
-            if known is not None and not since:
+            if known is not None and not is_written_since:
                 self._writer.remove(key, known)
         self._health.succeeded()
         self._watcher.contact()
@@ -251,7 +252,7 @@ class Informer:
 
     async def _store_page(self, items: list[Object], present: set[Key]) -> None:
         """Stores the items and adds their keys to ``present``; empties ``items``."""
-        # Popped from the end, so that what the store does not keep is freed at once.
+        # Popped from the end, so that parts that the store does not keep are freed at once.
         items.reverse()
         for count in range(1, len(items) + 1):
             item = items.pop()

@@ -1,7 +1,7 @@
-"""Whether an informer works, since when it fails, and how long it waits before the next attempt.
+"""Records whether an informer works or since when it fails, and computes its backoff.
 
 Failures back off from 0.8 to 30 s with jitter (client-go's numbers), and to `UNREACHABLE_CAP`
-without a response: a server that is down cannot be overloaded. The first failure of a kind is
+if there is no response: a server that is down cannot be overloaded. The first failure of a kind is
 logged as a warning, repetitions are not.
 """
 
@@ -71,7 +71,7 @@ class InformerHealth:
         self._handlers()
 
     def failed(self, error: KubeError) -> float:
-        """Notes a failure. Returns the seconds to wait before the next attempt."""
+        """Records a failure. Returns the seconds to wait before the next attempt."""
         self._client.metrics.watch_failures[str(self._resource)] += 1
         known, self.error = self.error, error
         if known is None:

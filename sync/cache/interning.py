@@ -16,14 +16,14 @@ import orjson
 
 from translators.object_accessors import Object
 
-#: Recently used parts that a pool knows at least: those of some hundred pod templates.
+#: The least number of recently used parts in a pool: those of some hundred pod templates.
 POOL_PARTS = 4096
 #: The longest string, in characters, to intern: names, images, addresses, timestamps.
 _STRING_MAX = 128
 
 
 class Intern(Protocol):
-    """Returns what to store for a part that the previous state does not have; may change it."""
+    """Returns the object to store for a part that the previous state lacks; may change the part."""
 
     def __call__(self, part: Any, /) -> Any: ...
 
@@ -70,7 +70,8 @@ class InternPool:
         return len(self._young) + len(self._old)
 
     def __call__(self, part: Any, /) -> Any:
-        """An equal part that was seen before; else this part, made of parts seen before."""
+        """Returns an equal part that was seen before; else this part, with its own parts
+        interned."""
         kind = type(part)
         if kind is str:
             return sys.intern(part) if len(part) <= _STRING_MAX else part
@@ -91,16 +92,16 @@ class InternPool:
 
     def _seen(self, part: Any) -> Any:
         key = hash(orjson.dumps(part))
-        found = self._young.get(key)
-        if found is None:
-            found = self._old.get(key)
-            if found is None:
-                found = self.intern_parts(part)
+        known = self._young.get(key)
+        if known is None:
+            known = self._old.get(key)
+            if known is None:
+                known = self.intern_parts(part)
             if len(self._young) >= self._parts:
                 self._old, self._young = self._young, {}
-            self._young[key] = found
+            self._young[key] = known
         # Two parts can have the same hash.
-        return found if found is part or found == part else part
+        return known if known is part or known == part else part
 
 
 def intern_pod(pod: Object, pool: InternPool) -> None:

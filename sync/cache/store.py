@@ -1,7 +1,7 @@
 """The last known objects of one resource in one cluster, by key and by index.
 
-Objects in the store are shared by all readers and must not be changed. Indexers run when an object
-is added, and when a part that they read has changed, never to remove an object. `has` and `count`
+All readers share the objects and must not change them. Indexers run when an object is added, and
+when a part that they read has changed, but not when an object is removed. `has` and `count`
 take constant time.
 """
 
@@ -45,8 +45,8 @@ class Store:
     """Objects by key, and by the values that each of ``indexers`` returns for them.
 
     ``reads`` names the parts of an object that indexers read (``spec``, ``metadata.labels``) beside
-    its name, namespace and UID: while each is the identical object (`sync.cache.interning`), the
-    values are unchanged. None: indexers may read anything.
+    its name, namespace and UID: while each part is the identical object (`sync.cache.interning`),
+    the values are unchanged. None: indexers may read anything.
     """
 
     def __init__(

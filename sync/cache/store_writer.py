@@ -1,6 +1,8 @@
-"""Writes the states of one resource's objects into a store, and notifies handlers of changes, in
-the order in which they were added, after the store has the object. The newer of two states of an
-object wins, in whatever order they arrive."""
+"""Writes the states of one resource's objects into a store, and notifies handlers of changes.
+
+Handlers are called after the store has the object, in the order in which they were added. The newer
+of two states of an object wins, in whatever order they arrive.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ class StoreWriter:
     def _reduce(self, obj: Object, old: Object | None) -> Object:
         if self._slim is not None:
             obj = self._slim(obj)
-        else:  # Often a third of an object, and never read here.
+        else:  # managedFields are often a third of an object, and the bridge does not read them.
             metadata(obj).pop("managedFields", None)
         if old is not None:
             share_unchanged(obj, old, self._pool or no_interning)

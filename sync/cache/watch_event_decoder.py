@@ -1,7 +1,7 @@
 """Splits a watch into lines, and reads the identity of an event without parsing it. Pure.
 
 Parsing is most of the cost of an event, and about a third of the events of a pod repeat the
-response to a write of the bridge's own. So the identity comes from the first bytes of the line, and
+response to a write of the bridge. So the identity comes from the first bytes of the line, and
 the full parse (orjson) runs only for events that the store does not have.
 """
 
@@ -31,10 +31,10 @@ class EventHeader(NamedTuple):
 
 def event_header(line: bytes) -> EventHeader | None:
     """The header of an ADDED or MODIFIED event; None for others, and for an unusual field order."""
-    found = _HEAD.match(line)
-    if found is None:
+    match = _HEAD.match(line)
+    if match is None:
         return None
-    name, namespace, uid, version = (str(part or b"", "utf-8") for part in found.groups())
+    name, namespace, uid, version = (str(part or b"", "utf-8") for part in match.groups())
     return EventHeader(Key(namespace, name), uid, version)
 
 

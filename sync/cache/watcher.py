@@ -1,12 +1,12 @@
-"""Watches one resource from a resource version on, and stores each event.
+"""Watches one resource from a resource version on, and stores the object of each event.
 
 - Bookmarks advance the version. A watch that ends or breaks continues from the last version.
-- An event that repeats the response to a write of the bridge's own, which the store already has, is
+- An event whose object the store already has, from the response to a write of the bridge, is
   recognized by its first bytes and not parsed.
-- A server that hangs does not close its watches. Where the server sends bookmarks, a watch that is
-  silent for `SILENCE` seconds ends, so that the next one is requested; after `SILENT_WATCHES` in a
-  row the server counts as one that sends none.
-- A response that is no watch raises `BrokenWatchError`.
+- A server that hangs does not close its watches. If the server sends bookmarks, a watch that is
+  silent for `SILENCE` seconds ends, so that the next watch is requested; after `SILENT_WATCHES` of
+  these in a row the server counts as one that sends no bookmarks.
+- A response that contains no watch events raises `BrokenWatchError`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 #: The server ends a watch after a random time in this range of seconds, as in client-go.
 WATCH_SECONDS = (300, 600)
-#: Seconds beyond that time for which the server may be silent before the watch counts as cut.
+#: Seconds beyond that time for which the server may be silent before the watch counts as broken.
 WATCH_GRACE = 30.0
 #: Seconds of silence that end a watch with bookmarks: the server sends one a minute
 #: (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver), and may be busy.
@@ -55,7 +55,8 @@ BATCH = 50
 
 
 class BrokenWatchError(Unreachable):
-    """Raised for a server that closes watches at once or sends no watch events; mostly a proxy."""
+    """Raised if the server closes watches at once or sends no watch events; it is mostly a
+    proxy."""
 
 
 class Watcher:
@@ -88,11 +89,11 @@ class Watcher:
         self._rng = rng
         self._on_alive = on_alive
         self._fast_keepalive = fast_keepalive
-        # Ends the watch that is open; and the loop's time when it was requested.
+        # The timeout that ends the open watch, and the loop's time when the watch was requested.
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
         self._sends_bookmarks = False
-        # Watches in a row that ended for their silence.
+        # How many watches in a row ended because they were silent.
         self._silent = 0
 
     def rewatch(self) -> None:
@@ -208,7 +209,7 @@ class Watcher:
 
     def _is_stored(self, line: bytes) -> bool:
         """Whether the store already has the state in this event, from the response to a write.
-        Then the event is not parsed, which is most of its cost."""
+        Parsing, which is most of the cost of an event, is then skipped."""
         header = event_header(line)
         if header is None:
             return False

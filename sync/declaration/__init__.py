@@ -1,5 +1,5 @@
-"""The interface between the engine and controllers: what a controller is built from (`context`),
-and what it declares (`declaration`).
+"""The interface between the engine and controllers: a controller is built from a
+`controller_context`, and returns a `controller_declaration`.
 
 Controllers import this package; the package imports no controller.
 """

@@ -1,6 +1,6 @@
-"""The context that controllers are built from: clients, shared informers, and namespaces.
+"""The dependencies of all controllers: clients, shared informers, and namespaces.
 
-After the ControllerContext of kube-controller-manager. The engine creates one and runs its
+Modeled on the ControllerContext of kube-controller-manager. The engine creates one and runs its
 informers.
 """
 
@@ -21,7 +21,7 @@ from translators.virtual_node_identity import Identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
-    """A controller takes from it what it needs, and names the informers that it reads in its
+    """The dependencies of a controller, which names the informers that it reads in its
     `Declaration`."""
 
     home: KubeClient
@@ -48,5 +48,5 @@ class ControllerContext:
 
     @property
     def identity(self) -> Identity:
-        """Of this home and its virtual node."""
+        """The identity of this home and its virtual node."""
         return self.policy.identity

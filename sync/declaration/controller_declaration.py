@@ -1,4 +1,4 @@
-"""The declaration of a controller, by which the engine runs it without knowing it.
+"""The declaration by which the engine runs a controller without depending on its class.
 
 The engine (`sync.engine.engine`) is a loop over declarations, which it uses in this order:
 
@@ -7,11 +7,12 @@ The engine (`sync.engine.engine`) is a loop over declarations, which it uses in 
 2. *Watch*, also on a standby replica: the informers list and watch. Handlers are called, but a
 paused queue drops the keys.
 
-3. *Synced*: every informer has its first full list. Then `prepare` of each declaration.
+3. *Synced*: every informer has its first full list. Then `prepare` of each declaration runs.
 
 4. *Work*: the queues are resumed; each handler with ``replay`` is called as ``(None, object)`` for
-every cached object; `requeue_namespace` is called for every home namespace with pods that is
-listed; then `start` of each declaration. From here on `run` of each declaration is a task.
+every cached object; `requeue_namespace` is called for every home namespace with pods whose
+resources have been listed; then `start` of each declaration. From here on `run` of each declaration
+is a task.
 
 5. Cancellation ends `run` and the informers. Nothing is written afterwards.
 
@@ -61,14 +62,15 @@ class Declaration:
     """One controller, or another part of the engine that has handlers or a task."""
 
     name: str
-    """Of the task, and of the queue in metrics."""
+    """The name of the task, and of the queue in metrics."""
     controller: Controller[Any] | None = None
     watches: Sequence[Watch] = ()
     home_watches: Sequence[HomeWatch] = ()
     requeue_namespace: Callable[[HomeNamespace], None] | None = None
-    """Queues all keys of a home namespace that was listed, or whose remote one was deleted."""
+    """Queues all keys of a home namespace whose resources were listed, or whose remote namespace
+    was deleted."""
     namespace_forbidden: Callable[[HomeNamespace], None] | None = None
-    """Home's RBAC does not let the bridge read a namespace, or part of it."""
+    """Called when the set of resources that home forbids in a namespace changes."""
     run_in_namespace: RunInNamespace | None = None
     """Runs beside the watches of each home namespace, until it is cancelled with them."""
     own_informers: Callable[[], Sequence[Informer]] | None = None
@@ -82,7 +84,7 @@ class Declaration:
 
 
 class Component(Protocol):
-    """A controller, as the engine sees it."""
+    """A controller or another part of the engine."""
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine. Called once."""

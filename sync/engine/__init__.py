@@ -1,1 +1,1 @@
-"""The assembly of informers and controllers for one virtual node."""
+"""Assembles the informers and controllers of one virtual node, and runs them."""

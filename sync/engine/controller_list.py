@@ -1,4 +1,4 @@
-"""The registration of all controllers: one line for each."""
+"""The list of all controllers. A new controller is added here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sync.relay.reverse_controller import Forwarder, ReverseRelayController
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerOptions:
-    """Settings of single controllers, beside the context."""
+    """Settings of single controllers, in addition to the context."""
 
     namespace_linger: float
     """Seconds for which an empty remote namespace, or an unneeded relay agent, is kept."""
@@ -39,7 +39,7 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
     copies = CopyController(context, linger=options.copy_linger)
     tokens = TokenController(context)
     pods = PodController(context, copies=copies, tokens=tokens)
-    found: list[Component] = [
+    controllers: list[Component] = [
         copies,
         tokens,
         pods,
@@ -48,5 +48,5 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
         ReverseRelayController(context, options.forwarder, linger=options.namespace_linger),
     ]
     if options.listeners is not None:
-        found.append(ForwardRelayController(context, options.listeners, pods=pods))
-    return found
+        controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
+    return controllers

@@ -1,12 +1,12 @@
 """Runs all controllers of one virtual node, from their declarations.
 
-1. `watch`: the informers list and watch. They write nothing, so a standby replica runs them too.
-The queues are paused until `work`.
+1. `watch`: the informers list and watch. They write nothing, so that a standby replica runs them
+too. The queues are paused until `work`.
 
 2. `work`: when every informer has its first full list, with its handlers called (`synced`),
 everything in the caches is queued and the controllers start: a decision on a partial cache could
-delete running pods. Nothing starts where remote pods run in other namespaces than the mapping gives
-(`NamespaceMappingError`).
+delete running pods. No controller starts if remote pods run in other namespaces than those to which
+the mapping leads (`NamespaceMappingError`).
 
 3. Both run until cancelled. Nothing is written on stop, except by relay controllers, which withdraw
 their endpoints; workloads continue.
@@ -65,11 +65,11 @@ def _rfc3339(seconds: int) -> str:
 
 
 class Engine:
-    """Runs in the remote what home's scheduler has bound to ``policy.identity.node``.
+    """Runs the pods in the remote that home's scheduler has bound to ``policy.identity.node``.
 
     ``record``: where home keeps which remote namespaces it created
     (`sync.namespaces.namespace_ownership`). ``limits``: bounds of the virtual node's capacity.
-    ``build`` makes the controllers.
+    ``build`` creates the controllers.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Engine:
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
         self.unschedulable_pods: UnschedulablePods | None = None
-        """Whether remote pods wait for a node; None where they may wait for ever."""
+        """Whether remote pods wait for a node; None if they may wait for ever."""
         if policy.unschedulable_timeout is not None:
             self.unschedulable_pods = UnschedulablePods(shared.remote_pods, policy.identity)
         self._ownership = NamespaceOwnership(record, shared.remote_namespaces, policy.identity)
@@ -176,12 +176,13 @@ class Engine:
 
     @property
     def watches(self) -> list[Informer]:
-        """All informers, including those of single namespaces, which come and go."""
-        found = [*self.informers, *self._home_watches.informers]
+        """All informers: the cluster-wide ones, and those of the namespaces that are watched
+        now."""
+        informers = [*self.informers, *self._home_watches.informers]
         for declared in self._declarations:
             if declared.own_informers is not None:
-                found += declared.own_informers()
-        return found
+                informers += declared.own_informers()
+        return informers
 
     @property
     def controllers(self) -> list[Controller[Any]]:
@@ -192,7 +193,7 @@ class Engine:
         return self.find(PodController)
 
     def find(self, kind: type[T]) -> T:
-        """The controller of this class. Raises LookupError where there is none."""
+        """The controller of this class. Raises LookupError if there is none."""
         for component in self._components:
             if isinstance(component, kind):
                 return component
@@ -233,7 +234,7 @@ class Engine:
     # -- run -------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Keeps the caches until cancelled."""
+        """Runs the informers until cancelled."""
         async with asyncio.TaskGroup() as group:
             for informer in self.informers:
                 name = f"watch-{informer.client.side}-{informer.resource}"
@@ -242,8 +243,8 @@ class Engine:
 
     async def synced(self) -> None:
         """Waits until every informer has its first full list and every declaration is prepared.
-        Raises NamespaceMappingError where pods would be looked for in other namespaces than they
-        run in."""
+        Raises NamespaceMappingError if remote pods run in other namespaces than those to which the
+        mapping leads."""
         for informer in self.informers:
             await informer.synced.wait()
         for declared in self._declarations:
@@ -290,6 +291,6 @@ class Engine:
             await asyncio.sleep(0)
 
     def retry_now(self) -> None:
-        """Retries every failed key now: what it failed for may have changed."""
+        """Retries every failed key now, because the cause of its failure may be gone."""
         for controller in self.controllers:
             controller.queue.retry_now()

@@ -1,8 +1,8 @@
 """The informers that several controllers read, and the indexes of their stores.
 
 Pods that are not to run in the remote are in no index, so that nothing is watched or copied for
-them. A remote object is indexed by its home namespace only if it is in the namespace that this is
-mapped to.
+them. A remote object is indexed by its home namespace only if it is in the remote namespace to
+which that is mapped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from translators.virtual_node_identity import Identity
 
 
 class SharedInformers:
-    """Makes the informers; the engine runs those that a declaration names. ``fast_keepalive`` as
+    """Creates the informers; the engine runs those that a declaration names. ``fast_keepalive`` as
     for `Informer`."""
 
     def __init__(
@@ -60,7 +60,7 @@ class SharedInformers:
             fast_keepalive=fast_keepalive,
         )
         self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
-        # All namespaces: any can be handed over to this home, and have quotas.
+        # All namespaces: each can be granted to this home, and have quotas.
         self.remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
         self.copies: dict[Resource, Informer] = {
             resource: Informer(

@@ -1,7 +1,7 @@
 """The client of one Kubernetes API server: plain dicts over aiohttp.
 
-Here belong credentials (`credentials`, `kubeconfig`, `credential_plugins`, `oidc`), requests and
-streams (`client`, `transport`, `streams`, `retry`), upgraded connections (`http_upgrade`), errors,
-and the resources that the bridge uses. Nothing here knows that there are two clusters, except that
-errors name their side.
+Here belong credentials (`credentials`, `kubeconfig`, `credential_plugins`, `oidc`, `in_cluster`),
+requests and streams (`client`, `transport`, `response_streams`, `throttle_retry`), upgraded
+connections (`http_upgrade`, `tls_layer`), errors, and the resources that the bridge uses. Nothing
+here knows that there are two clusters, except that errors name their side.
 """

@@ -1,15 +1,15 @@
 """Workers that take keys from a work queue and reconcile each until it succeeds.
 
-- A key is never reconciled twice at once; different keys are, up to ``workers``. Namespaces take
+- No key is reconciled twice at the same time; up to ``workers`` different keys are. Namespaces take
   turns, and none gets all workers (`sync.runtime.workqueue`); the requests of a reconcile take the
   same turns (`sync.kube.request_limiter`).
-- A reconcile that raises is retried with growing waits, for ever; if the same request cannot
-  succeed (`KubeError.retryable`), with the longest wait at once.
+- A reconcile that raises is retried for ever, with growing waits; if the same request cannot
+  succeed (not `KubeError.retryable`), with the longest wait at once.
 - The first failure of a key is logged as a warning; repetitions and `ReconcileBlocked` at debug
   level. Any other exception than `KubeError` and `ReconcileBlocked` is a defect: it is logged with
   the place that raised it and without the object's content (`sync.base.exception_summary`), passed
   to ``on_defect``, and does not stop other keys.
-- Workers that never wait yield to the event loop every `SLICE` seconds.
+- Workers whose reconciles do not wait yield to the event loop every `SLICE` seconds.
 - `reconcile_now` lets another controller wait for the next result of a key.
 """
 
@@ -34,12 +34,13 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-#: How a reconcile ends: it returns, or raises `ReconcileBlocked`, `KubeError`, or anything else.
+#: The results of a reconcile: it returned, or raised `ReconcileBlocked`, `KubeError`, or any other
+#: exception.
 RESULTS = ("success", "waiting", "failure", "defect")
 #: Seconds for which a controller's workers may occupy the event loop, one after the other, before
 #: it reads the responses that have arrived: a fraction of the latency of a pod on an idle bridge.
 SLICE = 0.005
-#: Seconds: a faster reconcile did not wait for a server.
+#: Seconds; a faster reconcile did not wait for a server.
 _QUICK = 0.001
 
 
@@ -85,10 +86,10 @@ class Controller(Generic[K]):
         """How many reconciles ended in each of `RESULTS`."""
         self.work_duration = Histogram()
         """How long reconciles took."""
-        # By worker: when it began to reconcile its key; 0 if it is idle.
+        # By worker: when its current reconcile began; 0 if it is idle.
         self._began = [0.0] * workers
         self._awaited: defaultdict[K, list[asyncio.Future[None]]] = defaultdict(list)
-        # Seconds for which the event loop was occupied since it last ran other tasks.
+        # Seconds for which the workers have occupied the event loop since they last yielded.
         self._busy = 0.0
         self._yielding = False
 
@@ -105,12 +106,13 @@ class Controller(Generic[K]):
 
     @property
     def unfinished_work(self) -> list[float]:
-        """For each key that is being reconciled, for how many seconds so far."""
+        """The seconds so far of each reconcile in progress."""
         now = monotonic()
         return [now - began for began in self._began if began]
 
     async def reconcile_now(self, key: K) -> None:
-        """Queues the key and waits for its next reconcile to end. Raises what that raised."""
+        """Queues the key and waits for the end of its next reconcile. Raises the reconcile's
+        exception."""
         future = asyncio.get_running_loop().create_future()
         self._awaited[key].append(future)
         self.queue.add(key)
@@ -195,7 +197,8 @@ class Controller(Generic[K]):
         )
 
     async def _yield(self) -> None:
-        """Yields to the event loop. Workers that it resumes in one round share a slice."""
+        """Yields to the event loop. Workers that resume in one iteration of the loop share a
+        slice."""
         if not self._yielding:
             self._yielding = True
             asyncio.get_running_loop().call_soon(self._reset_slice)

@@ -38,7 +38,8 @@ class EventRecorder:
         return self._waiting.qsize()
 
     def warn(self, obj: Object, reason: str, message: str) -> None:
-        """Records a Warning about what keeps the object from working and what to do."""
+        """Records a Warning. The message states what keeps the object from working, and a
+        remedy."""
         self._record(obj, "Warning", reason, message)
 
     def normal(self, obj: Object, reason: str, message: str) -> None:
@@ -64,9 +65,9 @@ class EventRecorder:
         except AlreadyExists:
             # The same Event about the same object exists: increment its count, as the kubelet does.
             name, namespace = name_of(event), namespace_of(event)
-            known = await self._client.get(EVENTS, name, namespace=namespace)
-            again = {"count": int(known.get("count") or 1) + 1, "lastTimestamp": self._now()}
-            await self._client.patch(EVENTS, name, again, namespace=namespace)
+            existing = await self._client.get(EVENTS, name, namespace=namespace)
+            repeated = {"count": int(existing.get("count") or 1) + 1, "lastTimestamp": self._now()}
+            await self._client.patch(EVENTS, name, repeated, namespace=namespace)
 
     def _record(self, obj: Object, kind: str, reason: str, message: str) -> None:
         now = self._now()

@@ -1,4 +1,4 @@
-"""Structured fields of log lines: which object a line is about.
+"""Structured fields of log lines, which name the object that a line is about.
 
 Callers pass them as ``extra=name_fields(...)``; `bridge.observability.log_output` writes them to
 JSON lines. `NODE` is the virtual node that a task works for; tasks inherit it.
@@ -19,7 +19,7 @@ NODE: ContextVar[str] = ContextVar("NODE", default="")
 #: The log of what the bridge changes in the clusters.
 changes = logging.getLogger("cluster-bridge.changes")
 
-#: The attribute of a log record with the fields.
+#: The attribute of a log record that has the fields.
 FIELDS = "about"
 
 
@@ -27,8 +27,8 @@ def name_fields(
     kind: str, name: str = "", *, namespace: str = "", uid: str = "", cluster: str = ""
 ) -> Mapping[str, Mapping[str, str]]:
     """Fields from a kind and a name; empty ones are not logged."""
-    found = {"cluster": cluster, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
-    return {FIELDS: found}
+    fields = {"cluster": cluster, "kind": kind, "namespace": namespace, "name": name, "uid": uid}
+    return {FIELDS: fields}
 
 
 def object_fields(kind: str, obj: Object, *, cluster: str = "") -> Mapping[str, Mapping[str, str]]:

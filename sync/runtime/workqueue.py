@@ -6,7 +6,7 @@
 - *Fair*: groups of keys, by default namespaces, take turns; within a group keys keep their order.
 - *Isolated*: no group occupies all workers (`sync.base.fair_queue` has the share).
 - *Paused*: between `pause` and `resume` added keys are dropped, so that a queue without workers
-  does not grow. The caller of `resume` adds what has to be processed.
+  does not grow. The caller of `resume` adds the keys to process.
 - *Delayed keys are kept*: a key added for later (`add_after`, `retry`) is handed out at its time;
   of two times the earlier counts, and adding the key at once overrides both.
 """
@@ -29,8 +29,8 @@ K = TypeVar("K", bound=Hashable)
 
 #: Seconds: the first wait of a failing key, and the longest.
 RETRY_FIRST, RETRY_CAP = 0.2, 60.0
-#: The shortest delay in seconds: uvloop counts milliseconds, and its handle of an immediate call
-#: has no time.
+#: The shortest delay in seconds. uvloop counts milliseconds, and the handle that it returns for a
+#: delay of 0 has no `when`.
 _SOONEST = 0.001
 
 
@@ -98,8 +98,8 @@ class WorkQueue(Generic[K]):
 
     @property
     def longest_wait(self) -> float:
-        """For how many seconds the oldest key has waited for a worker; 0 without one."""
-        # Keys are in the order in which they were added.
+        """For how many seconds the oldest waiting key has waited for a worker; 0 if none waits."""
+        # The dict keeps keys in the order in which they were added.
         first = next(iter(self._since.values()), None)
         return 0.0 if first is None else monotonic() - first
 
@@ -153,7 +153,7 @@ class WorkQueue(Generic[K]):
         self._backoffs.pop(key, None)
 
     def retry_now(self) -> None:
-        """Queues all failed keys now: the cause may be gone."""
+        """Queues all failed keys now, because the cause of their failures may be gone."""
         for key in list(self._backoffs):
             self._backoffs[key].reset()
             if key in self._later:
@@ -183,7 +183,7 @@ class WorkQueue(Generic[K]):
         self._wake()
 
     def done_and_get(self, key: K) -> K | None:
-        """`done`, followed by `get` if that does not have to wait; else None."""
+        """As `done`, then `get`; returns None instead of waiting for a key."""
         previous = self._end(key)
         taken = self._ready.take(self._slots)
         if taken is None:

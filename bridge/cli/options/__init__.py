@@ -1,5 +1,5 @@
-"""Options: how one is declared, how values are parsed, and the options of `join` and of all
-commands.
+"""The declaration of options, the parsing of their values, and the options of `join`, `install` and
+several commands.
 
 An option that belongs to one command only is declared in that command's module.
 """
