@@ -185,10 +185,10 @@ class FakeApi:
         """The watches that are open now."""
         return self.watches.open(resource)
 
-    async def until(self, condition: Callable[[], object], *, timeout: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], *, timeout: float = 15.0) -> None:
         """Waits until the condition is true; checks it after each request and each change.
 
-        Raises AssertionError after ``timeout`` seconds.
+        Raises AssertionError after ``timeout`` seconds: the default only ends a test that hangs.
         """
         try:
             async with asyncio.timeout(timeout):

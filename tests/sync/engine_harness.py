@@ -8,8 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from sync.cache.informer import Informer
 from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.engine import Engine
 from sync.kube.api_errors import Side
@@ -21,7 +23,7 @@ from sync.runtime.workqueue import WorkQueue
 from tests import objects
 from tests.fakeapi import FakeApi
 from tests.fakeapi.client_config import client_config_for
-from tests.sync.informer_harness import caught_up
+from tests.sync.informer_harness import all_caught_up
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.translation_options import HostPort, Policy
 from translators.virtual_node_identity import Identity, home_id_from_uid
@@ -168,9 +170,12 @@ class EngineHarness:
     async def caught_up(self) -> None:
         """Waits until every informer has received all events of its server."""
         self.assert_running()
-        for side, api in (("remote", self.remote), ("home", self.home)):
-            informers = (it for it in self.engine.watches if it.client.side == side)
-            await caught_up(api, *informers, skip_backoff=True)
+        sides: tuple[tuple[Side, FakeApi], ...] = (("remote", self.remote), ("home", self.home))
+        for side, api in sides:
+            await all_caught_up(api, partial(self._informers, side), skip_backoff=True)
+
+    def _informers(self, side: Side) -> list[Informer]:
+        return [it for it in self.engine.watches if it.client.side == side]
 
     def assert_running(self) -> None:
         assert self._task is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -70,20 +70,29 @@ async def running_informer(informer: Informer) -> AsyncIterator[asyncio.Task[Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def caught_up(api: FakeApi, *informers: Informer, skip_backoff: bool = False) -> None:
+async def caught_up(api: FakeApi, *informers: Informer) -> None:
     """Waits until the informers watch, and have processed every change of the server. Bookmarks
-    advance informers that no change concerns. With ``skip_backoff`` informers that failed retry at
-    once: several failures in a row make them wait longer than this function does."""
+    advance informers that no change concerns."""
+    await all_caught_up(api, lambda: informers)
+
+
+async def all_caught_up(
+    api: FakeApi, running: Callable[[], Iterable[Informer]], *, skip_backoff: bool = False
+) -> None:
+    """As `caught_up`, for informers that may begin and end meanwhile. With ``skip_backoff``
+    informers that failed retry at once: several failures in a row make them wait longer than this
+    function does."""
     revision = api.store.history.revision
-    watches = Counter(it.resource for it in informers)
 
     def late() -> set[Resource]:
+        informers = list(running())
         behind = {it.resource for it in informers if int(it.resource_version or 0) < revision}
+        watches = Counter(it.resource for it in informers)
         return behind | {r for r, count in watches.items() if len(api.open_watches(r)) < count}
 
     async with asyncio.timeout(15):  # A loaded machine needs many seconds for a burst of pods.
         while resources := late():
-            for informer in informers if skip_backoff else ():
+            for informer in running() if skip_backoff else ():
                 informer.retry_now()
             for resource in resources:
                 api.bookmark(resource)

@@ -136,7 +136,7 @@ async def test_unreachable_collector_blocks_nothing(
         with trace_exporter.export_traces(f"http://127.0.0.1:{port}"):
             await one_pod(two)
             started = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - started < SOON
+        assert asyncio.get_running_loop().time() - started < 5
     assert CANARY not in caplog.text
 
 

@@ -35,15 +35,24 @@ ELECTION = election_lease.election_lease_name(NODE)
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leases last no longer than a test can wait."""
-    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 0.5)
-    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.4)
+    """Renewals are frequent. Home's election does not expire within a test, so that a loaded
+    machine, which stalls a bridge for a second, does not end its term."""
+    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 15)
+    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 12.0)
     monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.03)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 0.1)
     monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 1)
     monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 0.6)
     monkeypatch.setattr(claim_keeper, "RETRY_SECONDS", 0.05)
+
+
+@pytest.fixture
+def expiring(monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+    """Home's election expires within a second: a clone has a Lease whose holder never renews it."""
+    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.8)
+    monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 1.2)
 
 
 def lease_of(two: Clusters) -> str:
@@ -103,6 +112,7 @@ def uids(two: Clusters) -> dict[str, str]:
 # -- a home that was restored or cloned --------------------------------------------------
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_path: Path) -> None:
     async with running_join(two):
         await running(two, "old")
@@ -123,6 +133,7 @@ async def test_restored_home_beside_original_changes_no_pod(two: Clusters, tmp_p
         await running(two, "newest")
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_recent_clone_is_rejected_by_next_renewal(
     two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +151,7 @@ async def test_recent_clone_is_rejected_by_next_renewal(
         assert uids(two) == before
 
 
+@pytest.mark.usefixtures("expiring")
 @pytest.mark.parametrize("again", [False, True], ids=["stopped", "restarted and stopped"])
 async def test_restored_home_is_rejected_after_original_stopped(
     two: Clusters, tmp_path: Path, again: bool
@@ -159,6 +171,7 @@ async def test_restored_home_is_rejected_after_original_stopped(
     assert uids(two) == before
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_rejected_home_does_not_take_claim_while_original_pauses(
     two: Clusters, tmp_path: Path
 ) -> None:
@@ -206,6 +219,7 @@ async def test_taking_over_on_purpose_ends_the_original_and_works_once(
         )
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     """Restored in place: the pods that it does not know any more are not deleted."""
     run = start_join(two.settings)
@@ -225,6 +239,7 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
 # -- one home ----------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clusters) -> None:
     first = start_join(two.settings)
     await first.wait_for_report("is registered")
@@ -316,6 +331,7 @@ async def test_a_leave_removes_the_claim(two: Clusters, keep_workloads: bool) ->
         pass
 
 
+@pytest.mark.usefixtures("expiring")
 async def test_a_restored_home_cannot_leave_with_the_originals_pods(
     two: Clusters, tmp_path: Path
 ) -> None:
