@@ -142,8 +142,8 @@ class KubeClient(StreamTransport):
     ) -> None:
         """Deletes the object with this UID; with ``resource_version`` only if it is unchanged.
 
-        Does nothing if the object no longer exists or a precondition fails; a watch shows which.
-        Any other conflict, such as an admission webhook's, is raised.
+        Does nothing if the object no longer exists or a precondition fails; a watch shows which of
+        the two. Any other conflict, such as an admission webhook's, is raised.
         """
         preconditions = {"uid": uid}
         if resource_version is not None:
@@ -179,7 +179,7 @@ class KubeClient(StreamTransport):
         try:
             await self.request("DELETE", path, body=options, decode=False)
         except NotFound as error:
-            # From a webhook or a policy, and not about the object.
+            # A webhook or a policy returned the 404; it is not about the object.
             if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
 

@@ -50,9 +50,9 @@ def map_connection_errors(
 
 
 def connect_message(error: OSError, server: str) -> str:
-    """Why no connection to ``server`` (a URL) came about: ``connection refused by 127.0.0.1:6443``.
-    By ``errno``, because asyncio puts its own text into ``strerror``; failed name lookups have a
-    negative one, and the resolver's text."""
+    """Why a connection to ``server`` (a URL) failed: ``connection refused by 127.0.0.1:6443``.
+    Reads ``errno``, because asyncio puts its own text into ``strerror``; a failed name lookup has a
+    negative errno and the resolver's text."""
     address = urlsplit(server).netloc.rpartition("@")[2] or server
     if error.errno == errno.ECONNREFUSED:
         return f"connection refused by {address}"

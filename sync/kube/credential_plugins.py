@@ -38,7 +38,7 @@ _started: ContextVar[list[asyncio.subprocess.Process] | None] = ContextVar(
 
 
 class CredentialPluginError(Exception):
-    """Raised when a plugin returns no credential; the message continues "the credential plugin"."""
+    """Raised when a plugin returns no credential; the message is a predicate of "the plugin"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ async def run(plugin: Plugin) -> Credential:
             stderr=asyncio.subprocess.PIPE,
         )
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "the command is malformed"
-        raise CredentialPluginError(f"cannot be started: {why}: {plugin.program}") from None
+        reason = getattr(error, "strerror", None) or "the command is malformed"
+        raise CredentialPluginError(f"cannot be started: {reason}: {plugin.program}") from None
     answer, _ = await asyncio.gather(_read(process.stdout, OUTPUT_LIMIT), _read(process.stderr, 0))
     if code := await process.wait():
         raise CredentialPluginError(f"failed with exit code {code}; run it by hand to see why")

@@ -1,4 +1,4 @@
-"""How to reach one API server and as whom: address, TLS trust and credential.
+"""Resolves the address, TLS trust and credential of one API server, and renews them.
 
 `load` reads a kubeconfig as kubectl does (``KUBECONFIG``, ``~/.kube/config``, contexts, exec
 plugins, OIDC, tokens, client certificates), or in a pod without a kubeconfig the pod's service
@@ -7,10 +7,10 @@ account (`sync.kube.in_cluster`), whose token `ClientConfig.reload_token` follow
 - `ClientConfig.renew` reads the credential again, for rotated files and expired plugin tokens;
   concurrent callers share one read.
 - `ClientConfig.recheck_files` reads everything again after a failed connection if the files have
-  changed. The context stays the first one. If address or CA changed, the first request checks that
-  the cluster is the same one.
+  changed. The context of the first read stays. If address or CA changed, the first request checks
+  that the cluster is the same one.
 
-Failures raise `ClientConfigError` with one sentence that names the file and what to do. Neither
+Failures raise `ClientConfigError` with one sentence that names the file and a remedy. Neither
 errors nor reprs contain credentials.
 """
 
@@ -89,7 +89,7 @@ class ClientConfig:
         self.confirming = asyncio.Lock()
         """Held while the cluster is checked."""
         self.renewed: Callbacks[[]] = Callbacks(f"{side}: credentials read again")
-        """Called when another credential or address was read: failed requests may succeed now."""
+        """Called when the credential or address has changed: failed requests may succeed now."""
         self._reloaded_at = 0.0
         self._rechecked = -RECHECK_INTERVAL
         self._last_problem = ""
@@ -245,7 +245,8 @@ class ClientConfig:
         self._apply(settings)
 
     def _is_in_cluster(self) -> bool:
-        """As kubectl, if no kubeconfig is named or found. The first decision stays."""
+        """Whether to use the pod's service account: as kubectl, if no kubeconfig is named or found.
+        The first decision stays."""
         if self.generation:
             return self.in_cluster
         named = self.ref.path is not None or self.ref.context is not None

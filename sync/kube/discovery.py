@@ -36,8 +36,8 @@ async def list_namespaced_resources(
     API whose server is down still has objects. Raises KubeError if `/apis` fails.
     """
     gate = asyncio.Semaphore(MAX_CONCURRENT)
-    known = (await client.request("GET", "/apis")).get("groups") or ()
-    groups = [group for group in known if group.get("name") not in without]
+    served = (await client.request("GET", "/apis")).get("groups") or ()
+    groups = [group for group in served if group.get("name") not in without]
     paths = ["/api/v1", *(f"/apis/{version}" for group in groups for version in _versions(group))]
 
     async def read(path: str) -> Object | ApiError:
@@ -47,16 +47,16 @@ async def list_namespaced_resources(
             except ApiError as error:
                 return error
 
-    found: dict[tuple[str, str], Resource] = {}
-    unknown = ""
+    resources: dict[tuple[str, str], Resource] = {}
+    incomplete = ""
     for path, answer in zip(paths, await asyncio.gather(*map(read, paths)), strict=True):
         group_version = path.removeprefix("/apis/").removeprefix("/api/")
         if isinstance(answer, ApiError):
-            unknown = unknown or f"discovery of {group_version} failed: {answer.message}"
+            incomplete = incomplete or f"discovery of {group_version} failed: {answer.message}"
             continue
         for resource in _listable(group_version, answer):
-            found.setdefault((resource.group, resource.plural), resource)
-    return ListableResources(tuple(found.values()), unknown)
+            resources.setdefault((resource.group, resource.plural), resource)
+    return ListableResources(tuple(resources.values()), incomplete)
 
 
 def _versions(group: Object) -> list[str]:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-#: Far above any head that an API server sends; it bounds what a peer can make us buffer.
+#: Far above any head that an API server sends; bounds the bytes that a peer can make a bridge
+#: buffer.
 HEAD_LIMIT = 64 * 1024
-#: A v1.Status has some hundred bytes; more than this is none.
+#: A v1.Status has some hundred bytes; a longer body is none.
 BODY_LIMIT = 256 * 1024
 
 END = b"\r\n\r\n"

@@ -1,10 +1,11 @@
 """Selects the HTTP proxy of a server from the environment, as Go's x/net/http/httpproxy.
 
-``HTTPS_PROXY`` applies to https servers and ``HTTP_PROXY`` to others. ``NO_PROXY`` lists what is
-reached directly: hosts, domains (``example.com`` with all subdomains, ``.example.com`` subdomains
-alone), addresses and ranges (``10.0.0.0/8``), all but ranges with an optional port, or ``*``.
-Lower-case names work too. ``localhost`` and loopback addresses never use a proxy of the
-environment. A kubeconfig's ``proxy-url`` takes precedence and is not looked up here.
+``HTTPS_PROXY`` applies to https servers and ``HTTP_PROXY`` to others. ``NO_PROXY`` lists the
+servers that are reached directly: hosts, domains (``example.com`` with all subdomains,
+``.example.com`` subdomains alone), addresses, ranges (``10.0.0.0/8``), or ``*``. An entry other
+than a range may have a port. Lower-case names work too. ``localhost`` and loopback addresses never
+use a proxy of the environment. A kubeconfig's ``proxy-url`` takes precedence and is not looked up
+here.
 """
 
 from __future__ import annotations
@@ -83,10 +84,10 @@ def _split(entry: str) -> tuple[str, str]:
 
 def _address(host: str) -> _Address | None:
     try:
-        found = ipaddress.ip_address(host)
+        parsed = ipaddress.ip_address(host)
     except ValueError:
         return None
-    return getattr(found, "ipv4_mapped", None) or found
+    return getattr(parsed, "ipv4_mapped", None) or parsed
 
 
 def _network(entry: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:

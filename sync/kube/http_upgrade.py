@@ -1,7 +1,7 @@
 """HTTP/1.1 upgrades (exec, attach, port-forward) at an API server, each on its own connection.
 
-After a 101 the bytes that follow are passed unparsed to the protocol that `UpgradeResponse.take` is
-given. Guarantees of `open_upgrade`:
+After a 101 the following bytes are passed unparsed to the protocol of `UpgradeResponse.take`.
+Guarantees of `open_upgrade`:
 
 - Bytes that arrive with the head, or before `take`, are not lost: the protocol receives them first.
 - A response with a status of 400 and above is returned, since the caller forwards its body. Without
@@ -51,8 +51,8 @@ class UpgradeResponse:
 
     def take(self, protocol: asyncio.Protocol) -> None:
         """Hands the connection over to this protocol, from the first byte after the head on: calls
-        its `connection_made`, and passes it whatever the connection received so far, the end
-        included. Raises RuntimeError if there is no connection, or if it was taken before."""
+        its `connection_made`, and passes it the bytes received so far, and the end if there was
+        one. Raises RuntimeError if there is no connection, or if it was taken before."""
         connection, self._connection = self._connection, None
         if connection is None:
             raise RuntimeError("no connection to take: the response is not 101, or it was taken")
@@ -92,10 +92,10 @@ async def open_upgrade(
         return http1.request(method, server.path + path, [*added, *headers, *config.headers()])
 
     seen = config.generation
-    upgraded = await _open_once(config, what, message())
-    if upgraded.status == 401 and await config.renew(seen):
-        upgraded = await _open_once(config, what, message())
-    return upgraded
+    response = await _open_once(config, what, message())
+    if response.status == 401 and await config.renew(seen):
+        response = await _open_once(config, what, message())
+    return response
 
 
 async def _open_once(config: ClientConfig, what: str, message: bytes) -> UpgradeResponse:
@@ -114,7 +114,7 @@ async def _open_once(config: ClientConfig, what: str, message: bytes) -> Upgrade
                     while 100 <= head.status < 200 and head.status != 101:
                         head = await connection.head()
                     config.tls_sessions.put(connection.transport.get_extra_info("ssl_object"))
-                    return await _answered(connection, head)
+                    return await _read_response(connection, head)
             except BaseException:
                 connection.transport.abort()
                 raise
@@ -128,7 +128,7 @@ async def _open_once(config: ClientConfig, what: str, message: bytes) -> Upgrade
             ) from error
 
 
-async def _answered(connection: _Connection, head: http1.Head) -> UpgradeResponse:
+async def _read_response(connection: _Connection, head: http1.Head) -> UpgradeResponse:
     if head.status == 101:
         connection.transport.pause_reading()
         return UpgradeResponse(head, b"", connection)
@@ -191,13 +191,13 @@ async def _connect_tcp(
 ) -> _Connection:
     """Tries the addresses of the host in order, each for an equal share of CONNECT_TIMEOUT."""
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     failure: Exception = OSError(f"no address found for {host}")
-    for address in found:
+    for address in addresses:
         sock = tunnel_socket(address)
         sock.setblocking(False)
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT / len(found)):
+            async with asyncio.timeout(CONNECT_TIMEOUT / len(addresses)):
                 await loop.sock_connect(sock, address[4])
         except OSError as error:  # TimeoutError is one
             failure = error
@@ -302,8 +302,9 @@ class _Connection(asyncio.Protocol):
         """Reads the body of that response. Raises as `head` does."""
         return await self._until(lambda: http1.body(head, bytes(self._buffer), ended=self._ended))
 
-    async def _until(self, found: Callable[[], bytes | None]) -> bytes:
-        while (result := found()) is None:
+    async def _until(self, parse: Callable[[], bytes | None]) -> bytes:
+        """Waits for data until ``parse`` returns a result."""
+        while (result := parse()) is None:
             if self._ended:
                 raise self._error or ConnectionResetError(errno.ECONNRESET, _CLOSED_EARLY)
             self._received = asyncio.get_running_loop().create_future()
@@ -314,7 +315,7 @@ class _Connection(asyncio.Protocol):
         return result
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Makes ``protocol`` the connection's protocol and passes it what was buffered."""
+        """Makes ``protocol`` the connection's protocol and passes it the buffered bytes."""
         self.transport.set_protocol(protocol)
         protocol.connection_made(self.transport)
         # Resumed first: the buffered bytes may make the protocol pause reading.

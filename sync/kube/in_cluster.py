@@ -1,7 +1,7 @@
 """The credential of a pod's service account: the token and the CA that the kubelet mounts.
 
 Used if no kubeconfig is named or found, as in kubectl and client-go. The kubelet renews the token
-in its file after 80 % of its life; users read the file again every `RELOAD_SECONDS`.
+in its file after 80 % of its life; callers read the file again every `RELOAD_SECONDS`.
 """
 
 from __future__ import annotations

@@ -103,21 +103,21 @@ class Entry:
 
 
 async def read(
-    files: Iterable[Path], context: str | None, memory: oidc.RenewedTokens
+    files: Iterable[Path], context: str | None, renewed_tokens: oidc.RenewedTokens
 ) -> ResolvedContext:
     """Reads the context, by default the current one, and obtains the credential from the exec
     plugin or the OIDC issuer if the user has one. Raises KubeconfigError, OidcError and OSError."""
     settings = ResolvedContext()
     configs = [(path, parsed) for path in files if (parsed := _parsed(settings, path))]
     name = context_name(configs, context)
-    chosen = find_entry(configs, "context", name).fields
-    cluster = find_entry(configs, "cluster", str(chosen.get("cluster") or ""))
-    settings.context, settings.namespace = name, str(chosen.get("namespace") or "")
+    context_fields = find_entry(configs, "context", name).fields
+    cluster = find_entry(configs, "cluster", str(context_fields.get("cluster") or ""))
+    settings.context, settings.namespace = name, str(context_fields.get("namespace") or "")
     _apply_cluster(settings, cluster)
-    if chosen.get("user"):
-        user = find_entry(configs, "user", str(chosen["user"]))
+    if context_fields.get("user"):
+        user = find_entry(configs, "user", str(context_fields["user"]))
         _apply_user(settings, user)
-        await _obtain_credential(settings, user, cluster, memory)
+        await _obtain_credential(settings, user, cluster, renewed_tokens)
     return settings
 
 
@@ -137,17 +137,17 @@ def parse(content: bytes) -> Object | None:
         raise KubeconfigError("it cannot be read: it is not a text file") from None
     wrong = KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
     try:
-        found = yaml.safe_load(text)
+        config = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError):
         raise wrong from None
-    if found is None:
+    if config is None:
         return None
-    lists_ok = isinstance(found, dict) and all(
-        isinstance(found.get(f"{kind}s") or [], list) for kind in _KINDS
+    lists_ok = isinstance(config, dict) and all(
+        isinstance(config.get(f"{kind}s") or [], list) for kind in _KINDS
     )
     if not lists_ok:
         raise wrong
-    return dict(found)
+    return dict(config)
 
 
 def context_name(configs: Configs, context: str | None) -> str:
@@ -167,10 +167,10 @@ def find_entry(configs: Configs, kind: str, name: str) -> Entry:
     for path, config in configs:
         for item in config.get(f"{kind}s") or ():
             if isinstance(item, dict) and item.get("name") == name:
-                found = item.get(kind)
-                if found is not None and not isinstance(found, dict):
+                fields = item.get(kind)
+                if fields is not None and not isinstance(fields, dict):
                     raise KubeconfigError("it is not a kubeconfig; see `kubectl config view`")
-                return Entry(found or {}, path)
+                return Entry(fields or {}, path)
     raise KubeconfigError(f"it has no {kind} named {name!r}; see `kubectl config view`")
 
 
@@ -268,7 +268,7 @@ def _escaped(key: str) -> str:
 
 
 async def _obtain_credential(
-    settings: ResolvedContext, user: Entry, cluster: Entry, memory: oidc.RenewedTokens
+    settings: ResolvedContext, user: Entry, cluster: Entry, renewed_tokens: oidc.RenewedTokens
 ) -> None:
     command, provider = user.fields.get("exec"), user.fields.get("auth-provider")
     if command and provider:
@@ -284,9 +284,11 @@ async def _obtain_credential(
                 f"its auth-provider {name!r} is not supported, as in kubectl since 1.26; use an "
                 "exec plugin"
             )
-        token = await oidc.id_token(user.file, _mapping(provider.get("config") or {}), memory)
+        token = await oidc.id_token(
+            user.file, _mapping(provider.get("config") or {}), renewed_tokens
+        )
         settings.authorization = f"Bearer {token}"
-        # Records the file as `oidc` may have just written it.
+        # `oidc` may have just written the file: records its new digest.
         settings.content(user.file)
 
 

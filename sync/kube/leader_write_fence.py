@@ -1,4 +1,4 @@
-"""A fence in front of the requests that change something: who may write, and until when.
+"""A fence in front of all requests that change something: only the leader's requests pass.
 
 - `extend(until)` opens the fence until that time: the holder of a Lease extends it for as long as
   the Lease is certainly its own. `close` closes it for good.
@@ -41,14 +41,14 @@ class Fence:
 
     def __init__(self, *, outer: Fence | None = None, clock: Callable[[], float] = clock) -> None:
         self._clock = clock
-        self._behind = outer
+        self._outer = outer
         # Fences whose outer fence this is.
         self._inner: list[Fence] = []
         if outer is not None:
             outer._inner.append(self)
         self._until = -math.inf
         self._closed = False
-        # The state that handlers were last called with.
+        # The state that was last passed to handlers.
         self._was_open = False
         self._handlers: Callbacks[bool] = Callbacks("fence")
         self._in_flight: set[asyncio.Timeout] = set()
@@ -61,7 +61,7 @@ class Fence:
     @property
     def is_open(self) -> bool:
         own = not self._closed and self._clock() < self._until
-        return own and (self._behind is None or self._behind.is_open)
+        return own and (self._outer is None or self._outer.is_open)
 
     def on_change(self, handler: Callable[[bool], None]) -> None:
         """Calls ``handler(open)`` when the fence opens, and when it expires."""

@@ -47,8 +47,8 @@ class OidcError(Exception):
 
 
 class RenewedTokens:
-    """The newest tokens for each refresh token of a kubeconfig. Shared by all kubeconfigs of a
-    process: two with the same user must not use a refresh token twice."""
+    """The newest tokens for each refresh token of a kubeconfig. All kubeconfigs of a process share
+    them: two kubeconfigs with the same user must not use a refresh token twice."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -59,20 +59,20 @@ class RenewedTokens:
         """The refresh token and the ID token that replaced these."""
         return self._known.get(refresh_token, (refresh_token, token))
 
-    def keep(self, named: str, refresh_token: str, token: str) -> None:
-        """Stores what replaced the refresh token ``named`` in the kubeconfig."""
-        self._known[named] = (refresh_token, token)
+    def keep(self, configured: str, refresh_token: str, token: str) -> None:
+        """Stores the tokens that replaced ``configured``, the refresh token of a kubeconfig."""
+        self._known[configured] = (refresh_token, token)
 
 
-async def id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
+async def id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
     """The ID token of the provider, renewed if it has expired. Raises OidcError."""
-    async with memory.lock:
-        return await _id_token(file, config, memory)
+    async with renewed.lock:
+        return await _id_token(file, config, renewed)
 
 
-async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
-    named = str(config.get("refresh-token") or "")
-    refresh_token, token = memory.newest(named, str(config.get("id-token") or ""))
+async def _id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
+    configured = str(config.get("refresh-token") or "")
+    refresh_token, token = renewed.newest(configured, str(config.get("id-token") or ""))
     if token and not _has_expired(token):
         return token
     for key in ("refresh-token", "client-id", "idp-issuer-url"):
@@ -82,9 +82,9 @@ async def _id_token(file: Path, config: Object, memory: RenewedTokens) -> str:
     token = str(answer.get("id_token") or "")
     if not token:
         raise OidcError("oidc: the issuer's response has no id_token; log in with scope openid")
-    following = str(answer.get("refresh_token") or refresh_token)
-    memory.keep(named, following, token)
-    _write_back(file, named, {"id-token": token, "refresh-token": following})
+    next_refresh_token = str(answer.get("refresh_token") or refresh_token)
+    renewed.keep(configured, next_refresh_token, token)
+    _write_back(file, configured, {"id-token": token, "refresh-token": next_refresh_token})
     return token
 
 
@@ -101,13 +101,13 @@ def _has_expired(token: str) -> bool:
 
 async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:
     issuer = str(config["idp-issuer-url"]).rstrip("/")
-    context = _trust(file, config)
+    context = _ssl_context(file, config)
     try:
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=context), trust_env=True
         ) as session:
-            found = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
-            endpoint = str(found.get("token_endpoint") or "")
+            discovered = await _json(session, "GET", f"{issuer}/.well-known/openid-configuration")
+            endpoint = str(discovered.get("token_endpoint") or "")
             if not endpoint:
                 raise OidcError("oidc: the issuer's configuration has no token_endpoint")
             return await _exchange_token(session, endpoint, config, refresh_token)
@@ -155,12 +155,12 @@ async def _json(
             if len(raw) > RESPONSE_LIMIT:
                 raise OidcError(f"oidc: the issuer's response exceeds {RESPONSE_LIMIT} bytes")
     try:
-        found = json.loads(raw)
+        answer = json.loads(raw)
     except ValueError:
-        found = None
-    if response.status < 300 and isinstance(found, dict):
-        return found
-    code = str(found.get("error") or "") if isinstance(found, dict) else ""
+        answer = None
+    if response.status < 300 and isinstance(answer, dict):
+        return answer
+    code = str(answer.get("error") or "") if isinstance(answer, dict) else ""
     if code == "invalid_grant":
         raise OidcError(
             "oidc: the issuer does not accept the refresh token (invalid_grant): it has expired, "
@@ -172,7 +172,7 @@ async def _json(
     raise OidcError(f"oidc: the issuer answered {response.status}{detail}; log in again")
 
 
-def _trust(file: Path, config: Object) -> ssl.SSLContext:
+def _ssl_context(file: Path, config: Object) -> ssl.SSLContext:
     data, path = (config.get(f"idp-certificate-authority{end}") for end in ("-data", ""))
     try:
         if data:
@@ -185,31 +185,33 @@ def _trust(file: Path, config: Object) -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _write_back(file: Path, named: str, tokens: dict[str, str]) -> None:
-    """Replaces the refresh token ``named`` in the kubeconfig; if that fails, logs a warning."""
+def _write_back(file: Path, configured: str, tokens: dict[str, str]) -> None:
+    """Replaces the refresh token ``configured`` in the kubeconfig; if that fails, logs a
+    warning."""
     path = Path(os.path.realpath(file))
     try:
         with _locked(path):
             config = yaml.safe_load(path.read_text(encoding="utf-8"))
-            if _replace(config, named, tokens):
+            if _replace(config, configured, tokens):
                 _write(path, yaml.safe_dump(config, sort_keys=False))
     except (OSError, yaml.YAMLError, AttributeError, TypeError) as error:
-        why = getattr(error, "strerror", None) or "the file has changed"
+        reason = getattr(error, "strerror", None) or "the file has changed"
         log.warning(
             "kubeconfig %s: cannot write the renewed OIDC tokens (%s); they are kept in memory: "
             "log in again before the next start of the bridge",
             file,
-            why,
+            reason,
         )
 
 
-def _replace(config: Object, named: str, tokens: dict[str, str]) -> bool:
-    """Replaces the tokens in ``config``; returns whether a user has that refresh token."""
+def _replace(config: Object, configured: str, tokens: dict[str, str]) -> bool:
+    """Replaces the tokens in ``config``; returns whether a user has the refresh token
+    ``configured``."""
     replaced = False
     for entry in config.get("users") or ():
         provider = (entry.get("user") or {}).get("auth-provider") or {}
         settings = provider.get("config") or {}
-        if provider.get("name") == "oidc" and settings.get("refresh-token") == named:
+        if provider.get("name") == "oidc" and settings.get("refresh-token") == configured:
             settings.update(tokens)
             replaced = True
     return replaced
@@ -227,13 +229,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, text: str) -> None:
-    known = path.stat()
+    before = path.stat()
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), known.st_mode & 0o7777)
+            os.fchmod(file.fileno(), before.st_mode & 0o7777)
             with contextlib.suppress(PermissionError):
-                os.fchown(file.fileno(), known.st_uid, known.st_gid)
+                os.fchown(file.fileno(), before.st_uid, before.st_gid)
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

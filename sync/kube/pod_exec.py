@@ -2,7 +2,7 @@
 
 The WebSocket subprotocol is `PROTOCOL`, which every supported API server speaks. A command that
 fails is a result (`Output.failure`); a command that cannot run, or whose end is not received,
-raises. When the caller is cancelled, the connection is closed.
+raises. If the caller is cancelled, the connection is closed.
 """
 
 from __future__ import annotations

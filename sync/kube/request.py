@@ -1,5 +1,5 @@
-"""`ApiRequest`, `RequestDefaults` and aiohttp sessions, which `sync.kube.transport` sends requests
-with."""
+"""The parts of a request that `sync.kube.transport` sends: `ApiRequest`, `RequestDefaults` and the
+aiohttp session."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class ApiRequest:
     """Text for errors beside the path, such as the name of the object to create."""
     data: bytes | None
     content_type: str
-    """Of the body; "" without one."""
+    """The Content-Type of the body; "" without a body."""
     accept: str
     seconds: float
     """The timeout of one attempt."""
     times_server: bool = True
-    """Whether the response time is the API server's own, which the limiter learns from."""
+    """Whether the response time is the API server's own, so that the limiter learns from it."""
 
     @property
     def what(self) -> str:
@@ -99,7 +99,7 @@ def new_session() -> aiohttp.ClientSession:
     """A connection pool without a limit of its own, without cookies and redirects."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0,  # `RequestLimiter` has one.
+            limit=0,  # `RequestLimiter` limits requests.
             keepalive_timeout=KEEP_IDLE,
             socket_factory=request_socket,
         ),

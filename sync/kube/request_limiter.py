@@ -29,11 +29,12 @@ from sync.base.fair_queue import FairQueue
 
 #: Enough for all requests of one pod at once.
 START = 16
-#: Fewer would leave the server idle between two requests.
+#: A lower limit would leave the server idle between two requests.
 LEAST = 2
 #: Requests in flight that do not queue at the server.
 QUIET = 4
-#: Seconds that a request may queue at the server behind ours: 100 ms (RFC 6817, 2.5).
+#: Seconds that a request may queue at the server behind the bridge's others: 100 ms (RFC 6817,
+#: 2.5).
 TARGET = 0.1
 #: Seconds without growth after throttling: the shortest Retry-After. Afterwards the limit grows by
 #: one (or an eighth) every `STEP` seconds at most, so that throttling stays rare.
@@ -70,13 +71,13 @@ class RequestLimiter:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         # Seconds that the server needs, by method.
         self._needs: dict[str, float] = {}
-        # When more than `QUIET` were last in flight.
+        # When more than `QUIET` requests were last in flight.
         self._crowded = -math.inf
         # When the limit last changed. Since the last decision: delays relative to the allowed ones,
         # and whether a request waited.
         self._changed = clock()
         self._delays: list[float] = []
-        self._wanted = False
+        self._has_waited = False
         # The limit grows by half at a time until it is first lowered.
         self._fast_start = True
         self._held_until = -math.inf
@@ -99,7 +100,7 @@ class RequestLimiter:
         flow = FLOW.get()
         if flow is URGENT or self._queue.try_acquire(flow, int(self._limit)):
             return flow
-        self._wanted = True
+        self._has_waited = True
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.add(flow, waiter)
         try:
@@ -111,14 +112,14 @@ class RequestLimiter:
         return flow
 
     def leave(
-        self, flow: Hashable, method: str, seconds: float | None, *, refused: bool = False
+        self, flow: Hashable, method: str, seconds: float | None, *, throttled: bool = False
     ) -> None:
         """Releases the slot. ``seconds`` is the response time, None without a response;
-        ``refused``: the server throttled the request."""
+        ``throttled``: the server rejected the request for now."""
         if flow is URGENT:
             return
         if seconds is not None:
-            self._learn(method, seconds, refused=refused)
+            self._learn(method, seconds, throttled=throttled)
         self._release(flow)
 
     def _release(self, flow: Hashable) -> None:
@@ -134,10 +135,10 @@ class RequestLimiter:
             else:
                 waiter.set_result(None)
 
-    def _learn(self, method: str, seconds: float, *, refused: bool) -> None:
+    def _learn(self, method: str, seconds: float, *, throttled: bool) -> None:
         now = self._clock()
         started = now - seconds
-        if refused:
+        if throttled:
             if started >= self._changed:
                 self._held_until = now + HOLD
                 self._lower(0.5)
@@ -155,12 +156,12 @@ class RequestLimiter:
 
     def _decide(self, now: float) -> None:
         """Adjusts the limit by the responses since the last decision."""
-        delay, wanted = statistics.median(self._delays), self._wanted
+        delay, has_waited = statistics.median(self._delays), self._has_waited
         self._delays.clear()
-        self._wanted = self._queue.waiting > 0
+        self._has_waited = self._queue.waiting > 0
         if delay > 1:
             self._lower(max(0.5, 1 / delay))
-        elif wanted and delay < 0.5 and now >= self._held_until:
+        elif has_waited and delay < 0.5 and now >= self._held_until:
             if self._fast_start:
                 self._set(self._limit * 1.5)
             elif now >= self._changed + STEP:

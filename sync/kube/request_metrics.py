@@ -13,7 +13,8 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.durations: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
-        """By method and status code (``none`` without a response), without streams."""
+        """Durations of requests, except streams, by method and status code (``none``: no
+        response)."""
         self.streams: Counter[str] = Counter()
         """Opened watches, logs and other streams by status code."""
         self.lists: Counter[str] = Counter()

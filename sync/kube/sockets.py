@@ -87,9 +87,11 @@ def peer_state(sock: socket.socket) -> PeerState:
 
 
 def read_tcp_info(info: bytes) -> PeerState:
-    """Reads a ``struct tcp_info``; it is empty for other sockets than TCP, which are ACKNOWLEDGED.
-    A peer with a closed window acknowledges each probe, so its count stays at one at most; probes
-    are up to two minutes apart, so the time since the last segment is not enough."""
+    """Reads a ``struct tcp_info``; for other sockets than TCP it is empty: ACKNOWLEDGED.
+
+    A peer with a closed window acknowledges each probe, so the count of probes is at most one. The
+    time since the last segment alone would not tell, since probes are up to two minutes apart.
+    """
     if len(info) < _LAST_RECEIVED.size:
         return PeerState.ACKNOWLEDGED
     retries = max(_RETRIES.unpack_from(info))

@@ -2,7 +2,7 @@
 
 The server rejected such a request before it did anything, so every method may be retried. Each
 retry waits for the time in ``Retry-After``, at least `MIN_DELAY` and at most `MAX_DELAY`; without
-the header the wait doubles from one second. Other failures are the caller's to retry.
+the header the wait doubles from one second. Callers retry other failures.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ MIN_DELAY, MAX_DELAY = 0.5, 30.0
 
 async def retry_throttled(attempt: Callable[[], Awaitable[T]], first: Throttled) -> T:
     """Repeats a request whose first attempt failed with ``first``. Raises Throttled after
-    `MAX_ATTEMPTS`, and at once whatever else ``attempt`` raises."""
-    import tenacity  # Only a process that is throttled pays for it.
+    `MAX_ATTEMPTS`, and any other exception of ``attempt`` at once."""
+    import tenacity  # Only a process that is throttled pays for the import.
 
     async def send() -> T:  # tenacity awaits coroutine functions alone
         return await attempt()

@@ -1,14 +1,14 @@
 """TLS over a transport of the event loop that loses no byte, whichever side ends first.
 
-Tunnels do not use the event loops' own TLS: uvloop's drops received bytes that it has not handed
-over when the peer disconnects while reading is paused, and no event loop lets one direction end
-before the other. On every event loop this class guarantees:
+Tunnels do not use the event loops' own TLS: uvloop's TLS drops received bytes that it has not
+delivered when the peer disconnects while reading is paused, and no event loop lets one direction
+end before the other. On every event loop this class guarantees:
 
 - Everything that the peer sent reaches `data_received`, in order, before `eof_received` or
   `connection_lost`, also if reading was paused meanwhile.
 - `pause_reading` pauses the connection below, so that less than one read of it is buffered here.
 - `write_eof` ends one direction (close_notify) and keeps the other open. If `eof_received` returns
-  True, our direction stays open after the peer ended its own.
+  True, the direction to the peer stays open after the peer has ended its own.
 - `connection_made` of the protocol above is called after the handshake. A handshake that fails or
   times out ends the connection without a call to the protocol above; `ready` has the error. OpenSSL
   verifies certificates as the context demands, host name included.
@@ -116,7 +116,7 @@ class TlsLayer(LayeredTransport):
             self._set_error(exc or ConnectionResetError("the peer closed the connection"))
             return
         if not self._closing:
-            # A reset must not discard what arrived before, paused or not.
+            # A reset must not discard data that arrived before it, even if reading is paused.
             self._paused = False
             self._read()
         self._closing = True
@@ -258,7 +258,7 @@ class TlsLayer(LayeredTransport):
             self._send_eof()
 
     def _send_eof(self) -> None:
-        # OpenSSL reads while it ends our direction, and treats pending data as an error of the
+        # OpenSSL reads while it ends this direction, and treats pending data as an error of the
         # peer; so received data is delivered first, if necessary after reading resumes.
         if self._eof_sent or (self._incoming.pending and not self._eof_reported):
             return

@@ -9,9 +9,9 @@
   total timeout; TCP keepalive detects a dead peer (`sync.kube.sockets`).
 - A transport behind a fence (`fenced`) raises `NotLeaderError` for writes while the fence is closed
   (`sync.kube.leader_write_fence`).
-- No other request that may have changed something is sent twice. If the server closes a connection
-  just as a request is sent, aiohttp repeats a GET or DELETE once; a POST or PATCH raises
-  `Unreachable`.
+- Apart from these retries, no request that may have changed something is sent twice. If the server
+  closes a connection just as a request is sent, aiohttp repeats a GET or DELETE once; a POST or
+  PATCH raises `Unreachable`.
 
 The common case is fast, since a burst makes thousands of requests: `RequestDefaults` are built once
 per credential, and retries and error texts only after a failure.
@@ -120,13 +120,13 @@ class Transport:
         kind = "" if body is None else content_type
         request = ApiRequest(method, path, query, subject, data, kind, JSON, timeout)
         try:
-            raw = await self._authorized(request)
+            raw = await self._send_authorized(request)
         except Throttled as first:
             if not retry_on_throttle:
                 raise
-            raw = await retry_throttled(lambda: self._authorized(request), first)
+            raw = await retry_throttled(lambda: self._send_authorized(request), first)
         if decode:
-            decoded = _decoded(raw)
+            decoded = _decode(raw)
             if isinstance(decoded, dict):
                 return decoded
         elif raw.startswith(b"{"):
@@ -143,24 +143,24 @@ class Transport:
         retry throttled requests."""
         # The response may come from behind the API server, such as from a kubelet.
         request = ApiRequest("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
-        return await self._authorized(request)
+        return await self._send_authorized(request)
 
     def on_unauthorized(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Calls ``handler`` whenever the server answers 401 although the credential was read again,
         until the returned function is called."""
         return self._unauthorized_handlers.add(handler)
 
-    async def _authorized(self, request: ApiRequest) -> bytes:
+    async def _send_authorized(self, request: ApiRequest) -> bytes:
         """Sends the request, and once more after a 401 that led to another credential."""
         seen = self.config.generation
         try:
-            return await self._confirmed(request)
+            return await self._send_confirmed(request)
         except Unauthorized:
             if not await self.config.renew(seen):
                 self._unauthorized_handlers()
                 raise
         try:
-            return await self._confirmed(request)
+            return await self._send_confirmed(request)
         except Unauthorized:
             self._unauthorized_handlers()
             raise
@@ -172,11 +172,11 @@ class Transport:
             if self.config.unconfirmed:
                 path = NAMESPACES.path("kube-system")
                 request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
-                namespace = _decoded(await self._attempt(request))
+                namespace = _decode(await self._attempt(request))
                 self.config.confirm_cluster(uid_of(namespace or {}))
 
-    async def _confirmed(self, request: ApiRequest) -> bytes:
-        """Sends the request once, in a span if tracing is on, to a cluster that was checked."""
+    async def _send_confirmed(self, request: ApiRequest) -> bytes:
+        """Sends the request once, in a span if tracing is on, after the cluster was checked."""
         if self.config.unconfirmed:
             await self._confirm_cluster()
         if (tracer := tracing.get_tracer()) is None:
@@ -214,7 +214,7 @@ class Transport:
                     throttled = response is not None and is_throttled(
                         response.status, response.headers
                     )
-                    self.limiter.leave(flow, method, took, refused=throttled)
+                    self.limiter.leave(flow, method, took, throttled=throttled)
             code = str(response.status)
             self.config.server_clock.update(response.headers.get("Date"))
         except _CONNECTION_FAILURES as error:
@@ -237,7 +237,7 @@ class Transport:
 
     def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:
         return from_status(
-            _decoded(raw),
+            _decode(raw),
             code=response.status,
             side=self.side,
             what=what,
@@ -248,7 +248,7 @@ class Transport:
         return map_connection_errors(self.side, what, self.config.server, self.config.recheck_files)
 
 
-def _decoded(raw: bytes) -> Any:
+def _decode(raw: bytes) -> Any:
     """Parses JSON; None for anything else. The parser's error quotes the text and is dropped."""
     try:
         return orjson.loads(raw)

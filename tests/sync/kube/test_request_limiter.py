@@ -78,7 +78,7 @@ class Load:
             refused = await (answer or self.answer)()
             took = loop.time() - began
         finally:
-            self.limiter.leave(flow, "POST", took, refused=refused)
+            self.limiter.leave(flow, "POST", took, throttled=refused)
         if refused:
             self.refused += 1
             await asyncio.sleep(1)
@@ -213,11 +213,11 @@ def test_concurrent_throttling_lowers_the_limit_once_and_not_below_the_minimum()
         assert (it.in_flight, it.waiting) == (START, 0)
         await asyncio.sleep(1)
         for number in range(START):
-            it.leave(number, "POST", 0.5, refused=True)
+            it.leave(number, "POST", 0.5, throttled=True)
         assert it.limit == START // 2
         for _ in range(10):
             await asyncio.sleep(1)
-            it.leave(await it.enter(), "POST", 0.5, refused=True)
+            it.leave(await it.enter(), "POST", 0.5, throttled=True)
         assert it.limit == LEAST
 
     run_virtual(main)
