@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import AsyncMock
 
 import orjson
@@ -13,7 +13,7 @@ import pytest
 
 from e2e.bench.pods import burst, fairness, latency
 from e2e.bench.pods.audit_log import BRIDGE, NODE, LogGone, Requests
-from e2e.bench.pods.benchmark_client import ApiFailed
+from e2e.bench.pods.benchmark_client import ApiFailed, BenchmarkClient
 from e2e.bench.pods.burst import Run
 from e2e.bench.pods.cost_growth import SHAPES, add, scaler
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
@@ -163,7 +163,7 @@ def test_a_process_has_used_time_and_memory() -> None:
 @pytest.mark.parametrize("node", [None, "virtual"])
 def test_pods_of_a_load_are_spread_over_namespaces_and_what_they_refer_to(node: str | None) -> None:
     shape = Shape(pods=8, namespaces=2, references=2, secrets=1)
-    crowd = Crowd(None, "load", shape, node=node)  # type: ignore[arg-type]  # nothing is asked
+    crowd = Crowd(cast("BenchmarkClient", None), "load", shape, node=node)  # it sends nothing
     pods = [crowd.pod(number) for number in range(shape.pods)]
     assert {namespace for namespace, _ in pods} == {"load-0", "load-1"}
     shared = {

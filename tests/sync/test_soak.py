@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -135,7 +136,7 @@ class Mix:
             self.random.choice(("*", "POST", "PATCH", "DELETE", "GET")),
             self.random.choice(("*", "*/pods*", "*/configmaps*", "*/services*", "*/status")),
             times=self.random.randint(1, 3),
-            **self.random.choice(_FAULTS),  # type: ignore[arg-type]  # a row of keywords
+            **self.random.choice(_FAULTS),
         )
         self._either().fail(fault)
 
@@ -218,7 +219,7 @@ class Mix:
         ]
 
 
-_FAULTS: tuple[dict[str, object], ...] = (
+_FAULTS: tuple[dict[str, Any], ...] = (
     {"code": 429, "retry_after": 0},
     {"code": 500},
     {"code": 503},

@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +164,7 @@ async def test_two_virtual_nodes_represent_two_node_pools(two: Clusters) -> None
             two.home.put(pod(f"on-{node_name}", node=node_name))
         for pool in ("a", "b"):
             name = f"on-node-{pool}"
-            await two.remote.until(lambda name=name: two.remote.find(PODS, name, REMOTE_NAMESPACE))  # type: ignore[misc]
+            await two.remote.until(partial(two.remote.find, PODS, name, REMOTE_NAMESPACE))
             spec = two.remote.get(PODS, name, REMOTE_NAMESPACE)["spec"]
             assert spec["nodeSelector"] == {"pool": pool}
         two.remote.update(NODES, "other", {"metadata": {"labels": {"pool": "a"}}})

@@ -178,8 +178,9 @@ async def test_successor_has_the_last_writes_of_its_predecessor(
         await asyncio.sleep(0.1)
         for watch in {*two.home.open_watches(PODS), *two.remote.open_watches(PODS)} - others:
             watch.passes = lambda _: False
-        await two.remote.until(lambda: (harness.remote_pod("web") or {}).get("spec"))
-        await two.remote.until(lambda: not harness.remote_pod("web")["spec"].get("schedulingGates"))  # type: ignore[index]
+        await two.remote.until(
+            lambda: (pod := harness.remote_pod("web")) and not pod["spec"].get("schedulingGates")
+        )
         harness.report_terminated("Succeeded", "web")
         await two.home.until(lambda: harness.status("web").get("phase") == "Succeeded")
         two.remote.remove(PODS, "web", REMOTE_NAMESPACE)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,13 @@ PRINTS = (
 
 
 def run(
-    *command: str, encoding: str = "utf-8", **options: object
+    *command: str, encoding: str = "utf-8", **options: Any
 ) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "PYTHONIOENCODING": encoding, "NO_COLOR": "1"}
-    return subprocess.run(command, env=environment, check=False, **options)  # type: ignore[call-overload, no-any-return]
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
+        command, env=environment, check=False, **options
+    )
+    return done
 
 
 @pytest.mark.parametrize(

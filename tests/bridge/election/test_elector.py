@@ -1,17 +1,20 @@
 """Several candidates for one node's election, with different clocks and a slow or unreachable home.
 
-Time is virtual. Home has one Lease, which each candidate reaches over its own link. A watching
-candidate sees each change at once, which is the worst case; others see only the responses to their
-requests.
+Time is virtual. Home has one Lease, which each candidate reaches over its own link. A candidate
+whose link has watches sees each change at once, which is the worst case; others see only the
+responses to their requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -20,9 +23,11 @@ from bridge.election import election_lease
 from bridge.election.election_lease import LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS, Candidate
 from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, LeadershipLost, NodeLeft
 from bridge.election.remote_reachability import RemoteReachability
+from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
-from sync.kube.client import KubeClient
+from sync.kube.client import KubeClient, Page
 from sync.kube.leader_write_fence import Fence
+from sync.kube.request_metrics import RequestMetrics
 from tests.fakeapi.patching import merge
 from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 from translators.object_accessors import Object
@@ -38,7 +43,8 @@ class Home:
 
     def __init__(self) -> None:
         self.lease: Object | None = None
-        self.watching: list[Bridge] = []
+        self.watches: list[asyncio.Queue[Object]] = []
+        """The events of each open watch that were not received yet."""
         self.version = 0
 
     @property
@@ -55,29 +61,28 @@ class Home:
         self.store(merge(self.lease, patch))
 
     def request(self, method: str, body: Object | None) -> Object:
-        what = {"side": "home", "what": method}
         if method == "POST":
             if self.lease is not None:
-                raise AlreadyExists("there", code=409, **what)  # type: ignore[arg-type]
+                raise AlreadyExists("there", code=409, side="home", what=method)
             body = copy.deepcopy(body) or {}
             body["metadata"]["uid"] = f"uid-{self.version + 1}"
             return self.store(body)
         if self.lease is None:
-            raise NotFound("gone", code=404, **what)  # type: ignore[arg-type]
+            raise NotFound("gone", code=404, side="home", what=method)
         if method == "GET":
             return copy.deepcopy(self.lease)
         assert body is not None
         for field in ("uid", "resourceVersion"):
             if body["metadata"][field] != self.lease["metadata"][field]:
-                raise Conflict("another", code=409, **what)  # type: ignore[arg-type]
+                raise Conflict("another", code=409, side="home", what=method)
         return self.store(merge(self.lease, body))
 
     def store(self, lease: Object) -> Object:
         self.version += 1
         lease["metadata"]["resourceVersion"] = str(self.version)
         self.lease = lease
-        for bridge in self.watching:
-            bridge.observe(copy.deepcopy(lease))
+        for events in self.watches:
+            events.put_nowait({"type": "MODIFIED", "object": copy.deepcopy(lease)})
         return copy.deepcopy(lease)
 
 
@@ -94,7 +99,10 @@ class Link:
         """Seconds that answers take beside that."""
         self.answers = True
         """Whether responses arrive; the server processes the requests in any case."""
-        self.measures = _Measures()
+        self.watches = False
+        """Whether watches work."""
+        self.config = SimpleNamespace(renewed=Callbacks("credentials read again"))
+        self.metrics = RequestMetrics()
 
     async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
         assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
@@ -106,14 +114,40 @@ class Link:
         finally:
             await asyncio.sleep(self.slow / 2 + self.late if self.answers else 3600)
 
-    async def list_page(self, *_: object, **__: object) -> None:
-        raise Unreachable("no watch here", side="home")
+    async def list_page(self, *_: object, **__: object) -> tuple[Page, str]:
+        if not self.watches:
+            raise Unreachable("no watch here", side="home")
+        await self._pass_cut()
+        lease = self._home.lease
+        items = [] if lease is None else [copy.deepcopy(lease)]
+        return Page(items, str(self._home.version)), ""
 
+    @asynccontextmanager
+    async def stream(
+        self, _: str, *, query: Mapping[str, str], **__: object
+    ) -> AsyncIterator[SimpleNamespace]:
+        events: asyncio.Queue[Object] = asyncio.Queue()
+        if self._home.lease is not None and query["resourceVersion"] != str(self._home.version):
+            events.put_nowait({"type": "MODIFIED", "object": copy.deepcopy(self._home.lease)})
 
-class _Measures:
-    def __init__(self) -> None:
-        self.lists: Counter[str] = Counter()
-        self.watch_failures: Counter[str] = Counter()
+        async def readany() -> bytes:
+            event = await events.get()
+            await self._pass_cut()
+            return json.dumps(event).encode() + b"\n"
+
+        self._home.watches.append(events)
+        try:
+            yield SimpleNamespace(content=SimpleNamespace(readany=readany))
+        finally:
+            if events in self._home.watches:
+                self._home.watches.remove(events)
+
+    def map_read_errors(self, _: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def _pass_cut(self) -> None:
+        while self.cut:  # noqa: ASYNC110  # time is virtual
+            await asyncio.sleep(0.1)
 
 
 class FakeReachability(RemoteReachability):
@@ -138,7 +172,6 @@ class Bridge:
     others', and its process can be suspended."""
 
     def __init__(self, home: Home, name: str, *, ahead: float = 0.0) -> None:
-        self._home = home
         self.name = name
         self.link = Link(home)
         self.way = FakeReachability()
@@ -159,14 +192,8 @@ class Bridge:
     def clock(self) -> float:
         return asyncio.get_running_loop().time() + self._ahead
 
-    def observe(self, lease: Object) -> None:
-        """Passes a Lease from the candidate's watch to its elector."""
-        if not self.link.cut and not self.election.is_leader:
-            self.election._update_observation(election_lease.parse_lease(lease))
-
     def start(self, *, watches: bool = False) -> Bridge:
-        if watches:
-            self._home.watching.append(self)
+        self.link.watches = watches
         self.task = asyncio.create_task(self._run())
         return self
 
@@ -360,11 +387,20 @@ def test_crashed_leader_is_succeeded_despite_clock_skew(ahead: float) -> None:
 
 @on_virtual_time
 async def test_released_lease_is_taken_at_once(home: Home) -> None:
-    """A candidate that watches acquires it at once."""
     one, other = await _two(home)
     await one.stop()
     assert home.holder == ""
     await until(lambda: other.fence.is_open, within=TAKEOVER)
+
+
+@on_virtual_time
+async def test_watching_candidate_takes_a_released_lease_at_once(home: Home) -> None:
+    one = Bridge(home, "one").start()
+    await until(lambda: one.fence.is_open, within=TAKEOVER)
+    other = Bridge(home, "other").start(watches=True)
+    await asyncio.sleep(2 * LEASE_SECONDS)
+    await one.stop()
+    await until(lambda: other.fence.is_open, within=0.1)
 
 
 @on_virtual_time
@@ -463,7 +499,7 @@ async def test_late_response_does_not_extend_fence(home: Home) -> None:
     renewed = now()
     await until(lambda: one.fence.is_open, within=3)
     one.link.answers = False
-    home.watching.clear()
+    home.watches.clear()
     await until(lambda: not one.fence.is_open, within=2 * LEASE_SECONDS)
     assert now() - renewed < RENEW_DEADLINE + 0.1
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -898,6 +899,10 @@ def marked(api: FakeApi) -> list[str]:
 async def test_leave_interrupted_after_any_write_can_be_repeated(
     two: Clusters, drained: bool
 ) -> None:
+
+    def has_written(run: asyncio.Task[object], writes: int) -> bool:
+        return run.done() or len(two.writes()) >= writes
+
     interrupted = 0
     while True:
         world = World(two)
@@ -907,8 +912,7 @@ async def test_leave_interrupted_after_any_write_can_be_repeated(
         two.home.clear_log()
         two.remote.clear_log()
         run = asyncio.create_task(world.leave(settings))
-        writes = interrupted + 1
-        await two.home.until(lambda run=run, n=writes: run.done() or len(two.writes()) >= n)  # type: ignore[misc]
+        await two.home.until(partial(has_written, run, interrupted + 1))
         if run.done():
             break
         interrupted += 1

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -730,11 +731,11 @@ async def test_unexpected_exception_in_a_reconcile_is_logged_and_the_node_is_kep
 ) -> None:
     status, stumbles = node_object.desired_status, [True]
 
-    def broken(*args: object, **options: object) -> Object:
+    def broken(*args: Any, **options: Any) -> Object:
         if stumbles:
             stumbles.pop()
             raise ValueError("canary-4711")
-        return status(*args, **options)  # type: ignore[arg-type]
+        return status(*args, **options)
 
     async with running(node):
         monkeypatch.setattr(node_object, "desired_status", broken)

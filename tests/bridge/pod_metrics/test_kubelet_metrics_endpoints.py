@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 import pytest
@@ -100,18 +101,20 @@ async def running(
 ) -> AsyncIterator[tuple[EngineHarness, RunningJoin, aiohttp.ClientSession]]:
     """A join with pods ``a``, ``b``, … on these nodes of the remote."""
     harness = EngineHarness(two.home, two.remote)
+
+    def runs(name: str) -> bool:
+        return harness.status(name).get("phase") == "Running"
+
     async with (
         running_join(two, two.but(metrics=metrics)) as run,
         kubelet_api_client(run) as session,
     ):
         for name, node in zip("ab", nodes, strict=False):
             harness.pod(name)
-            await two.remote.until(lambda name=name: harness.remote_pod(name))  # type: ignore[misc]
+            await two.remote.until(partial(harness.remote_pod, name))
             two.remote.bind(name, node, REMOTE_NAMESPACE)
             harness.report_running(name)
-            await two.home.until(
-                lambda name=name: harness.status(name).get("phase") == "Running"  # type: ignore[misc]
-            )
+            await two.home.until(partial(runs, name))
         yield harness, run, session
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,7 @@ async def lives(harness: EngineHarness) -> None:
     pods = ("pods/a", "pods/a/ephemeralcontainers", "pods/a/resize")
     slices = f"endpointslices/{slice_name}"
     for kind in ("configmaps/conf", "secrets/key", "services/web", slices, *pods):
-        await harness.remote.until(lambda kind=kind: harness.remote.writes(f"*/{kind}"))  # type: ignore[misc]
+        await harness.remote.until(partial(harness.remote.writes, f"*/{kind}"))
 
 
 async def ends(harness: EngineHarness) -> None:
@@ -311,7 +312,7 @@ async def ends(harness: EngineHarness) -> None:
     harness.remote.remove(PODS, "a", REMOTE_NAMESPACE)
     await harness.home.until(lambda: harness.home.find(PODS, "a", "default") is None)
     for kind in (CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES):
-        await harness.remote.until(lambda kind=kind: not _copies(harness, kind))  # type: ignore[misc]
+        await harness.remote.until(partial(_has_no_copies, harness, kind))
 
 
 def serve_empty_discovery(remote: FakeApi) -> None:
@@ -324,9 +325,9 @@ def serve_empty_discovery(remote: FakeApi) -> None:
         remote.route("GET", path, nothing)
 
 
-def _copies(harness: EngineHarness, kind: Resource) -> list[Object]:
-    """The copies of home's objects; token Secrets of waiting pods do not count."""
-    return [it for it in harness.remote.objects(kind, REMOTE_NAMESPACE) if origin_of(it)]
+def _has_no_copies(harness: EngineHarness, kind: Resource) -> bool:
+    """Whether no copy of a home object is left; token Secrets of waiting pods do not count."""
+    return not any(map(origin_of, harness.remote.objects(kind, REMOTE_NAMESPACE)))
 
 
 async def use_kubelet_api(run: RunningJoin, remote: FakeApi) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,7 @@ async def running(two: Clusters, *names: str) -> dict[str, str]:
     harness = EngineHarness(two.home, two.remote)
     for name in names:
         harness.pod(name)
-        await two.remote.until(lambda name=name: harness.remote_pod(name))  # type: ignore[misc]
+        await two.remote.until(partial(harness.remote_pod, name))
         harness.report_running(name)
     return uids(two)
 

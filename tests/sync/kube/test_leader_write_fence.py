@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -189,9 +190,9 @@ async def test_body_is_not_sent_if_the_connection_opens_after_the_fence_closes(
     """The time is looked at again when there is a connection to send it on."""
     passed = FencedBody.write_with_length
 
-    async def late(self: FencedBody, writer: object, length: int | None) -> None:
+    async def late(self: FencedBody, writer: Any, length: int | None) -> None:
         fence.close()
-        await passed(self, writer, length)  # type: ignore[arg-type]
+        await passed(self, writer, length)
 
     monkeypatch.setattr(FencedBody, "write_with_length", late)
     with pytest.raises(NotLeaderError):

@@ -3,6 +3,8 @@ responses."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sync.kube.api_resources import EVENTS, PODS, PRIORITY_CLASSES, Object
@@ -17,9 +19,9 @@ _DEBUGGER = {
 }
 
 
-async def _running(harness: EngineHarness, **spec: object) -> None:
+async def _running(harness: EngineHarness, **spec: Any) -> None:
     await harness.start()
-    harness.pod(**spec)  # type: ignore[arg-type]
+    harness.pod(**spec)
     await harness.settle()
     harness.report_running()
     await harness.settle()

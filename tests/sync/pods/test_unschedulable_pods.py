@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,9 +36,9 @@ def finds_no_node(harness: EngineHarness, message: str = SCHEDULER_MESSAGE) -> N
     harness.remote.update(PODS, "a", {"status": {"conditions": [condition]}}, REMOTE_NAMESPACE)
 
 
-async def waiting(harness: EngineHarness, **spec: object) -> Object:
+async def waiting(harness: EngineHarness, **spec: Any) -> Object:
     """A home pod for which the remote has found no node."""
-    pod = harness.pod(**spec)  # type: ignore[arg-type]
+    pod = harness.pod(**spec)
     await harness.settle()
     finds_no_node(harness)
     await harness.settle()
