@@ -1,4 +1,4 @@
-"""Names and label values that the bridge derives, truncated with a hash where they are too long.
+"""Derives names and label values; those that are too long are truncated and end with a hash.
 
 The derived names are stored in both clusters: a change to a function here is a change of the wire
 format.

@@ -50,8 +50,8 @@ def set_or_remove(target: Object, key: str, value: Any) -> None:
 
 def items_by_key(items: list[Any], key: str) -> dict[str, Object] | None:
     """The items by key; None unless every item has a distinct key."""
-    found = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
-    return found if len(found) == len(items) else None
+    by_key = {str(item[key]): item for item in items if isinstance(item, dict) and item.get(key)}
+    return by_key if len(by_key) == len(items) else None
 
 
 class FoundField(NamedTuple):
@@ -98,10 +98,10 @@ def _steps(tree: dict[str, Any]) -> tuple[_Step, ...]:
 
 def find_fields(value: Any, paths: FieldPaths) -> Iterator[FoundField]:
     """The non-empty fields that match the paths."""
-    return _found(value, paths.steps, "")
+    return _find(value, paths.steps, "")
 
 
-def _found(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[FoundField]:
+def _find(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[FoundField]:
     if not isinstance(value, dict):
         return
     for key, items, path, below in steps:
@@ -112,11 +112,11 @@ def _found(value: Any, steps: tuple[_Step, ...], location: str) -> Iterator[Foun
         if path is not None:
             yield FoundField(path, inner_location, inner)
         if not items:
-            yield from _found(inner, below, inner_location)
+            yield from _find(inner, below, inner_location)
             continue
         for number, item in enumerate(inner):
             name = item.get("name", number) if isinstance(item, dict) else number
-            yield from _found(item, below, f"{inner_location}[{name}]")
+            yield from _find(item, below, f"{inner_location}[{name}]")
 
 
 def remove_fields(value: Any, paths: FieldPaths) -> Any:
@@ -140,10 +140,10 @@ def _without(value: Any, steps: tuple[_Step, ...]) -> Any:
             if kept is not inner:
                 changed[key] = kept
         elif isinstance(inner, list):
-            less = [_without(item, below) for item in inner]
-            if any(map(operator.is_not, less, inner)):
+            remaining = [_without(item, below) for item in inner]
+            if any(map(operator.is_not, remaining, inner)):
                 changed[key] = [
-                    it for it, before in zip(less, inner, strict=True) if it or not before
+                    it for it, before in zip(remaining, inner, strict=True) if it or not before
                 ]
     if not changed and not removed:
         return value

@@ -1,4 +1,4 @@
-"""The smallest merge patch that changes one object into another."""
+"""Computes the smallest merge patch that changes one object into another."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def delete_condition(condition: str) -> Object:
 def _changed_conditions(current: Iterable[Object], desired: Iterable[Object]) -> list[Object]:
     """Complete conditions, so that one that was removed meanwhile is restored completely. A field
     that the condition no longer has is null, or the API server would keep it."""
-    known = {item.get("type"): item for item in current}
+    by_type = {item.get("type"): item for item in current}
     changed = []
     for item in desired:
-        before = known.get(item["type"])
+        before = by_type.get(item["type"])
         if before is None:
             if "$patch" not in item:
                 changed.append(item)

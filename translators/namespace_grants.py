@@ -1,5 +1,5 @@
-"""Whether the bridge may use a remote namespace that it did not create: the remote's administrator
-grants it by an annotation, and the join accepts it by name."""
+"""Decides whether the bridge may use a remote namespace that it did not create: the remote's
+administrator grants the namespace by an annotation, and the join accepts it by name."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ RemoteUid = NewType("RemoteUid", str)
 
 def metadata(obj: Object) -> Object:
     """The object's metadata; {} if it has none."""
-    found: Object = obj.get("metadata") or {}
-    return found
+    meta: Object = obj.get("metadata") or {}
+    return meta
 
 
 def name_of(obj: Object) -> str:
@@ -54,8 +54,8 @@ def is_daemonset_pod(pod: Object) -> bool:
 
 def condition_of(obj: Object, condition_type: str) -> Object:
     """The status condition of this type; {} if there is none."""
-    found: list[Object] = (obj.get("status") or {}).get("conditions") or []
-    return next((condition for condition in found if condition.get("type") == condition_type), {})
+    conditions: list[Object] = (obj.get("status") or {}).get("conditions") or []
+    return next((it for it in conditions if it.get("type") == condition_type), {})
 
 
 def is_ready(obj: Object) -> bool:

@@ -87,20 +87,20 @@ def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
 def _affinity(spec: Object, policy: OffloadPolicy, selector: Mapping[str, str]) -> list[Object]:
     nodes: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required, preferred = _required(nodes, policy, selector), nodes.get(_PREFERRED) or []
-    found: list[Object] = []
+    operations: list[Object] = []
     if policy == "burst":
         preference = {"weight": PREFERENCE_WEIGHT, "preference": {"matchExpressions": [_LOCAL]}}
         if preference not in preferred:
             path = f"/spec/affinity/nodeAffinity/{_PREFERRED}"
-            found.append(_set(path, [*preferred, preference]))
+            operations.append(_set(path, [*preferred, preference]))
     if required is not None and required != (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms"):
         value = {"nodeSelectorTerms": required}
-        found.append(_set(f"/spec/affinity/nodeAffinity/{_REQUIRED}", value))
-    if found and not spec.get("affinity"):
-        found.insert(0, _set("/spec/affinity", {"nodeAffinity": {}}))
-    elif found and "nodeAffinity" not in spec["affinity"]:
-        found.insert(0, _set("/spec/affinity/nodeAffinity", {}))
-    return found
+        operations.append(_set(f"/spec/affinity/nodeAffinity/{_REQUIRED}", value))
+    if operations and not spec.get("affinity"):
+        operations.insert(0, _set("/spec/affinity", {"nodeAffinity": {}}))
+    elif operations and "nodeAffinity" not in spec["affinity"]:
+        operations.insert(0, _set("/spec/affinity/nodeAffinity", {}))
+    return operations
 
 
 def _required(
@@ -110,7 +110,7 @@ def _required(
     them."""
     chosen = [{"key": k, "operator": "In", "values": [v]} for k, v in sorted(selector.items())]
     terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or [{}]
-    # A required direction overrides the pod's own expressions about virtual nodes.
+    # These policies override the pod's own expressions about virtual nodes.
     if policy == "remote-only":
         return [_narrowed(term, [_REMOTE, *chosen], override=True) for term in terms]
     if policy == "local-only":
@@ -124,8 +124,8 @@ def _required(
 
 
 def _narrowed(term: Object, more: list[Object], *, override: bool = False) -> Object:
-    """The term with additional expressions; ``override`` removes its other expressions about
-    virtual nodes. A term that already has them is unchanged."""
+    """The term with ``more`` expressions; ``override`` removes its other expressions about virtual
+    nodes. A term that already has ``more`` is unchanged."""
     own = term.get("matchExpressions") or []
     if override:
         kept = [it for it in own if it.get("key") != LABEL_VIRTUAL or it in more]

@@ -1,5 +1,5 @@
-"""Labels and annotations of the bridge: which objects of the remote it owns, and of which home
-object each is.
+"""The bridge's labels and annotations, which identify its objects in the remote and the home object
+of each.
 
 Every object that the bridge creates in the remote has labels with the identity of home and the name
 of the virtual node (so that watches can select by them), and annotations with the namespace, name
@@ -130,8 +130,8 @@ def matches_home_namespace(remote: Object, namespace: str) -> bool:
 
 def has_home_uid(remote: Object, home_uid: str) -> bool:
     """Whether the annotations name the home object with this UID."""
-    known = origin_of(remote)
-    return known is not None and known.uid == home_uid
+    origin = origin_of(remote)
+    return origin is not None and origin.uid == home_uid
 
 
 def may_be_set_by_remote(key: str) -> bool:

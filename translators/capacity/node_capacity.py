@@ -102,8 +102,8 @@ def offered_capacity(
         for resource, amount in free.items()
     }
     return NodeCapacity(
-        capacity=_printed(has),
-        allocatable=_printed(_at_most(_at_most(allocatable, limits.caps), quota)),
+        capacity=_format_amounts(has),
+        allocatable=_format_amounts(_at_most(_at_most(allocatable, limits.caps), quota)),
         nodes=nodes,
     )
 
@@ -115,8 +115,8 @@ def largest_pod(nodes: Iterable[Mapping[str, int]], offer: Mapping[str, str]) ->
     pod, limited by ``offer``, the allocatable resources of the virtual node. Rounded down coarsely,
     so that it changes rarely. Without such a node: ``cpu=0,memory=0``.
     """
-    able = (node for node in nodes if node.get(PODS, 0) > 0)
-    best = max(able, key=lambda it: (it.get(CPU, 0), it.get(MEMORY, 0)), default={})
+    candidates = (node for node in nodes if node.get(PODS, 0) > 0)
+    best = max(candidates, key=lambda it: (it.get(CPU, 0), it.get(MEMORY, 0)), default={})
     sizes = _at_most(best, pod_requests.parse_resource_list(offer))
     return ",".join(
         f"{resource}={pod_requests.format_amount(resource, sizes.get(resource, 0) // step * step)}"
@@ -135,7 +135,7 @@ def _at_most(amounts: Mapping[str, int], bounds: Mapping[str, int]) -> Amounts:
     }
 
 
-def _printed(amounts: Mapping[str, int]) -> dict[str, str]:
+def _format_amounts(amounts: Mapping[str, int]) -> dict[str, str]:
     return {
         resource: pod_requests.format_amount(resource, amount)
         for resource, amount in sorted(amounts.items())

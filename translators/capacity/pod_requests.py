@@ -1,4 +1,4 @@
-"""The resource requests of a pod as integers, as the schedulers of both clusters count them.
+"""Computes the resource requests of a pod as integers, as the schedulers of both clusters do.
 
 The rules are those of PodRequests in k8s.io/component-helpers/resource, as the scheduler calls it
 (CalculateResource in pkg/scheduler/framework/types.go):
@@ -31,18 +31,18 @@ HUGE_PAGES = "hugepages-"
 _STATUSES = ("containerStatuses", "initContainerStatuses")
 #: Resources formatted with Ki, Mi, Gi; huge pages too.
 _IN_BYTES = (MEMORY, "ephemeral-storage")
-#: Cached quantities: pods of one template have the same ones.
-_TEXTS = 4096
+#: Parsed quantities that are cached: pods of one template have the same ones.
+_CACHED_MAX = 4096
 
 
 def requests_of(pod: Object) -> Amounts:
     """The pod's requests; resources without a request are omitted."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    granted = dict(_allocated_resources(status))
+    allocated_by_name = dict(_allocated_resources(status))
     infeasible = _is_infeasible(status)
 
     def effective(container: Object) -> Amounts:
-        allocated = granted.get(container.get("name", ""))
+        allocated = allocated_by_name.get(container.get("name", ""))
         requests = _requests(container)
         if allocated is None:
             return requests
@@ -60,16 +60,16 @@ def requests_of(pod: Object) -> Amounts:
             _add(sidecars, requests)
             at_start = _maximum([at_start, sidecars])
         else:
-            meanwhile = _requests(container)
-            _add(meanwhile, sidecars)
-            at_start = _maximum([at_start, meanwhile])
+            with_sidecars = _requests(container)
+            _add(with_sidecars, sidecars)
+            at_start = _maximum([at_start, with_sidecars])
     total = _maximum([total, at_start])
     for resource, millis in _requests(spec).items():
         if resource in (CPU, MEMORY) or resource.startswith(HUGE_PAGES):
             total[resource] = millis
     _add(total, _millis_of(spec.get("overhead")))
-    found = {resource: _whole(resource, millis) for resource, millis in total.items() if millis}
-    return found | {PODS: 1}
+    requested = {resource: _whole(resource, millis) for resource, millis in total.items() if millis}
+    return requested | {PODS: 1}
 
 
 def same_allocated_resources(before: Object, after: Object) -> bool:
@@ -104,7 +104,7 @@ def format_amount(resource: str, amount: int) -> str:
     return format_quantity(Fraction(amount), binary=is_in_bytes(resource))
 
 
-@lru_cache(maxsize=_TEXTS)
+@lru_cache(maxsize=_CACHED_MAX)
 def _millis(quantity: str) -> int:
     try:
         return ceil(parse_quantity(quantity) * 1000)
@@ -152,9 +152,9 @@ def _add(total: Amounts, more: Mapping[str, int]) -> None:
         total[resource] = total.get(resource, 0) + millis
 
 
-def _maximum(several: Iterable[Mapping[str, int]]) -> Amounts:
-    found: Amounts = {}
-    for amounts in several:
+def _maximum(alternatives: Iterable[Mapping[str, int]]) -> Amounts:
+    maximum: Amounts = {}
+    for amounts in alternatives:
         for resource, millis in amounts.items():
-            found[resource] = max(found.get(resource, millis), millis)
-    return found
+            maximum[resource] = max(maximum.get(resource, millis), millis)
+    return maximum

@@ -1,4 +1,4 @@
-"""How much the remote's ResourceQuotas allow the virtual node's pods to request.
+"""Computes how much the remote's ResourceQuotas allow the virtual node's pods to request.
 
 A Node has a single amount per resource, while a quota limits one namespace. A quota therefore
 limits the Node only if every remote namespace with pods of this node has a quota for the resource;
@@ -25,13 +25,13 @@ _REQUESTS, _LIMITS = "requests.", "limits."
 
 def quota_limits(quota: Object) -> Amounts:
     """The total requests that a quota allows in its namespace, by resource."""
-    found: Amounts = {}
+    limits: Amounts = {}
     for key, quantity in _hard(quota).items():
         resource = _resource(key)
         if resource and not key.startswith(_LIMITS):
             hard = parse_amount(resource, quantity)
-            found[resource] = min(hard, found.get(resource, hard))
-    return found
+            limits[resource] = min(hard, limits.get(resource, hard))
+    return limits
 
 
 def remaining(
@@ -45,22 +45,22 @@ def remaining(
     ``quotas`` and ``unmanaged`` (requests of unmanaged pods) are by namespace.
     """
     by_namespace: dict[str, Amounts] = {}
-    for namespace, several in quotas.items():
+    for namespace, of_namespace in quotas.items():
         used = unmanaged.get(namespace, {})
-        left: Amounts = {}
-        for quota in several:
+        allowed: Amounts = {}
+        for quota in of_namespace:
             for resource, hard in quota_limits(quota).items():
                 available = max(0, hard - used.get(resource, 0))
-                left[resource] = min(available, left.get(resource, available))
-        by_namespace[namespace] = left
-    found: Amounts = {}
-    for left in by_namespace.values():
-        for resource, available in left.items():
+                allowed[resource] = min(available, allowed.get(resource, available))
+        by_namespace[namespace] = allowed
+    total: Amounts = {}
+    for allowed in by_namespace.values():
+        for resource, available in allowed.items():
             if all(
                 resource in by_namespace.get(namespace, {}) for namespace in namespaces_with_pods
             ):
-                found[resource] = found.get(resource, 0) + available
-    return found
+                total[resource] = total.get(resource, 0) + available
+    return total
 
 
 def exhausted_keys(quota: Object, resources: Collection[str]) -> str:

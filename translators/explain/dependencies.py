@@ -1,4 +1,4 @@
-"""The objects that a pod depends on, required and optional ones.
+"""Lists the objects on which a pod depends, required and optional ones.
 
 These are the copied objects (`translators.pods.references`), the service account,
 PersistentVolumeClaims and classes. For ConfigMaps and Secrets, the result includes the keys that
@@ -44,26 +44,26 @@ def dependencies_of(pod: Object) -> list[Dependency]:
     spec = pod.get("spec") or {}
     named = [it for part in _PARTS for it in _named(spec.get(part) or ())]
     pull_secrets = {it.get("name") for it in spec.get("imagePullSecrets") or ()}
-    found = []
+    dependencies = []
     for ref in sorted(references(pod)):
-        uses = [(required, keys) for known, required, keys in named if known == ref]
+        uses = [(required, keys) for used, required, keys in named if used == ref]
         # Without an explicit use: Secrets of volume drivers are required, pull secrets optional.
         required = ref.kind != "Secret" or ref.name not in pull_secrets
         if uses:
             required = any(is_required for is_required, _ in uses)
         keys = frozenset[str]().union(*(keys for is_required, keys in uses if is_required))
-        found.append(Dependency(ref.kind, ref.name, required, keys))
-    found.append(Dependency("ServiceAccount", service_account_name(pod)))
-    found += [
+        dependencies.append(Dependency(ref.kind, ref.name, required, keys))
+    dependencies.append(Dependency("ServiceAccount", service_account_name(pod)))
+    dependencies += [
         Dependency("PersistentVolumeClaim", str(name))
         for volume in spec.get("volumes") or ()
         if (name := (volume.get("persistentVolumeClaim") or {}).get("claimName"))
     ]
     if name := spec.get("priorityClassName"):
-        found.append(Dependency("PriorityClass", str(name), required=False))
+        dependencies.append(Dependency("PriorityClass", str(name), required=False))
     if name := spec.get("runtimeClassName"):
-        found.append(Dependency("RuntimeClass", str(name)))
-    return found
+        dependencies.append(Dependency("RuntimeClass", str(name)))
+    return dependencies
 
 
 def _named(value: Any) -> Iterator[tuple[Reference, bool, frozenset[str]]]:

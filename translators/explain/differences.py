@@ -1,4 +1,4 @@
-"""The differences between a home pod and its remote pod, each with the rule that causes it.
+"""Computes the differences between a home pod and its remote pod, with the rule that causes each.
 
 A rule is looked up first in `RULES`, which covers single fields that are added, renamed or removed,
 then in the table of `translators.pods.field_rules`. A difference without a rule has ``rule`` "".
@@ -41,12 +41,12 @@ class Difference:
     """The path of the rule; "" if no rule explains the difference."""
     reason: str = ""
     unsupported: bool = False
-    """Whether the pod's owner specified the field and does not get it (FieldDropped Event)."""
+    """Whether the bridge drops the field although the pod's owner specified it (FieldDropped)."""
 
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRule:
-    """Why a field differs that the table of fields keeps or translates."""
+    """The reason why a field differs that the table of fields keeps or translates."""
 
     path: str
     changes: str
@@ -182,8 +182,8 @@ def find_differences(
     specific than the rules.
     """
     messages = {item.field: item.message for item in dropped}
-    for found in _compare(home, remote, "", ""):
-        location = found.location
+    for difference in _compare(home, remote, "", ""):
+        location = difference.location
         message = next(
             (
                 text
@@ -192,10 +192,10 @@ def find_differences(
             ),
             None,
         )
-        if message and found.change != "added":
-            yield replace(found, reason=message, unsupported=True)
+        if message and difference.change != "added":
+            yield replace(difference, reason=message, unsupported=True)
         else:
-            yield found
+            yield difference
 
 
 def _within(inner: str, outer: str) -> bool:

@@ -1,8 +1,8 @@
-"""Why home's scheduler would not bind a pod to a node because of its PersistentVolumeClaims.
+"""Computes why a pod's PersistentVolumeClaims keep home's scheduler from binding it to a node.
 
-As the VolumeBinding filter (pkg/scheduler/framework/plugins/volumebinding) for one node. Whether a
-provisioner then creates a volume for the node is unknown in advance: `unbound_claims` lists such
-PVCs. Pure.
+The rules are those of the VolumeBinding filter (pkg/scheduler/framework/plugins/volumebinding) for
+one node. Whether a provisioner then creates a volume for the node is unknown in advance:
+`unbound_claims` lists such PVCs. Pure.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class PodStorage:
 
 def claim_names(pod: Object) -> dict[str, str]:
     """The PVCs of a pod, by volume name."""
-    found = {}
+    names = {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-            found[str(volume.get("name"))] = str(name)
-    return found
+            names[str(volume.get("name"))] = str(name)
+    return names
 
 
 def volume_binding_failures(
@@ -105,10 +105,10 @@ def _binding(claim: Object, storage: PodStorage) -> _Binding:
     name = str((claim.get("spec") or {}).get("storageClassName") or "")
     if name and name not in storage.classes:
         return "unknown"
-    found = storage.classes.get(name) or {}
-    if found.get("volumeBindingMode") != "WaitForFirstConsumer":
+    storage_class = storage.classes.get(name) or {}
+    if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer":
         return "immediate"
-    return "static" if found.get("provisioner") == _NO_PROVISIONER else "provisioned"
+    return "static" if storage_class.get("provisioner") == _NO_PROVISIONER else "provisioned"
 
 
 def _phase(claim: Object) -> str:

@@ -88,12 +88,12 @@ def relabel_metrics(text: str, pods: Mapping[RemotePodName, Origin]) -> Families
 
 def merge_families(parts: Iterable[Families]) -> Families:
     """The samples of several kubelets, with each family once."""
-    found: Families = {}
+    merged: Families = {}
     for part in parts:
         for name, family in part.items():
-            merged = found.setdefault(name, Family(family.header))
-            merged.samples.extend(family.samples)
-    return found
+            merged_family = merged.setdefault(name, Family(family.header))
+            merged_family.samples.extend(family.samples)
+    return merged
 
 
 def render_families(families: Families) -> str:
@@ -138,32 +138,32 @@ def parse_samples(family: Family) -> Iterator[Sample]:
 
 def _translate_labels(labels: str, pods: Mapping[RemotePodName, Origin]) -> str | None:
     """The label set with home's names; None if it is not of a managed pod."""
-    found = _spans(labels)
-    if found is None or "namespace" not in found or "pod" not in found:
+    spans = _spans(labels)
+    if spans is None or "namespace" not in spans or "pod" not in spans:
         return None
-    home = pods.get(RemotePodName(found["namespace"][2], found["pod"][2]))
+    home = pods.get(RemotePodName(spans["namespace"][2], spans["pod"][2]))
     if home is None:
         return None
     renamed = {"namespace": home.namespace, "pod": home.name, "pod_uid": home.uid}
-    parts, done = [], 0
-    for name, match in found.items():
+    parts, copied_to = [], 0
+    for name, match in spans.items():
         if name in renamed:
-            parts += [labels[done : match.start(2)], renamed[name]]
-            done = match.end(2)
-    return "".join([*parts, labels[done:]])
+            parts += [labels[copied_to : match.start(2)], renamed[name]]
+            copied_to = match.end(2)
+    return "".join([*parts, labels[copied_to:]])
 
 
 def _spans(labels: str) -> dict[str, re.Match[str]] | None:
     """Label name to match (name, value), in order; None if the text is not a label set."""
-    found: dict[str, re.Match[str]] = {}
+    spans: dict[str, re.Match[str]] = {}
     position = 0
     while position < len(labels):
         match = _LABEL.match(labels, position)
-        if match is None or match[1] in found:
+        if match is None or match[1] in spans:
             return None
-        found[match[1]] = match
+        spans[match[1]] = match
         position = match.end()
-    return found
+    return spans
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,7 @@ from translators.pod_metrics.exposition import RemotePodName
 def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
     """The entries of these pods. The pod reference and the namespaces of PersistentVolumeClaims are
     home's; other fields, also unknown ones, are unchanged."""
-    found = []
+    relabelled_pods = []
     for stats in summary.get("pods") or ():
         ref = stats.get("podRef") or {}
         home = pods.get(RemotePodName(str(ref.get("namespace")), str(ref.get("name"))))
@@ -31,5 +31,5 @@ def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list
                 else it
                 for it in stats["volume"] or ()
             ]
-        found.append(relabelled)
-    return found
+        relabelled_pods.append(relabelled)
+    return relabelled_pods

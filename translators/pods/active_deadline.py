@@ -1,4 +1,4 @@
-"""``activeDeadlineSeconds`` of a pod that has not reached a kubelet.
+"""Computes the rest of ``activeDeadlineSeconds`` for a pod that has not reached a kubelet.
 
 A kubelet counts from ``startTime``, when it first sees the pod, so the deadline includes waiting
 (pkg/kubelet/active_deadline.go). The remote's kubelet enforces the deadline once it has the pod.
@@ -21,7 +21,8 @@ def deadline_remaining(home: Object, *, now: str) -> float | None:
     """Seconds until the deadline of the home pod: all of it unless the status reports that the pod
     waits, 0 after the deadline, None without one. ``now`` is the time in RFC 3339."""
     deadline: int | None = (home.get("spec") or {}).get("activeDeadlineSeconds")
-    # A condition that is False since then. Both times are from the bridge's clock and sort as text.
+    # The pod has waited since one of these became False. The times are from the bridge's clock, and
+    # sort as text.
     conditions = (condition_of(home, it) for it in (CONDITION_ACCEPTED, CONDITION_REMOTE_SCHEDULED))
     times = (it.get("lastTransitionTime") for it in conditions if it.get("status") == "False")
     since = min(filter(None, times), default=None)

@@ -1,4 +1,4 @@
-"""The downward API of remote pods, so that a pod reads home's identity.
+"""Translates the downward API, so that a remote pod reads home's identity.
 
 Fields that differ in the remote are read from annotations of the remote pod, or replaced with their
 value if it is constant. Files with all labels or annotations contain those of the home pod only: an

@@ -55,7 +55,9 @@ def _rules(under: str, rules: Mapping[str, Rule]) -> dict[str, Rule]:
 _KEPT = Rule("kept", "has the same meaning in the remote")
 _NODE_LEVEL = Rule("kept", "refers to the node, which is a node of the remote")
 _APPLIED = Rule("dropped", "home's admission and scheduler have already applied it", silent=True)
-_PLACEMENT = Rule("translated", "restricted to what exists in the remote", module="placement")
+_PLACEMENT = Rule(
+    "translated", "restricted to what exists in the remote", module="scheduling_fields"
+)
 _REFERENCE = Rule("translated", "the referenced object is copied first", module="references")
 _DEVICES = Rule(
     "rejected",
@@ -103,7 +105,9 @@ _SPEC = {
         admission_defaults=("default-scheduler",),
     ),
     "priorityClassName": Rule(
-        "translated", "kept if the remote has a PriorityClass of this name", module="placement"
+        "translated",
+        "kept if the remote has a PriorityClass of this name",
+        module="scheduling_fields",
     ),
     "schedulingGroup.** workloadRef.**": Rule(
         "dropped", "names a pod group of home, which does not exist in the remote"

@@ -42,8 +42,8 @@ _DEFAULTS = (
     ("recursiveReadOnly", "Disabled"),
     ("supplementalGroupsPolicy", "Merge"),
 )
-#: Fields of a security context that not all supported servers (from 1.27, BRG106) keep.
-_LATE = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
+#: Recent fields of a security context, which not all supported servers (from 1.27, BRG106) keep.
+_RECENT = ("appArmorProfile", "procMount", "seLinuxChangePolicy", "supplementalGroupsPolicy")
 #: Not compared: a list that admission replaces, and the bridge's own scheduling gate.
 _NOT_COMPARED = frozenset({"spec.tolerations", "spec.schedulingGates"})
 
@@ -64,40 +64,42 @@ class PrunedField:
 
     @property
     def field_message(self) -> FieldMessage:
-        """The field and why it is missing."""
+        """The field, and the reason why it is missing."""
         return FieldMessage(self.location, MESSAGE)
 
 
-def pruned_fields(sent: Object, made: Object) -> list[PrunedField]:
+def pruned_fields(sent: Object, created: Object) -> list[PrunedField]:
     """The fields of the spec that were sent and that the created pod does not have."""
-    return list(_compare(sent.get("spec") or {}, made.get("spec") or {}, "spec", "spec"))
+    return list(_compare(sent.get("spec") or {}, created.get("spec") or {}, "spec", "spec"))
 
 
 def needs_dry_run(sent: Object) -> bool:
     """Whether the pod has a restricting field that a supported API server may not keep."""
     spec = sent.get("spec") or {}
-    if spec.get("hostUsers") is False or _has_late(spec.get("securityContext")):
+    if spec.get("hostUsers") is False or _has_recent_security_field(spec.get("securityContext")):
         return True
     if any("image" in volume for volume in spec.get("volumes") or ()):
         return True
     if any("restartPolicy" in container for container in spec.get("containers") or ()):
         return True  # For init containers (sidecars) all supported servers keep it.
     return any(
-        _is_late(container) for field_name in CONTAINERS for container in spec.get(field_name) or ()
+        _has_recent_field(container)
+        for field_name in CONTAINERS
+        for container in spec.get(field_name) or ()
     )
 
 
-def _is_late(container: Object) -> bool:
+def _has_recent_field(container: Object) -> bool:
     mounts = container.get("volumeMounts") or ()
     return (
         "restartPolicyRules" in container
-        or _has_late(container.get("securityContext"))
+        or _has_recent_security_field(container.get("securityContext"))
         or any(_is_significant("recursiveReadOnly", it.get("recursiveReadOnly")) for it in mounts)
     )
 
 
-def _has_late(context: Object | None) -> bool:
-    return any(_is_significant(key, (context or {}).get(key)) for key in _LATE)
+def _has_recent_security_field(context: Object | None) -> bool:
+    return any(_is_significant(key, (context or {}).get(key)) for key in _RECENT)
 
 
 def _is_significant(key: str, value: Any) -> bool:
@@ -111,37 +113,37 @@ def _is_significant(key: str, value: Any) -> bool:
     return bool(value) and (key, value) not in _DEFAULTS
 
 
-def _compare(sent: Object, made: Object, path: str, location: str) -> Iterator[PrunedField]:
+def _compare(sent: Object, created: Object, path: str, location: str) -> Iterator[PrunedField]:
     for key, value in sent.items():
         below, inner_location = f"{path}.{key}", f"{location}.{key}"
         if below in _NOT_COMPARED or not _is_significant(key, value):
             continue
-        answered = made.get(key)
-        if answered is None:
+        received = created.get(key)
+        if received is None:
             yield PrunedField(below, inner_location)
-        elif isinstance(value, dict) and isinstance(answered, dict):
-            yield from _compare(value, answered, below, inner_location)
-        elif isinstance(value, list) and isinstance(answered, list):
+        elif isinstance(value, dict) and isinstance(received, dict):
+            yield from _compare(value, received, below, inner_location)
+        elif isinstance(value, list) and isinstance(received, list):
             list_key = LIST_KEYS.get(key, "name")
-            yield from _compare_items(value, answered, list_key, below, inner_location)
+            yield from _compare_items(value, received, list_key, below, inner_location)
 
 
 def _compare_items(
-    sent: list[Any], made: list[Any], key: str, path: str, location: str
+    sent: list[Any], created: list[Any], key: str, path: str, location: str
 ) -> Iterator[PrunedField]:
     """Items with a key: missing items, and missing fields of each. Other items: missing fields,
     unless the number of items changed."""
-    theirs, named = items_by_key(made, key), items_by_key(sent, key)
+    created_items, sent_items = items_by_key(created, key), items_by_key(sent, key)
     pairs: Iterable[tuple[object, Any, Any]]
-    if named is not None and theirs is not None:
-        pairs = [(name, item, theirs.get(name)) for name, item in named.items()]
-    elif len(sent) == len(made):
-        pairs = zip(range(len(sent)), sent, made, strict=True)
+    if sent_items is not None and created_items is not None:
+        pairs = [(name, item, created_items.get(name)) for name, item in sent_items.items()]
+    elif len(sent) == len(created):
+        pairs = zip(range(len(sent)), sent, created, strict=True)
     else:
         return
-    for name, item, answered in pairs:
+    for name, item, received in pairs:
         inner_location = f"{location}[{name}]"
-        if answered is None:
+        if received is None:
             yield PrunedField(f"{path}[]", inner_location)
-        elif isinstance(item, dict) and isinstance(answered, dict):
-            yield from _compare(item, answered, f"{path}[]", inner_location)
+        elif isinstance(item, dict) and isinstance(received, dict):
+            yield from _compare(item, received, f"{path}[]", inner_location)

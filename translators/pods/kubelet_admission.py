@@ -4,8 +4,8 @@ nodes.
 Home's scheduler never binds such a pod to the virtual node, but a user can set ``nodeName``.
 Without the rejection the pod would stay Pending in the remote, or run where it must not. Only
 requests that exceed the sum of the remote's nodes, Ready or not, are rejected: other pods may fit
-later. The rest of a kubelet's admission is the remote's (operating system, host ports) or that of
-home's taint-eviction-controller.
+later. The remote's kubelets check the rest (operating system, host ports), except for taints, which
+home's taint-eviction-controller handles.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def total_allocatable(nodes: Iterable[Object]) -> Amounts:
     """The sum of the allocatable resources of all nodes; {} without nodes."""
     total: Amounts = {}
     for node in nodes:
-        found = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
-        for resource, amount in found.items():
+        amounts = pod_requests.parse_resource_list((node.get("status") or {}).get("allocatable"))
+        for resource, amount in amounts.items():
             total[resource] = total.get(resource, 0) + amount
     return total
 

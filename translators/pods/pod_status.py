@@ -147,30 +147,33 @@ def translate_status(
     time in RFC 3339. ``resize_pending``: the condition of a resize that the remote has not
     accepted.
     """
-    theirs: Object = remote.get("status") or {}
-    ours: Object = home.get("status") or {}
+    remote_status: Object = remote.get("status") or {}
+    home_status: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
     excluded = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
-    status.update({key: value for key, value in theirs.items() if key not in excluded})
+    status.update({key: value for key, value in remote_status.items() if key not in excluded})
     status["phase"] = phase(remote)
-    if ours.get("startTime"):
-        status["startTime"] = ours["startTime"]
-    if theirs.get("hostIP"):
+    if home_status.get("startTime"):
+        status["startTime"] = home_status["startTime"]
+    if remote_status.get("hostIP"):
         # Only after the pod is scheduled, as a kubelet does.
         status["hostIP"] = policy.node_address
         status["hostIPs"] = [{"ip": policy.node_address}]
     generation = (metadata(home) if observed else {}).get(
-        "generation", ours.get("observedGeneration")
+        "generation", home_status.get("observedGeneration")
     )
     if generation is not None:
         status["observedGeneration"] = generation
     for field_name in _STATUSES:
-        found = container_statuses(field_name, home, remote)
-        if found:
-            status[field_name] = found
+        statuses = container_statuses(field_name, home, remote)
+        if statuses:
+            status[field_name] = statuses
     remote_conditions = {
         c["type"]: c
-        for c in [*(theirs.get("conditions") or ()), *([resize_pending] if resize_pending else ())]
+        for c in [
+            *(remote_status.get("conditions") or ()),
+            *([resize_pending] if resize_pending else ()),
+        ]
     }
     status["conditions"] = _conditions(
         home, remote, list(remote_conditions.values()), generation, now
@@ -181,14 +184,14 @@ def translate_status(
 def not_running_status(home: Object, *, reason: str, message: str, now: str) -> Object:
     """The changed parts of the status of a pod whose remote pod is to be re-created: no running
     container, not Ready, no address. {} if the pod never ran."""
-    ours: Object = home.get("status") or {}
-    status: Object = {key: None for key in _ADDRESSES if ours.get(key)}
+    home_status: Object = home.get("status") or {}
+    status: Object = {key: None for key in _ADDRESSES if home_status.get(key)}
     for field_name in _STATUSES:
-        if found := container_statuses(field_name, home, {}):
-            status[field_name] = found
+        if statuses := container_statuses(field_name, home, {}):
+            status[field_name] = statuses
     conditions = [
         {**c, "status": "False", "reason": reason, "message": message, "lastTransitionTime": now}
-        for c in ours.get("conditions") or ()
+        for c in home_status.get("conditions") or ()
         if c["type"] in _RUNNING_CONDITIONS and c.get("status") == "True"
     ]
     return {**status, "conditions": conditions} if conditions else status
@@ -201,23 +204,23 @@ def container_statuses(field_name: str, home: Object, remote: Object) -> list[Ob
     The API server rejects a status in which such a container runs again (ValidatePodStatusUpdate),
     with all other changes. If a re-created remote pod has no statuses yet, no container runs.
     """
-    ours = (home.get("status") or {}).get(field_name) or []
-    theirs = (remote.get("status") or {}).get(field_name) or []
-    if not theirs and not is_terminal(remote):
-        theirs = [_waiting(status) for status in ours]
+    home_statuses = (home.get("status") or {}).get(field_name) or []
+    remote_statuses = (remote.get("status") or {}).get(field_name) or []
+    if not remote_statuses and not is_terminal(remote):
+        remote_statuses = [_waiting(status) for status in home_statuses]
     spec = home.get("spec") or {}
     containers = {c.get("name"): c for c in spec.get(_STATUSES[field_name]) or ()}
     policy = str(spec.get("restartPolicy") or "Always")
     is_init = field_name == "initContainerStatuses"
     ended = {
         status.get("name"): status
-        for status in ours
+        for status in home_statuses
         if _exit_code(status) is not None
         and not _may_run_again(status, containers.get(status.get("name")) or {}, policy, is_init)
     }
     return [
         ended.get(status.get("name"), status) if _exit_code(status) is None else status
-        for status in theirs
+        for status in remote_statuses
     ]
 
 
@@ -251,25 +254,25 @@ def _waiting(status: Object) -> Object:
 
 
 def _conditions(
-    home: Object, remote: Object, theirs: list[Object], generation: Any, now: str
+    home: Object, remote: Object, remote_conditions: list[Object], generation: Any, now: str
 ) -> list[Object]:
-    """Home's conditions, updated with ``theirs``, the remote's, in a stable order."""
+    """Home's conditions, updated with the remote's, in a stable order."""
     merged: dict[str, Object] = {
         c["type"]: c for c in (home.get("status") or {}).get("conditions") or ()
     }
     gates = _gates(home)
-    remote_types = {condition["type"] for condition in theirs}
+    remote_types = {condition["type"] for condition in remote_conditions}
     removed = {kind for kind in merged if _is_obsolete(merged[kind], remote_types)}
-    for condition in theirs:
+    for condition in remote_conditions:
         kind = condition["type"]
         if kind in gates:
             continue  # Controllers set home's readiness gates at home.
         if kind == "PodScheduled":
             if restart_policy_never.is_only_own_gate(condition, remote):
                 continue
-            ours = merged.get(kind)
-            if ours and "observedGeneration" in condition:
-                merged[kind] = {**ours, "observedGeneration": generation}
+            scheduled = merged.get(kind)
+            if scheduled and "observedGeneration" in condition:
+                merged[kind] = {**scheduled, "observedGeneration": generation}
             kind = CONDITION_REMOTE_SCHEDULED
             if condition.get("status") == "True" and kind not in merged:
                 continue
@@ -342,16 +345,16 @@ def _ready(condition: Object, home: Object, conditions: dict[str, Object]) -> Ob
     latest = max((time for time in times if time), default=None)
     if latest:
         condition = {**condition, "lastTransitionTime": latest}
-    closed = [g for g in gates if conditions.get(g, {}).get("status") != "True"]
-    if not closed:
+    unmet = [g for g in gates if conditions.get(g, {}).get("status") != "True"]
+    if not unmet:
         return condition
     before = conditions.get("Ready") or {}
-    held = {
+    not_ready = {
         **condition,
         "status": "False",
         "reason": "ReadinessGatesNotReady",
-        "message": f"readiness gates are not true: {', '.join(closed)}",
+        "message": f"readiness gates are not true: {', '.join(unmet)}",
     }
     if before.get("status") == "False" and before.get("lastTransitionTime"):
-        held["lastTransitionTime"] = before["lastTransitionTime"]
-    return held
+        not_ready["lastTransitionTime"] = before["lastTransitionTime"]
+    return not_ready

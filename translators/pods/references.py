@@ -1,5 +1,4 @@
-"""The ConfigMaps and Secrets that a pod references, and that must exist in the remote for it to
-run.
+"""Lists the ConfigMaps and Secrets that a pod references and that the remote needs to run the pod.
 
 ``kube-root-ca.crt`` is never copied, because each cluster publishes its own in every namespace. A
 Secret with the name prefix of the bridge's token Secrets is not copied either, since it could
@@ -48,16 +47,16 @@ class Reference:
 
 def references(pod: Object) -> frozenset[Reference]:
     """All ConfigMaps and Secrets that a pod (of either cluster) references and that are copied."""
-    found = _all(pod.get("spec") or {}) - {Reference("ConfigMap", ROOT_CA)}
+    found = _all_references(pod.get("spec") or {}) - {Reference("ConfigMap", ROOT_CA)}
     return frozenset(ref for ref in found if not _is_reserved(ref))
 
 
 def reserved_secrets(spec: Object) -> list[str]:
     """The names of token Secrets of the bridge that a pod's spec references."""
-    return sorted(ref.name for ref in _all(spec) if _is_reserved(ref))
+    return sorted(ref.name for ref in _all_references(spec) if _is_reserved(ref))
 
 
-def _all(spec: Object) -> set[Reference]:
+def _all_references(spec: Object) -> set[Reference]:
     found = set(_from_containers(spec))
     for volume in spec.get("volumes") or ():
         for kind in volume.keys() & _VOLUMES:

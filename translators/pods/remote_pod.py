@@ -84,10 +84,10 @@ def without_optional_references(
 
 
 def translate_ephemeral_containers(home: Object, policy: Policy) -> list[Object]:
-    found: list[Object] = (
+    containers: list[Object] = (
         _translated(home, policy, frozenset()).pod["spec"].get("ephemeralContainers", [])
     )
-    return found
+    return containers
 
 
 def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) -> TranslatedPod:

@@ -1,4 +1,4 @@
-"""The ``PodResizePending`` condition for a resize that the remote's API server rejects.
+"""Computes the ``PodResizePending`` condition for a resize that the remote's API server rejects.
 
 Before 1.36, an API server accepts a resize that exceeds the node, and the kubelet reports
 ``Infeasible`` or ``Deferred`` in this condition, which `translators.pods.pod_status` copies. Since
@@ -29,7 +29,8 @@ class ResizeRejection:
 def classify_resize_rejection(
     patch: Object, message: str, *, server_message: str
 ) -> ResizeRejection:
-    """``server_message`` is the API server's (of quotas: plugin/pkg/admission/resourcequota)."""
+    """Classifies a rejection by ``server_message``, the API server's: the admission plugin of
+    quotas (plugin/pkg/admission/resourcequota) reports "exceeded quota"."""
     return ResizeRejection(
         patch, message, "Deferred" if "exceeded quota" in server_message else "Infeasible"
     )

@@ -1,4 +1,4 @@
-"""Prevents that pods with ``restartPolicy: Never`` (of the pod or of a container) run twice.
+"""Prevents pods with ``restartPolicy: Never`` (of the pod or of a container) from running twice.
 
 The remote pod is created with a scheduling gate, so that no kubelet starts it. When the remote pod
 is known to exist, the bridge marks the home pod as possibly started, then removes the gate. This

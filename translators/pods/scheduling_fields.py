@@ -1,4 +1,4 @@
-"""Node selection, affinity, tolerations and priority of remote pods.
+"""Translates node selection, affinity, tolerations and priority of pods.
 
 - Home's scheduler has already matched node selectors and node affinity against the labels of the
   virtual node. Only the labels that every kubelet sets to its platform are kept, for a remote with
@@ -76,12 +76,14 @@ def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMess
     if not name:
         return None
     if name.startswith(_SYSTEM_CLASS):
-        why = "is reserved for cluster components"
+        reason = "is reserved for cluster components"
     elif name not in known:
-        why = "is not a PriorityClass of the remote cluster"
+        reason = "is not a PriorityClass of the remote cluster"
     else:
         return None
-    return FieldMessage("spec.priorityClassName", f"{name} {why}; the pod has the default priority")
+    return FieldMessage(
+        "spec.priorityClassName", f"{name} {reason}; the pod has the default priority"
+    )
 
 
 def translate_affinity(
@@ -105,18 +107,18 @@ def translate_affinity(
 
 
 def _node_affinity(affinity: Object | None) -> Object:
-    found = dict(affinity or {})
-    required = found.pop(_REQUIRED, None) or {}
+    translated = dict(affinity or {})
+    required = translated.pop(_REQUIRED, None) or {}
     terms = [_node_term(term) for term in required.get("nodeSelectorTerms") or ()]
     # Terms are alternatives: an empty term matches every node.
     if terms and all(terms):
-        found[_REQUIRED] = {**required, "nodeSelectorTerms": terms}
+        translated[_REQUIRED] = {**required, "nodeSelectorTerms": terms}
     preferences = [
         {**preference, "preference": _node_term(preference.get("preference"))}
-        for preference in found.get(_PREFERRED) or ()
+        for preference in translated.get(_PREFERRED) or ()
     ]
-    set_or_remove(found, _PREFERRED, [it for it in preferences if it["preference"]])
-    return found
+    set_or_remove(translated, _PREFERRED, [it for it in preferences if it["preference"]])
+    return translated
 
 
 def _node_term(term: Object | None) -> Object:
@@ -172,11 +174,11 @@ def _namespace_selector(selector: Object, identity: Identity) -> Object | None:
     def renamed(name: str) -> str:
         return identity.remote_namespace(HomeNamespace(name))
 
-    found = {key: renamed(name) for key, name in labels.items()}
+    match_labels = {key: renamed(name) for key, name in labels.items()}
     if not labels and not any(e.get("operator") == "In" for e in expressions):
-        found[LABEL_HOME] = identity.home_id
+        match_labels[LABEL_HOME] = identity.home_id
     result: Object = {**selector}
-    set_or_remove(result, "matchLabels", found)
+    set_or_remove(result, "matchLabels", match_labels)
     named = [
         {**e, "values": [renamed(name) for name in e["values"]]} if e.get("values") else e
         for e in expressions

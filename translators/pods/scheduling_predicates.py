@@ -1,4 +1,4 @@
-"""Why home's scheduler would not bind a pod to a node.
+"""Computes why home's scheduler would not bind a pod to a node.
 
 Evaluates the filters of pkg/scheduler/framework/plugins that depend on one node and its pods:
 NodeUnschedulable, NodeName, NodeAffinity, TaintToleration and NodeResourcesFit, and the node's
@@ -92,11 +92,11 @@ def term_matches_node(term: Object, node: Object) -> bool:
     """Whether a node selector term matches the node; an empty term matches none."""
     labels = metadata(node).get("labels") or {}
     fields = {"metadata.name": name_of(node)}
-    found = [
+    matches = [
         *(_holds(it, labels) for it in term.get("matchExpressions") or ()),
         *(_holds(it, fields) for it in term.get("matchFields") or ()),
     ]
-    return bool(found) and all(found)
+    return bool(matches) and all(matches)
 
 
 def _holds(expression: Object, labels: Mapping[str, str]) -> bool:

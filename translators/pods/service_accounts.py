@@ -1,4 +1,4 @@
-"""The service account identity of remote pods, by ``--service-accounts``.
+"""Translates the service account identity of pods, as ``--service-accounts`` selects.
 
 - ``home``: tokens of home's service account, which home issues for the home pod
   (`sync.pods.service_account_tokens`). One Secret per pod in the remote contains them and home's CA
@@ -225,8 +225,8 @@ def _source_from_secret(source: Object, name: str, mode: int | None) -> Object:
             item["mode"] = mode
         return {"secret": {"name": name, "items": [item]}}
     if _is_ca(source):
-        ours = {"items": [{"key": CA_KEY, "path": CA_KEY}], **source["configMap"], "name": name}
-        return {"secret": ours}
+        secret = {"items": [{"key": CA_KEY, "path": CA_KEY}], **source["configMap"], "name": name}
+        return {"secret": secret}
     return source
 
 
@@ -251,8 +251,8 @@ def _with_env(container: Object, variables: Mapping[str, str]) -> Object:
     """The container with these variables first, so that its own variables can reference them."""
     existing = container.get("env") or []
     names = {variable["name"] for variable in existing}
-    ours = [{"name": key, "value": text} for key, text in variables.items() if key not in names]
-    return {**container, "env": [*ours, *existing]}
+    added = [{"name": key, "value": text} for key, text in variables.items() if key not in names]
+    return {**container, "env": [*added, *existing]}
 
 
 def _remove_admission_volume(spec: Object) -> set[str]:

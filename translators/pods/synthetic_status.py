@@ -1,4 +1,4 @@
-"""Statuses of home pods without a remote pod: pending, skipped, lost or rejected ones.
+"""Computes the statuses of home pods without a remote pod: pending, skipped, lost or rejected.
 
 Fields and conditions are those that a kubelet would set. As in `translators.pods.pod_status`, the
 result is the desired status for `merge_patch.status_patch`.
@@ -51,10 +51,10 @@ def recreating_status(home: Object, *, now: str) -> Object:
     """The status of a pod whose remote pod is re-created, written before the creation."""
     message = "the remote pod no longer exists and is re-created"
     reason = pod_status.REASON_REMOTE_POD_DELETED
-    found = pod_status.not_running_status(home, reason=reason, message=message, now=now)
-    if not found:
+    stopped = pod_status.not_running_status(home, reason=reason, message=message, now=now)
+    if not stopped:
         return {}
-    return {**found, "phase": "Pending"}
+    return {**stopped, "phase": "Pending"}
 
 
 def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Object:
@@ -67,15 +67,15 @@ def skipped_status(home: Object, *, reason: str, message: str, now: str) -> Obje
     endpoint; startTime would mark a pod that may have run
     (`translators.pods.restart_policy_never`).
     """
-    ours: Object = home.get("status") or {}
-    known = {condition["type"]: condition for condition in ours.get("conditions") or ()}
+    home_status: Object = home.get("status") or {}
+    by_type = {condition["type"]: condition for condition in home_status.get("conditions") or ()}
     accepted = {"type": CONDITION_ACCEPTED, "status": "False", "reason": reason, "message": message}
     true = [{"type": kind, "status": "True", "reason": reason} for kind in _AVAILABLE]
-    if "PodScheduled" not in known:  # A user bound the pod by setting nodeName.
+    if "PodScheduled" not in by_type:  # A user bound the pod by setting nodeName.
         true.append({"type": "PodScheduled", "status": "True"})
     conditions = []
     for condition in (accepted, *true):
-        before = known.get(condition["type"]) or {}
+        before = by_type.get(condition["type"]) or {}
         is_same = before.get("status") == condition["status"]
         since = (before.get("lastTransitionTime") if is_same else None) or now
         conditions.append({**condition, "lastTransitionTime": since})
@@ -127,16 +127,16 @@ def lost_status(home: Object, *, reason: str, message: str, now: str) -> Object:
 def terminated_status(home: Object, *, message: str, now: str) -> Object:
     """The status of a pod whose containers no longer run and whose end was not observed: exit code
     137, as from a kubelet that finds no container, with ``message``."""
-    ours = home.get("status") or {}
+    home_status = home.get("status") or {}
     status: Object = {"phase": "Failed"}
     for field_name in ("containerStatuses", "initContainerStatuses"):
-        if ours.get(field_name):
-            status[field_name] = [_ended(item, message, now) for item in ours[field_name]]
+        if home_status.get(field_name):
+            status[field_name] = [_ended(item, message, now) for item in home_status[field_name]]
     status["conditions"] = [
         {**c, "status": "False", "reason": "PodFailed", "lastTransitionTime": now}
         if c["type"] in ("Ready", "ContainersReady") and c.get("status") != "False"
         else c
-        for c in ours.get("conditions") or ()
+        for c in home_status.get("conditions") or ()
     ]
     return status
 

@@ -1,4 +1,4 @@
-"""Updates a running remote pod after changes of its home pod.
+"""Computes the patches of a running remote pod after changes of its home pod.
 
 The API accepts each kind of change at another path, so `pod_patches` returns up to three patches:
 
@@ -59,15 +59,15 @@ class PodPatch:
 def pod_patches(home: Object, remote: Object, policy: Policy) -> list[PodPatch]:
     """The patches that make a remote pod match its home pod; [] if it does."""
     resize = _resize(home, remote)
-    found = [
-        PodPatch(_of_pod(home, remote, policy, resized=not resize)),
+    patches = [
+        PodPatch(_pod_patch(home, remote, policy, resized=not resize)),
         PodPatch(_ephemeral_containers(home, remote, policy), "ephemeralcontainers"),
         PodPatch(resize, "resize"),
     ]
-    return [change for change in found if change.patch]
+    return [change for change in patches if change.patch]
 
 
-def _of_pod(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
+def _pod_patch(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
     """``resized`` is true if no resize is necessary; then home's resources are recorded as
     applied."""
     meta = _metadata(home, remote, policy, resized=resized)
@@ -100,8 +100,8 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
         recorded = set() if same_keys else {*last_applied_keys(remote, field_name), record}
         changed = {k: v for k, v in desired[field_name].items() if present.get(k) != v}
         for key in present:
-            ours = key in recorded or not may_be_set_by_remote(key)
-            if ours and key not in desired[field_name]:
+            is_from_home = key in recorded or not may_be_set_by_remote(key)
+            if is_from_home and key not in desired[field_name]:
                 changed[key] = None
         if changed:
             patch[field_name] = changed
@@ -109,26 +109,27 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
 
 
 def _spec(home: Object, remote: Object, *, images: bool) -> Object:
-    ours, theirs = home.get("spec") or {}, remote.get("spec") or {}
+    home_spec, remote_spec = home.get("spec") or {}, remote.get("spec") or {}
     patch: Object = {}
     applied = last_applied_images(remote) if images else {}
     for field_name in ("containers", "initContainers") if images else ():
-        wanted = {c["name"]: c.get("image") for c in ours.get(field_name) or ()}
+        wanted = {c["name"]: c.get("image") for c in home_spec.get(field_name) or ()}
         changed = [
             {"name": c["name"], "image": wanted[c["name"]]}
-            for c in theirs.get(field_name) or ()
+            for c in remote_spec.get(field_name) or ()
             if wanted.get(c["name"]) not in (None, "", c.get("image"), applied.get(c["name"]))
         ]
         if changed:
             patch[field_name] = changed
     digests, applied_digests = mutable_field_digests(home), last_applied_digests(remote)
     fields = {key for key, digest in digests.items() if applied_digests.get(key) != digest}
-    deadline, current = ours.get("activeDeadlineSeconds"), theirs.get("activeDeadlineSeconds")
+    deadline = home_spec.get("activeDeadlineSeconds")
+    current = remote_spec.get("activeDeadlineSeconds")
     # The API does not allow a longer deadline.
     shorter = deadline is not None and (current is None or deadline < current)
     if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
-    existing = theirs.get("tolerations") or []
+    existing = remote_spec.get("tolerations") or []
     translated = _tolerations(existing, translate_tolerations(home))
     if translated != existing and "tolerations" in fields:
         patch["tolerations"] = translated
@@ -150,30 +151,30 @@ def _tolerations(existing: list[Object], wanted: list[Object]) -> list[Object]:
 
 
 def _ephemeral_containers(home: Object, remote: Object, policy: Policy) -> Object:
-    there = {c["name"] for c in (remote.get("spec") or {}).get("ephemeralContainers") or ()}
+    existing = {c["name"] for c in (remote.get("spec") or {}).get("ephemeralContainers") or ()}
     wanted = (home.get("spec") or {}).get("ephemeralContainers") or ()
-    if all(container["name"] in there for container in wanted):
+    if all(container["name"] in existing for container in wanted):
         return {}
-    added = [c for c in translate_ephemeral_containers(home, policy) if c["name"] not in there]
+    added = [c for c in translate_ephemeral_containers(home, policy) if c["name"] not in existing]
     return {"spec": {"ephemeralContainers": added}}
 
 
 def _resize(home: Object, remote: Object) -> Object:
-    known = last_applied_resources(remote)
-    if known is None:
+    applied = last_applied_resources(remote)
+    if applied is None:
         if _is_unchanged_since_creation(home, remote):
             return {}
-        known = {}
-    wanted, theirs = resizable_resources(home), remote.get("spec") or {}
+        applied = {}
+    wanted, remote_spec = resizable_resources(home), remote.get("spec") or {}
     spec = {}
     for field_name in ("containers", "initContainers"):
         changed = [
             {"name": name, "resources": resources}
-            for container in theirs.get(field_name) or ()
+            for container in remote_spec.get(field_name) or ()
             if (name := container["name"]) in wanted
             and (
                 resources := _resources(
-                    wanted[name], container.get("resources") or {}, _map(known.get(name))
+                    wanted[name], container.get("resources") or {}, _map(applied.get(name))
                 )
             )
         ]
@@ -184,16 +185,17 @@ def _resize(home: Object, remote: Object) -> Object:
 
 def _is_unchanged_since_creation(home: Object, remote: Object) -> bool:
     """Whether differing resources are a decision of the remote's admission."""
-    ours, theirs = ((pod.get("status") or {}).get("qosClass") for pod in (home, remote))
+    home_class, remote_class = ((pod.get("status") or {}).get("qosClass") for pod in (home, remote))
+    differs = home_class and remote_class and home_class != remote_class
     # API servers since 1.33 count changes of a pod's spec in its generation, starting at 1.
-    return (ours and theirs and ours != theirs) or metadata(home).get("generation") == 1
+    return differs or metadata(home).get("generation") == 1
 
 
-def _resources(wanted: Object, has: Object, known: Object) -> Object:
+def _resources(wanted: Object, existing: Object, applied: Object) -> Object:
     """The amounts that differ both from the last applied ones and from the remote pod's."""
     changed = {}
     for field_name, named in wanted.items():
-        current, recorded = has.get(field_name) or {}, _map(known.get(field_name))
+        current, recorded = existing.get(field_name) or {}, _map(applied.get(field_name))
         differing = {
             key: amount
             for key in RESIZABLE

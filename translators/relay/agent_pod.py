@@ -1,4 +1,4 @@
-"""The Pod of the relay agent, and the plan that replaces it.
+"""Builds the relay agent's Pod, and plans its creation, replacement and deletion.
 
 The relay agent is the only workload of the bridge in the remote, and exists only for reverse
 forwarding. It listens for connections of pods in the remote, and the bridge fetches each connection

@@ -37,7 +37,8 @@ from translators.ownership_labels import LABEL_NODE
 from translators.virtual_node_identity import Identity
 
 #: The bridge's value of ``endpointslice.kubernetes.io/managed-by``. It differs from that of
-#: mirrored slices (`endpointslice.MANAGER`), which a cluster can contain that is also a remote.
+#: mirrored slices (`endpointslice.MANAGER`), which home contains if it is the remote of another
+#: home.
 MANAGER = "cluster-bridge-relay"
 #: Maximum endpoints of a Service; the share of connections does not grow beyond it.
 MAX_ENDPOINTS = 16
@@ -148,9 +149,9 @@ def plan_forwarding(
     ports, left_out = tcp_ports(spec)
     backends: dict[str, tuple[Backend, ...]] = {}
     for port in ports:
-        found = [backend_of(port, home, remote) for home, remote in ready]
-        if behind := tuple(filter(None, found)):
-            backends[str(port.get("name") or "")] = behind
+        of_port = tuple(filter(None, (backend_of(port, home, remote) for home, remote in ready)))
+        if of_port:
+            backends[str(port.get("name") or "")] = of_port
     return ForwardPlan(backends, session_affinity_seconds(spec), left_out)
 
 
@@ -164,8 +165,8 @@ def forward_slices(
         "nodeName": identity.node,
     }
     by_number: defaultdict[int, dict[str, int]] = defaultdict(dict)
-    for place, port in sorted(ports.items()):
-        by_number[place.ordinal][place.port] = port
+    for endpoint_port, port in sorted(ports.items()):
+        by_number[endpoint_port.ordinal][endpoint_port.port] = port
     return [
         build_slice(service, slice_metadata(service, number, identity), endpoint, numbers)
         for number, numbers in sorted(by_number.items())
@@ -230,8 +231,8 @@ def slice_metadata(service: Object, which: int | str, identity: Identity) -> Obj
 
 
 def invalid_endpoint_address(address: str) -> str:
-    """Why an EndpointSlice cannot contain the address, as half a sentence; "" if it can
-    (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation)."""
+    """The kind of the address, such as ``loopback``, if an EndpointSlice cannot contain it; "" if
+    it can (ValidateNonSpecialIP in k8s.io/kubernetes/pkg/apis/core/validation)."""
     ip = ipaddress.ip_address(address)
     kinds = {
         "unspecified": ip.is_unspecified,
@@ -276,17 +277,17 @@ def tcp_ports(spec: Object) -> tuple[list[Object], tuple[str, ...]]:
 def resolve_target_port(port: Object, pod: Object) -> int | None:
     """The target port number in the pod; None if the pod has no port of that name. Containers come
     first, then sidecars (FindPort in k8s.io/kubernetes/pkg/api/v1/pod)."""
-    wanted: Any = port.get("targetPort") or port.get("port")
-    if isinstance(wanted, int):
-        return wanted
+    target: Any = port.get("targetPort") or port.get("port")
+    if isinstance(target, int):
+        return target
     spec = pod.get("spec") or {}
     sidecars = [
         it for it in spec.get("initContainers") or () if it.get("restartPolicy") == "Always"
     ]
     for container in (*(spec.get("containers") or ()), *sidecars):
-        for known in container.get("ports") or ():
-            if known.get("name") == wanted and (known.get("protocol") or "TCP") == "TCP":
-                return int(known["containerPort"])
+        for entry in container.get("ports") or ():
+            if entry.get("name") == target and (entry.get("protocol") or "TCP") == "TCP":
+                return int(entry["containerPort"])
     return None
 
 

@@ -69,8 +69,8 @@ def plan_endpoints(
     """The plan for a headless Service. ``pods`` are pairs (home pod, remote pod) of the virtual
     node that the Service selects; ``family`` is the addressType of the slices."""
     spec = service["spec"]
-    found = list(pods)
-    if not found:
+    pairs = list(pods)
+    if not pairs:
         return HeadlessPlan()
     if family not in (spec.get("ipFamilies") or [family]):
         message = f"it has no {family} address, but --relay-cidr only has {family} addresses"
@@ -80,7 +80,7 @@ def plan_endpoints(
         left_out = ("it has no ports, so the bridge does not know where to listen",)
     endpoints = [
         _endpoint(service, home, remote, ports)
-        for home, remote in found
+        for home, remote in pairs
         if remote is not None and (remote.get("status") or {}).get("phase") == "Running"
     ]
     return HeadlessPlan(tuple(it for it in endpoints if it.backends), left_out)
@@ -155,7 +155,7 @@ def _endpoint(
     service: Object, home: Object, remote: Object, ports: Iterable[Object]
 ) -> HeadlessEndpoint:
     spec = home.get("spec") or {}
-    named = spec.get("hostname") and spec.get("subdomain") == name_of(service)
+    has_hostname = spec.get("hostname") and spec.get("subdomain") == name_of(service)
     backends = {
         str(port.get("name") or ""): backend
         for port in ports
@@ -164,7 +164,7 @@ def _endpoint(
     return HeadlessEndpoint(
         PodName(namespace_of(home), name_of(home)),
         uid_of(home),
-        str(spec["hostname"]) if named else "",
+        str(spec["hostname"]) if has_hostname else "",
         serving=is_ready(home) and is_ready(remote),
         terminating=is_deleting(home) or is_deleting(remote),
         backends=backends,

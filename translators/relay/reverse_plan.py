@@ -38,7 +38,7 @@ from translators.virtual_node_identity import Identity
 
 #: On agents and slices of the reverse direction: their home namespace.
 ANNOTATION_RELAY_FOR = f"{DOMAIN}/relay-for"
-#: On both, for users and for NetworkPolicies of the remote.
+#: On agents and slices, for users and for NetworkPolicies of the remote.
 LABEL_RELAY = f"{DOMAIN}/relay"
 #: Maximum endpoints of a Service.
 MAX_ENDPOINTS = 16
@@ -148,23 +148,23 @@ def plan_reverse_forwarding(
     spec = service.get("spec") or {}
     if spec.get("type") == "ExternalName" or not spec.get("selector"):
         return NO_FORWARDING
-    found = []
+    verified_slices = []
     for it in filter(_is_from_controller, slices):
         endpoints = [e for e in _ready_endpoints(it, identity) if _pod_address(e) in verified]
         if endpoints:
-            found.append({**it, "endpoints": endpoints})
-    if not found:
+            verified_slices.append({**it, "endpoints": endpoints})
+    if not verified_slices:
         return NO_FORWARDING
     if is_headless(service):
         return ReversePlan(unsupported=(_HEADLESS,))
     # One address per pod is enough: of the Service's first family.
     families = [*(spec.get("ipFamilies") or ()), "IPv4", "IPv6"]
-    kinds = {it.get("addressType") for it in found}
-    family = next((it for it in families if it in kinds), None)
+    present_families = {it.get("addressType") for it in verified_slices}
+    family = next((it for it in families if it in present_families), None)
     ports, left_out = forward_plan.tcp_ports(spec)
     names = [str(port.get("name") or "") for port in ports]
     targets = {
-        name: behind for name in names if (behind := _targets(found, family, name, identity))
+        name: pods for name in names if (pods := _targets(verified_slices, family, name, identity))
     }
     sticky = forward_plan.session_affinity_seconds(spec) is not None
     return ReversePlan(targets, sticky, left_out)
@@ -187,7 +187,7 @@ def allocate_ports(
 
 def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
     """The port numbers that existing slices of the bridge record, so that they are reused."""
-    found: dict[AgentPort, int] = {}
+    recorded: dict[AgentPort, int] = {}
     for slice_ in slices:
         labels = metadata(slice_).get("labels") or {}
         number = str(labels.get(LABEL_RELAY) or "")
@@ -195,12 +195,12 @@ def recorded_agent_ports(slices: Iterable[Object]) -> dict[AgentPort, int]:
             continue
         for port in slice_.get("ports") or ():
             port_number = int(port.get("port") or 0)
-            if FIRST_PORT <= port_number < LAST_PORT and port_number not in found.values():
+            if FIRST_PORT <= port_number < LAST_PORT and port_number not in recorded.values():
                 agent_port = AgentPort(
                     str(labels.get(LABEL_SERVICE)), str(port.get("name") or ""), int(number)
                 )
-                found[agent_port] = port_number
-    return found
+                recorded[agent_port] = port_number
+    return recorded
 
 
 def reverse_slices(
@@ -260,7 +260,7 @@ def _ready_endpoints(slice_: Object, identity: Identity) -> Iterator[Object]:
 def _targets(
     slices: Sequence[Object], family: str | None, name: str, identity: Identity
 ) -> tuple[HomeTarget, ...]:
-    found = {
+    targets = {
         HomeTarget(str(endpoint["addresses"][0]), int(port["port"]))
         for slice_ in slices
         if slice_.get("addressType") == family
@@ -268,7 +268,7 @@ def _targets(
         if str(port.get("name") or "") == name and port.get("port")
         for endpoint in _ready_endpoints(slice_, identity)
     }
-    return tuple(sorted(found))
+    return tuple(sorted(targets))
 
 
 def _endpoint(address: str, pod: Object) -> Object:
