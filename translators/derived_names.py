@@ -44,7 +44,7 @@ def truncated_name(name: str, *, max_length: int = OBJECT_NAME_MAX, unique: str 
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label value, truncated with a hash of ``text`` where it is too long. A text
+    """``text`` as a label value, truncated with a hash of ``text`` if it is too long. A text
     that looks like a truncated one is hashed too: it could be chosen to equal a truncated label
     value."""
     if _TRUNCATED.fullmatch(text):

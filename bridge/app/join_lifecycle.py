@@ -1,10 +1,10 @@
-"""Joins a remote as a virtual node: wires all parts of one join and runs them in order.
+"""Joins a remote as a virtual node: assembles all parts of one join and runs them in order.
 
 1. Checks (`bridge.checks.required_at_join`); nothing has been created when one fails. With a health
-   port, probes are answered from here on, and clusters that do not answer are waited for.
+   port, the bridge answers probes from here on, and waits for clusters that do not answer.
 2. The kubelet API listens, so that the Node never names a port that is closed.
 3. The replica stands by, and serves (`bridge.app.replica_handover`) until ``stop`` is set (SIGINT,
-   SIGTERM), or until a part fails, which ends all. Workloads in the remote continue.
+   SIGTERM), or until a part fails, which ends the join. Workloads in the remote continue.
 
 ``stop`` ends the join at every step, within the bounds of `bridge.app.replica_handover` and
 `bridge.app.kubelet_api_setup`. `bridge.cli.run_until_signal` bounds what cannot be cancelled.
@@ -118,8 +118,10 @@ async def _serve_node(
         NODE.set(facts.identity.node)
         candidate = Candidate.local(facts.address)
         election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=notify)
-        wiring = _Wiring(settings, facts, home, remote, election, candidate, RelayMetrics(), notify)
-        engine, claim, record = wiring.new_engine()
+        factory = _TermFactory(
+            settings, facts, home, remote, election, candidate, RelayMetrics(), notify
+        )
+        engine, claim, record = factory.new_engine()
         source = certificate_source(settings, facts, home, notify)
         kubelet = NodeKubelet(
             settings,
@@ -131,18 +133,18 @@ async def _serve_node(
             remote=remote,
             election=election,
             recent_errors=recent_errors,
-            relay_metrics=wiring.relay_metrics,
+            relay_metrics=factory.relay_metrics,
             notify=notify,
         )
         probes.caches_problem = kubelet.readiness.caches_problem
 
         def next_term() -> ReplicaTerm:
-            engine, claim, _ = wiring.new_engine()
-            return wiring.new_term(engine, claim, kubelet)
+            engine, claim, _ = factory.new_engine()
+            return factory.new_term(engine, claim, kubelet)
 
         await kubelet.start()
         try:
-            first = wiring.new_term(engine, claim, kubelet)
+            first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
             record.fresh = await first.node.is_name_free()
             await election.observe(node_exists=not record.fresh)
@@ -157,8 +159,8 @@ async def _serve_node(
 
 
 @dataclass(slots=True)
-class _Wiring:
-    """Holds what all terms of a join share, and constructs the parts of a term."""
+class _TermFactory:
+    """Holds the parts that all terms of a join share, and creates the parts of a term."""
 
     settings: JoinSettings
     facts: JoinFacts
@@ -170,7 +172,7 @@ class _Wiring:
     notify: Callable[[str], None]
 
     def new_engine(self) -> tuple[Engine, RemoteClaim, NamespaceRecord]:
-        """The engine of one term, with the claim whose fences all its writes pass, and its
+        """The engine of one term, the claim (all writes of the engine pass its fences), and the
         namespace record."""
         settings, facts = self.settings, self.facts
         policy = self._policy()

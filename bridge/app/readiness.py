@@ -36,7 +36,7 @@ class Readiness:
         return {"caches": self.caches_problem, **sides}
 
     def caches_problem(self) -> str:
-        """Why the caches are incomplete; "" where they are complete."""
+        """Why the caches are incomplete; "" if they are complete."""
         waiting = sum(not informer.synced.is_set() for informer in self.engine.informers)
         return f"{waiting} lists of the clusters are not read yet" if waiting else ""
 

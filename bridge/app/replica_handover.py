@@ -1,4 +1,4 @@
-"""The lifecycle of one replica of a virtual node: stands by, serves, and hands the node over.
+"""Runs one replica of a virtual node: it stands by, serves, and hands the node over.
 
 Each term takes these steps, again and again until cancelled:
 
@@ -49,12 +49,12 @@ REGISTER_SECONDS = 0.5
 
 
 class TermOutdated(Exception):
-    """Another replica recorded an option that the parts of this term were not made for."""
+    """Raised if another replica recorded an option other than the one that this term uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTerm:
-    """The parts that decide and write during one term, all behind its fences."""
+    """The parts of one term; all their writes pass its fences."""
 
     engine: Engine
     node: NodeController

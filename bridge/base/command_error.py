@@ -25,7 +25,7 @@ def user_error_types() -> tuple[type[Exception], ...]:
 
 
 def find_user_error(error: BaseException) -> BaseException | None:
-    """The first user error in ``error``, which may be a group; None where it contains a defect."""
+    """The first user error in ``error``, which may be a group; None if it contains a defect."""
     if isinstance(error, BaseExceptionGroup):
         ours, rest = error.split(user_error_types())
         return None if ours is None or rest is not None else first_leaf(ours)

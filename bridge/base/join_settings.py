@@ -119,7 +119,7 @@ class RelaySettings:
 
 @dataclass(frozen=True, slots=True)
 class JoinSettings:
-    """The settings of one join; None where the bridge determines the value."""
+    """The settings of one join; None if the bridge determines the value."""
 
     remote: KubeconfigRef
     """The remote's kubeconfig and context."""

@@ -76,7 +76,7 @@ def restart_argument() -> Any:
 async def run_module(module: str, *arguments: str) -> bytes | None:
     """Runs ``python -m MODULE ARGUMENTS`` in a child process and returns its standard output.
 
-    None where no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
+    None if no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
     after a return or a cancellation.
     """
     with contextlib.suppress(OSError, TimeoutError):

@@ -24,7 +24,7 @@ _STATE = ("cluster-bridge", "serving")
 def default_cert_dir(home_id: str, node_name: str) -> Path:
     """The node's directory below ``XDG_STATE_HOME`` (XDG Base Directory Specification).
 
-    Raises CertificateError where the user has no home directory.
+    Raises CertificateError if the user has no home directory.
     """
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -75,7 +75,7 @@ class CertDir:
             self._pending.unlink(missing_ok=True)
 
     def files(self) -> list[Path]:
-        """The existing files of the node; empty where the directory cannot be read."""
+        """The existing files of the node; empty if the directory cannot be read."""
         try:
             return [path for path in (self._current, self._pending) if path.exists()]
         except OSError:

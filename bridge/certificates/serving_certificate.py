@@ -162,7 +162,7 @@ class FileSource:
 
 
 def _file_fingerprint(path: Path) -> object:
-    """Changes when the file is written or replaced; None where it does not exist."""
+    """Changes when the file is written or replaced; None if it does not exist."""
     try:
         stat = path.stat()
     except OSError:

@@ -43,7 +43,7 @@ class TlsKeyPair:
 
 
 def parse_pem(content: bytes) -> TlsKeyPair | None:
-    """Parses certificates followed by a PKCS #8 key; None where there is no such key."""
+    """Parses certificates followed by a PKCS #8 key; None if there is no such key."""
     certificate, mark, key = content.partition(_KEY)
     return TlsKeyPair(certificate, mark + key) if mark else None
 

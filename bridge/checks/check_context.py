@@ -82,7 +82,7 @@ class CheckContext:
         return _required(self.node)
 
     def unavailable(self, requirement: Requirement) -> str:
-        """Why the requirement is not met; "" where it is."""
+        """Why the requirement is not met; "" if it is."""
         if requirement == "node":
             return "" if self.node is not None else "there is no node yet"
         cluster = self.home if requirement == "home" else self.remote

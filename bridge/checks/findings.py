@@ -43,7 +43,7 @@ class Finding:
     node: str = ""
     """The virtual node that the finding is about; "" for a cluster."""
     skipped: str = ""
-    """Why the check could not look; "" where it did."""
+    """Why the check could not look; "" if it did."""
 
     @property
     def check(self) -> Check:

@@ -41,16 +41,16 @@ class JoinFacts:
     remote_id: str
     address: str
     client_ca: str
-    """PEM bundle that verifies client certificates of home's API server; "" where home does not
+    """PEM bundle that verifies client certificates of home's API server; "" if home does not
     publish it."""
     home_api: HostPort | None
-    """Where pods reach home's API server; None where they have no identity there."""
+    """Where pods reach home's API server; None if they have no identity there."""
     metrics: MetricsSource
     selected_network: SelectedNetwork
     recorded_network: SelectedNetwork | None
     """The record of the Node when ``auto`` selected the mode; None if there was no record."""
     relay_address: str
-    """Where the bridge accepts forwarded connections; "" where it forwards none."""
+    """Where the bridge accepts forwarded connections; "" if it forwards none."""
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
 

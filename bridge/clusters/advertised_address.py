@@ -44,7 +44,7 @@ async def find_bridge_address(home: KubeClient) -> str:
 
 def relay_address(settings: JoinSettings, address: str) -> str:
     """The address at which the bridge accepts forwarded connections; ``address`` is the kubelet
-    API's. Raises PreflightError where an EndpointSlice cannot hold it."""
+    API's. Raises PreflightError if an EndpointSlice cannot hold it."""
     found = settings.relay.address or address
     if kind := forward_plan.invalid_endpoint_address(found):
         raise PreflightError(

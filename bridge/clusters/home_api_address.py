@@ -55,7 +55,7 @@ async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
 
 
 def _unusable(access: ClientConfig) -> str:
-    """Why pods cannot use the kubeconfig's server; "" where they can."""
+    """Why pods cannot use the kubeconfig's server; "" if they can."""
     server = urlsplit(access.server)
     if access.in_cluster:
         return "it is a Service's, which only pods at home reach"

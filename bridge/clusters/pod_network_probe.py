@@ -93,7 +93,7 @@ def _spread(pods: list[Object]) -> list[Object]:
 
 
 async def _dial(pod: Object) -> bool | None:
-    """Whether the pod accepts a connection; None where its address does not respond."""
+    """Whether the pod accepts a connection; None if its address does not respond."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             _, writer = await asyncio.open_connection(pod_ip(pod), next(iter(_ports(pod)), 80))

@@ -26,7 +26,7 @@ _NODES, _SERVICE_CIDRS = permissions.HOME_RANGES
 
 
 async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
-    """Why the range cannot be used and what to do, in one sentence; "" where it can. ``address`` is
+    """Why the range cannot be used and what to do, in one sentence; "" if it can. ``address`` is
     the one at which home's nodes reach this bridge. Raises KubeError."""
     requested = ipaddress.ip_network(cidr)
     if ipaddress.ip_address(address) in requested:
@@ -73,7 +73,7 @@ def _service_ranges(service_cidrs: Iterable[Object]) -> Iterable[tuple[IpNetwork
 
 
 async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Object]:
-    """Lists objects that the credential need not see; empty where it may not, or where home does
+    """Lists objects that the credential need not see; empty if it may not, or where home does
     not know the resource."""
     if not await permissions.are_granted(home, [permission]):
         return []

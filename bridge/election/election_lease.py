@@ -1,4 +1,4 @@
-"""The Lease of an election: its fields, and the patches that acquire, renew, request and release
+"""Reads the Lease of an election, and computes the patches that acquire, renew, request and release
 it. Pure.
 
 The Lease is `cluster-bridge-NODE`, beside that of the Node. Its ``holderIdentity`` serves the node
@@ -29,7 +29,7 @@ from translators.timestamps import format_micro_time
 #: and between renewals. As in client-go each is greater than the next: between the first two,
 #: requests in flight end.
 LEASE_SECONDS, RENEW_DEADLINE, RENEW_SECONDS = 4, 3.0, 1.3
-#: The holder, for a person.
+#: The display name of the holder.
 ANNOTATION_HOLDER = f"{DOMAIN}/holder"
 #: Set by `bridge leave`: the node is being removed, and its bridges must exit.
 ANNOTATION_LEAVING = f"{DOMAIN}/leaving"
@@ -133,7 +133,7 @@ class Observation:
     """A candidate's knowledge of the Lease."""
 
     record: ElectionRecord | None
-    """None where the Lease does not exist."""
+    """None if the Lease does not exist."""
     free_at: float
     """When it may be taken over, by the candidate's clock."""
     holder_is_live: bool = False
@@ -154,7 +154,7 @@ def observe(
     if record is None:
         if previous is None:
             return Observation(None, now + LEASE_SECONDS if node_exists else now)
-        return Observation(None, previous.free_at)  # Its holder may not have noticed yet.
+        return Observation(None, previous.free_at)  # The holder may not have noticed the deletion.
     if record.holder in ("", candidate):
         return Observation(record, now)
     known = previous.record if previous is not None else None

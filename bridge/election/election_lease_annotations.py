@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 
 class LeaseRecords:
-    """The records, as one candidate knows them."""
+    """The records that one candidate knows."""
 
     def __init__(self) -> None:
         self._seen: dict[str, str] = {}
@@ -40,13 +40,13 @@ class LeaseRecords:
                 self.write_requested.set()
             await self._renewed.wait()
 
-    def observe(self, found: Mapping[str, str]) -> None:
+    def observe(self, records: Mapping[str, str]) -> None:
         """The records of a Lease that this candidate does not hold."""
-        self._seen = dict(found)
+        self._seen = dict(records)
         self._own.clear()
 
-    def confirm(self, found: Mapping[str, str]) -> None:
+    def confirm(self, records: Mapping[str, str]) -> None:
         """The records of the Lease after this candidate's renewal."""
-        self._seen = dict(found)
+        self._seen = dict(records)
         self._renewed.set()
         self._renewed = asyncio.Event()

@@ -59,11 +59,11 @@ REQUEST_LEASE_SECONDS = 2.0
 
 
 class LeadershipLost(Exception):
-    """The Lease is, or is about to be, another candidate's."""
+    """Raised if another candidate holds the Lease, or is about to."""
 
 
 class NodeLeft(BridgeError):
-    """`bridge leave` removes the node; the message is for the person who joined."""
+    """Raised if `bridge leave` removes the node; the message is for the user who joined."""
 
 
 class LeaderElector:
@@ -86,7 +86,7 @@ class LeaderElector:
         self._notify = notify
         self._clock = clock
         self._observation: Observation | None = None
-        # The Lease as our last write left it, while we hold it.
+        # The Lease after the last write of this bridge, while it holds the Lease.
         self._held: ElectionRecord | None = None
         # The first observation, if the Lease was free.
         self._initial: Observation | None = None
@@ -117,7 +117,7 @@ class LeaderElector:
 
     @property
     def standby_reason(self) -> str:
-        """Why this bridge does not serve the node, in one sentence; "" where it does."""
+        """Why this bridge does not serve the node, in one sentence; "" if it does."""
         if self.is_leader:
             return ""
         record = self._observation.record if self._observation is not None else None
@@ -140,8 +140,8 @@ class LeaderElector:
     async def acquire(self, fence: Fence, *, reachability: RemoteReachability) -> bool:
         """Waits until this bridge holds the Lease, and opens the fence. Raises NodeLeft.
 
-        Returns whether another bridge may have written since `observe`: then what was read earlier
-        may be stale.
+        Returns whether another bridge may have written since `observe`, so that earlier reads may
+        be stale.
         """
         with urgent():
             if not await self._try_acquire():
@@ -179,8 +179,8 @@ class LeaderElector:
             await asyncio.gather(task, return_exceptions=True)
 
     def _retry_delay(self) -> float:
-        left = self._observation.free_at - self._clock() if self._observation is not None else 0.0
-        return left if left > 0 else RETRY_SECONDS
+        delay = self._observation.free_at - self._clock() if self._observation is not None else 0.0
+        return delay if delay > 0 else RETRY_SECONDS
 
     async def _try_acquire(self) -> bool:
         """Takes the Lease if it is free; returns whether this bridge holds it. Raises NodeLeft."""
@@ -300,22 +300,22 @@ class LeaderElector:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.records.write_requested.wait()
-        found = self.records.write_requested.is_set()
+        is_requested = self.records.write_requested.is_set()
         self.records.write_requested.clear()
-        return found
+        return is_requested
 
     def _yield_to_requester(self) -> None:
-        """Raises LeadershipLost where a candidate that reaches the remote requested the Lease, and
+        """Raises LeadershipLost if a candidate that reaches the remote requested the Lease, and
         this bridge does not reach it."""
-        mine, nobody = self._held, ("", self._candidate.identity)
-        if mine is not None and mine.remote_lost and mine.requested_by not in nobody:
+        held, no_rival = self._held, ("", self._candidate.identity)
+        if held is not None and held.remote_lost and held.requested_by not in no_rival:
             raise LeadershipLost(
                 f"home: this bridge does not reach the remote, and another does: it gives node "
                 f"{self.node} to that one"
             )
 
     async def _renew(self, fence: Fence, *, lost: bool) -> bool:
-        """Renews the Lease; False where it changed and must be renewed again at once."""
+        """Renews the Lease; False if it changed and must be renewed again at once."""
         try:
             await self._write(self._held, lost=lost)
         except (Conflict, NotFound):
@@ -330,7 +330,7 @@ class LeaderElector:
         LeadershipLost and NodeLeft."""
         if record is None:
             if fence.is_open:
-                return None  # Deleted: we create it again, since others still treat it as held.
+                return None  # The next write re-creates it, since others still treat it as held.
             self._observation = Observation(None, self._clock() + election_lease.LEASE_SECONDS)
             raise LeadershipLost(
                 f"home: the lease of node {self.node} was deleted; nothing more is written"
@@ -350,16 +350,16 @@ class LeaderElector:
 
     async def release(self) -> None:
         """Clears the holder if it is this bridge. Best effort: the Lease expires anyway."""
-        mine, self._held = self._held, None
+        held, self._held = self._held, None
         if not self.is_leader:
             return
         self.is_leader = False
         try:
             with urgent():
                 try:
-                    await self._clear_holder(mine)
+                    await self._clear_holder(held)
                 except (Conflict, NotFound):
-                    # Possibly by our own renewal, cancelled in flight.
+                    # Possibly changed by this bridge's renewal, which was cancelled in flight.
                     await self._clear_holder(await self._get())
         except KubeError as error:
             log.info("the election Lease was not released: %s", error)
@@ -387,12 +387,12 @@ class LeaderElector:
         )
         if before is None:
             body["metadata"]["name"] = self._name
-            made = await self._request("POST", "", body)
+            written = await self._request("POST", "", body)
         else:
-            made = await self._request("PATCH", self._name, body)
+            written = await self._request("PATCH", self._name, body)
         self._renewed_at = began
-        mine = self._held = election_lease.parse_lease(made)
-        self.records.confirm(mine.records)
+        held = self._held = election_lease.parse_lease(written)
+        self.records.confirm(held.records)
 
     async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         """One request for the Lease, with a timeout that follows how long the last one took."""

@@ -36,7 +36,7 @@ ATTEMPTS = 10
 async def hold_lease_for_leave(
     home: KubeClient, node: str, *, notify: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Holds the Lease while the block runs; without a Lease it does nothing. Raises KubeError."""
+    """Holds the Lease while the block runs; does nothing if there is no Lease. Raises KubeError."""
     candidate = Candidate.local()
     acquired = await _acquire(home, node, candidate, notify)
     if acquired is None:

@@ -1,10 +1,10 @@
-"""Whether this bridge reaches its remote, for the handover between replicas
+"""Determines whether this bridge reaches its remote, for the handover between replicas
 (`bridge.election.elector`).
 
 The remote is lost when a watch there has failed for `LOST_SECONDS`: longer than the restart of an
 API server, and shorter than `bridge.node.node_controller.OUTAGE_SECONDS`, so that a handover
-precedes a NotReady Node. It is reachable when it responds now, because a watch may not have noticed
-an outage yet.
+precedes a NotReady Node. The remote is reachable if it responds now, because a watch may not have
+noticed an outage yet.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.3
 
 
 async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
-    """The display name of the bridge that serves the node, "" for none; None where the node never
+    """The display name of the bridge that serves the node, "" for none; None if the node never
     had an election. Raises KubeError."""
     record = await read_election(home, node)
     if record is None:
@@ -37,7 +37,7 @@ async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
 
 
 async def read_election(home: KubeClient, node: str) -> ElectionRecord | None:
-    """The election's Lease, None where there is none. Raises KubeError."""
+    """The election's Lease, None if there is none. Raises KubeError."""
     name = election_lease.election_lease_name(node)
     lease = await home.find(LEASES, name, namespace=LEASE_NAMESPACE)
     return election_lease.parse_lease(lease) if lease is not None else None

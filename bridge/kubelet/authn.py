@@ -142,7 +142,7 @@ def _checked_token(token: str) -> str:
 
 
 def reviewed_user(status: Object) -> User | None:
-    """The user in a TokenReview's status; None where the token is not authenticated."""
+    """The user in a TokenReview's status; None if the token is not authenticated."""
     user: Object = status.get("user") or {}
     name = user.get("username")
     if status.get("authenticated") is not True or not name or name == ANONYMOUS.name:

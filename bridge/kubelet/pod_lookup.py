@@ -42,7 +42,7 @@ class PodDirectory(Protocol):
     """Finds pods by their home names. Answers from caches; called on the event loop."""
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:
-        """The remote pod of a home pod on this node; None where there is none (yet).
+        """The remote pod of a home pod on this node; None if there is none (yet).
 
         With ``uid``, only the home pod with this UID matches, not a later one of the same name.
         """

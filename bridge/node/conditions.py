@@ -23,7 +23,7 @@ from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES, is_counted
 from translators.object_accessors import Object, metadata
 from translators.ownership_labels import LABEL_VIRTUAL
 
-#: Kubelet conditions that the virtual node has where all Ready nodes of the remote have them.
+#: Kubelet conditions that the virtual node has if all Ready nodes of the remote have them.
 PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
@@ -39,19 +39,19 @@ class NodeCondition:
 def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
     """The Ready condition while the remote responds. ``nodes``: those that --node-selector
     selects."""
-    found = Counter(map(_state, nodes))
-    every, usable = found.total(), found.pop("", 0)
-    rest = ", ".join(f"{count} {state}" for state, count in sorted(found.items()))
+    counts = Counter(map(_state, nodes))
+    total, usable = counts.total(), counts.pop("", 0)
+    rest = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
     if usable:
-        text = f"usable nodes of the remote cluster: {usable} of {every}"
+        text = f"usable nodes of the remote cluster: {usable} of {total}"
         return NodeCondition(True, "RemoteReady", f"{text} ({rest})" if rest else text)
-    if every == 0:
+    if total == 0:
         return NodeCondition(
             False,
             "NoUsableNodes",
             "the remote cluster has no nodes, or none that --node-selector selects",
         )
-    if every == found["NotReady"]:
+    if total == counts["NotReady"]:
         return NodeCondition(
             False, "NoUsableNodes", f"no node of the remote cluster is Ready ({rest})"
         )
@@ -110,7 +110,7 @@ def relevant_conditions(node: Object) -> object:
 
 
 def _state(node: Object) -> str:
-    """Why the node takes no pods; "" where it does."""
+    """Why the node takes no pods; "" if it does."""
     if is_counted(node):
         return ""
     if not _is_true(node, "Ready"):

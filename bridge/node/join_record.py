@@ -1,8 +1,8 @@
-"""The join record: an annotation of the Node with the options that the node was joined with.
+"""The join record: an annotation of the Node with the options of the join.
 
-`bridge explain` translates pods by its policy on any machine, and `bridge check NODE` checks with
-its settings. It contains names, labels and addresses, no secrets. Anyone who may write the Node may
-write it: a value that no join writes counts as absent.
+`bridge explain` uses the record's policy to translate pods on any machine, `bridge check NODE` the
+record's settings. The record contains names, labels and addresses, no secrets. Anyone who may write
+the Node may write the record: a value that no join writes counts as absent.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def read_settings(
 
 
 def certificate_source(node: Object) -> CertificateSource | None:
-    """Where the serving certificate comes from; None where the Node does not record it."""
+    """Where the serving certificate comes from; None if the Node does not record it."""
     source: CertificateSource | None = _one_of(
         CertificateSource, _record(node).get("servingCertificate")
     )
@@ -127,13 +127,13 @@ def certificate_source(node: Object) -> CertificateSource | None:
 
 
 def network_mode(node: Object) -> Network | None:
-    """The network mode; None where the Node does not record it."""
+    """The network mode; None if the Node does not record it."""
     network: Network | None = _one_of(Network, _record(node).get("network"))
     return network
 
 
 def recorded_network(node: Object) -> SelectedNetwork | None:
-    """The network mode and how it was determined; None where the Node does not record a mode. A
+    """The network mode and how it was determined; None if the Node does not record a mode. A
     mode without a source, as earlier versions recorded it, counts as assumed."""
     mode = network_mode(node)
     source: NetworkSource | None = _one_of(NetworkSource, _record(node).get("networkSource"))
@@ -146,40 +146,40 @@ def relay_cidr(node: Object | None) -> str:
 
 
 def _record(node: Object) -> Object:
-    """The annotation's content; empty where it is missing or malformed."""
+    """The annotation's content; empty if it is missing or malformed."""
     annotations = metadata(node).get("annotations") or {}
     try:
-        found: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
+        value: Any = json.loads(annotations.get(ANNOTATION_OPTIONS) or "{}")
     except ValueError:
-        found = None
-    return found if isinstance(found, dict) else {}
+        value = None
+    return value if isinstance(value, dict) else {}
 
 
-def _one_of(literal: Any, found: Any) -> Any:
-    """The value, where it is one of the Literal's, else None."""
-    return found if found in get_args(literal) else None
+def _one_of(literal: Any, value: Any) -> Any:
+    """The value, if it is one of the Literal's, else None."""
+    return value if value in get_args(literal) else None
 
 
-def _text(found: Any) -> str:
-    return found if isinstance(found, str) else ""
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
-def _texts(found: Any) -> tuple[str, ...]:
-    return tuple(it for it in found if isinstance(it, str)) if isinstance(found, list) else ()
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(it for it in value if isinstance(it, str)) if isinstance(value, list) else ()
 
 
-def _labels(found: Any) -> dict[str, str]:
-    pairs = found.items() if isinstance(found, dict) else ()
+def _labels(value: Any) -> dict[str, str]:
+    pairs = value.items() if isinstance(value, dict) else ()
     return {key: value for key, value in pairs if isinstance(value, str)}
 
 
-def _seconds(found: Any) -> float | None:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number else None
+def _seconds(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else None
 
 
-def _host_port(found: Any) -> HostPort | None:
-    match found:
+def _host_port(value: Any) -> HostPort | None:
+    match value:
         case [str(host), int(port)]:
             return HostPort(host, port)
     return None

@@ -64,10 +64,10 @@ SHAREABLE = frozenset(
 
 def common_labels(nodes: Iterable[Object]) -> dict[str, str]:
     """The shareable labels that all ``nodes`` have with the same value."""
-    every = list(nodes)
-    counted = [node for node in every if node_capacity.is_counted(node)] or every
+    all_nodes = list(nodes)
+    usable = [node for node in all_nodes if node_capacity.is_counted(node)] or all_nodes
     shared: set[tuple[str, str]] = (
-        set.intersection(*map(shareable_labels, counted)) if counted else set()
+        set.intersection(*map(shareable_labels, usable)) if usable else set()
     )
     return dict(sorted(shared))
 
@@ -76,7 +76,7 @@ def shareable_labels(node: Object) -> set[tuple[str, str]]:
     """The labels of one node that the virtual node may have."""
     labels = metadata(node).get("labels") or {}
     info = (node.get("status") or {}).get("nodeInfo") or {}
-    found = {key: labels[key] for key in labels.keys() & SHAREABLE}
-    found[LABEL_ARCH] = found[LABEL_BETA_ARCH] = info.get("architecture")
-    found[LABEL_OS] = found[LABEL_BETA_OS] = info.get("operatingSystem")
-    return {(key, str(value)) for key, value in found.items() if value}
+    shareable = {key: labels[key] for key in labels.keys() & SHAREABLE}
+    shareable[LABEL_ARCH] = shareable[LABEL_BETA_ARCH] = info.get("architecture")
+    shareable[LABEL_OS] = shareable[LABEL_BETA_OS] = info.get("operatingSystem")
+    return {(key, str(value)) for key, value in shareable.items() if value}

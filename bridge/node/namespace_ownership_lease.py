@@ -1,8 +1,8 @@
 """The record of the remote namespaces that this home created, kept in a Lease at home.
 
 All virtual nodes of home share the Lease and have one annotation each, so that a merge patch of one
-does not affect the others. The Lease is never held or renewed: it is a Lease because the bridge may
-write Leases in this namespace anyway, and hardly anybody else does.
+does not affect the others. The Lease is never held or renewed. The record is a Lease because the
+bridge may write Leases in this namespace anyway, and hardly any other client may.
 `sync.namespaces.namespace_ownership` uses it.
 """
 
@@ -32,7 +32,7 @@ class NamespaceRecord:
         self._home = home
         self._key = _key(node)
         self.fresh = False
-        """Whether home had no such node when the bridge started."""
+        """Whether home had no Node of this name when the bridge started."""
 
     async def read(self) -> OwnershipEntries:
         """This node's and the other nodes' namespaces. Raises KubeError."""
@@ -42,7 +42,7 @@ class NamespaceRecord:
         return OwnershipEntries(own, others, fresh=self.fresh)
 
     async def write(self, entries: Collection[str]) -> None:
-        """Replaces this node's namespaces; creates the Lease where there is none. Raises
+        """Replaces this node's namespaces; creates the Lease if there is none. Raises
         KubeError."""
         meta: Object = {"annotations": {self._key: ",".join(entries)}}
         try:

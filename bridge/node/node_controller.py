@@ -1,9 +1,9 @@
 """Reconciles home's Node object and its Lease (`bridge.node.node_lease`).
 
-- The Node is created where it does not exist, also after its deletion. A Node of another owner is
+- The Node is created if it does not exist, also after its deletion. A Node of another owner is
   never changed: `NodeTaken` ends the join.
 - Labels, annotations and taints follow `bridge.node.node_metadata_merge`.
-- The status is written only where it differs, `SETTLE` seconds after the first of a burst of
+- The status is written only if it differs, `SETTLE` seconds after the first of a burst of
   changes. Under constant load the remote's free capacity is written at most every `SPACING`
   seconds, and the largest pod's size every `LARGEST_SECONDS`.
 - Requests for the Node and its Lease have priority over those for pods
@@ -61,7 +61,7 @@ _NODE = "node"
 
 
 class NodeTaken(BridgeError):
-    """A Node of that name is not this virtual node."""
+    """Raised if a Node of that name is not this virtual node."""
 
 
 class NodeController:
@@ -149,7 +149,7 @@ class NodeController:
         with urgent():
             await self._lease.release()
 
-    # -- what changed ----------------------------------------------------------------------
+    # -- from changes to the queue ---------------------------------------------------------
 
     def _changed(self, *_: object) -> None:
         self._queue.add_after(_NODE, SETTLE)
@@ -210,7 +210,7 @@ class NodeController:
         try:
             require_same_remote(node, self._facts)
         except NodeTaken:
-            self._lease.forget()  # It belongs to the Node that has the name now.
+            self._lease.forget()  # The Lease belongs to the Node that has the name now.
             raise
         await self._write(node)
         self._lease.forget()
@@ -245,13 +245,13 @@ class NodeController:
 
     def _capacity_to_publish(self) -> RemoteCapacity:
         """The capacity to write: the published one until `SPACING` seconds are over."""
-        found, now = self._capacity.current(), asyncio.get_running_loop().time()
-        if self._published is None or found != self._published:
+        current, now = self._capacity.current(), asyncio.get_running_loop().time()
+        if self._published is None or current != self._published:
             wait = self._published_at + SPACING - now
             if self._published is not None and wait > 0:
                 self._queue.add_after(_NODE, wait)
                 return self._published
-            self._published, self._published_at = found, now
+            self._published, self._published_at = current, now
         return self._published
 
     def _largest_to_publish(self, node: Object, wanted: str) -> str:
@@ -325,10 +325,10 @@ class NodeController:
         """Logs a change of the Ready condition at INFO, and other writes at DEBUG."""
         level = logging.INFO if ready != self._logged_condition else logging.DEBUG
         self._logged_condition = ready
-        what = node_object.describe_capacity(offered.capacity)
+        capacity = node_object.describe_capacity(offered.capacity)
         fields = name_fields("Node", self.name, uid=self._node_uid, cluster="home")
         text = _describe_condition(ready)
-        changes.log(level, "node %s: %s; %s", self.name, text, what, extra=fields)
+        changes.log(level, "node %s: %s; %s", self.name, text, capacity, extra=fields)
 
     def _ready_condition(self, nodes: list[Object]) -> NodeCondition:
         now = asyncio.get_running_loop().time()

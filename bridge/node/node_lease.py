@@ -65,9 +65,9 @@ async def request_lease(
 class LeaseAnnotation:
     """A line on the Lease by which one bridge passes state to the next that serves the node.
 
-    The line is part of renewals that are due anyway, where it has changed, and of the release, so
-    it costs no request. After a crash it is at most one renewal old. ``write`` returns the line, ""
-    for none; ``read`` receives the previous bridge's, once, when this bridge first has the Lease.
+    A changed line is sent with the next renewal or the release, so it costs no request. After a
+    crash it is at most one renewal old. ``write`` returns the line, "" for none; ``read`` is called
+    once, with the line of the previous bridge, when this bridge first has the Lease.
     """
 
     key: str
@@ -84,7 +84,7 @@ class LeaseAnnotation:
         self._written = ""  # A Lease that was created again lacks the line.
 
     def pending(self) -> dict[str, str]:
-        """The annotation for the next patch of the Lease; {} where the Lease has it already."""
+        """The annotation for the next patch of the Lease; {} if the Lease has it already."""
         line = self.write() if self._loaded else ""
         if line == self._written:
             return {}

@@ -1,11 +1,11 @@
-"""Labels, annotations and taints of the Node that the bridge owns, and their merge. Pure.
+"""Merges the bridge's labels, annotations and taints into the live Node. Pure.
 
 An annotation (`ANNOTATION_APPLIED`) records what the bridge set last, as in `kubectl apply`. So the
 last applied, the live and the desired value of each key are known (`metadata_patch`):
 
 - A new or changed desired value is set, unless a user set another value in the meantime.
 - A key that is no longer desired is removed, unless a user set another value.
-- While the desired value is unchanged, edits and removals by people stay.
+- While the desired value is unchanged, edits and removals by users stay.
 - Keys that identify the node (`is_fixed`, architecture, operating system) are always restored.
 
 So a taint that `kubectl taint` removed does not return with the next join, and a taint that the
@@ -37,7 +37,7 @@ LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
 #: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
-_MACHINE = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
+_PLATFORM = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +68,31 @@ def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:
 
 
 def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:
-    """The merge patch from the Node to ``wanted``; {} where nothing changes.
+    """The merge patch from the Node to ``wanted``; {} if nothing changes.
 
     A merge patch replaces the list of taints. So with taints the patch has the Node's
-    resourceVersion, and the API server rejects it (Conflict) where the Node has changed since.
+    resourceVersion, and the API server rejects it (Conflict) if the Node has changed since.
     """
     meta, last = metadata(node), _last_applied(node)
-    there = meta.get("annotations") or {}
+    live_annotations = meta.get("annotations") or {}
     labels = _changes(meta.get("labels") or {}, last.get("labels", {}), wanted.labels, _is_enforced)
-    annotations = _changes(there, last.get("annotations", {}), wanted.annotations, _is_enforced)
+    annotations = _changes(
+        live_annotations, last.get("annotations", {}), wanted.annotations, _is_enforced
+    )
     annotations |= {
-        key: value for key, value in applied_annotation(wanted).items() if there.get(key) != value
+        key: value
+        for key, value in applied_annotation(wanted).items()
+        if live_annotations.get(key) != value
     }
     changes = {"labels": labels, "annotations": annotations}
-    found: Object = {kind: values for kind, values in changes.items() if values}
-    result: Object = {"metadata": found} if found else {}
+    changed_metadata: Object = {kind: values for kind, values in changes.items() if values}
+    patch: Object = {"metadata": changed_metadata} if changed_metadata else {}
     taints = (node.get("spec") or {}).get("taints") or []
     if changed := _changes(_by_key(taints), last.get("taints", {}), _by_key(wanted.taints)):
-        result["spec"] = {"taints": _taints(taints, changed)}
-        found["resourceVersion"] = meta.get("resourceVersion")
-        result["metadata"] = found
-    return result
+        patch["spec"] = {"taints": _taints(taints, changed)}
+        changed_metadata["resourceVersion"] = meta.get("resourceVersion")
+        patch["metadata"] = changed_metadata
+    return patch
 
 
 def _changes(
@@ -97,7 +101,7 @@ def _changes(
     wanted: Mapping[str, str],
     is_enforced: Callable[[str], bool] = lambda _: False,
 ) -> dict[str, str | None]:
-    """The values to set, and those to remove (None), by the rules of the module."""
+    """The values to set, and those to remove (None), by the rules of the module docstring."""
     changes: dict[str, str | None] = {}
     for key, value in wanted.items():
         before = live.get(key)
@@ -113,19 +117,19 @@ def _changes(
 
 
 def _is_enforced(key: str) -> bool:
-    return is_fixed(key) or key in _MACHINE
+    return is_fixed(key) or key in _PLATFORM
 
 
 def _last_applied(node: Object) -> Object:
-    """What `applied_annotation` recorded; {} where it is unreadable."""
+    """What `applied_annotation` recorded; {} if it is unreadable."""
     text = (metadata(node).get("annotations") or {}).get(ANNOTATION_APPLIED) or "{}"
     try:
-        found: Any = json.loads(text)
+        record: Any = json.loads(text)
     except json.JSONDecodeError:
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(record, dict):
         return {}
-    return {kind: values for kind, values in found.items() if isinstance(values, dict)}
+    return {kind: values for kind, values in record.items() if isinstance(values, dict)}
 
 
 def _by_key(taints: Any) -> dict[str, str]:
@@ -136,9 +140,9 @@ def _name(taint: Object) -> str:
     return f"{taint.get('key')}:{taint.get('effect')}"
 
 
-def _taints(there: list[Object], changes: Mapping[str, str | None]) -> list[Object]:
+def _taints(live: list[Object], changes: Mapping[str, str | None]) -> list[Object]:
     """The live list with the changes applied; unmanaged taints stay."""
-    kept = [taint for taint in there if _name(taint) not in changes]
+    kept = [taint for taint in live if _name(taint) not in changes]
     for name, value in changes.items():
         if value is not None:
             key, _, effect = name.rpartition(":")

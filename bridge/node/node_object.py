@@ -28,7 +28,7 @@ LABEL_REMOTE = f"{DOMAIN}/remote"
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"
 ANNOTATION_HOME_NAME = f"{DOMAIN}/home-name"
-#: Where that machine keeps a serving certificate signed by home.
+#: Where the machine of that join keeps a serving certificate signed by home.
 ANNOTATION_CERT_DIR = f"{DOMAIN}/cert-dir"
 #: Home's namespace in which the bridge is installed; "" for a bridge that runs elsewhere.
 ANNOTATION_INSTALLATION = f"{DOMAIN}/installation-namespace"
@@ -37,7 +37,7 @@ ANNOTATION_CPU_SECONDS = f"{DOMAIN}/cpu-seconds"
 
 #: The requests of the largest pod that fits (`translators.capacity.node_capacity`).
 ANNOTATION_LARGEST = f"{DOMAIN}/largest-pod"
-#: Names the exhausted ResourceQuotas of the remote; on the Node where there are any.
+#: Names the exhausted ResourceQuotas of the remote; on the Node if there are any.
 CONDITION_QUOTA = f"{DOMAIN}/QuotaExhausted"
 
 #: The beginning of a virtual node's ``osImage``; the bridge's version follows.
@@ -103,16 +103,16 @@ def desired_metadata(
     )
 
 
-def build_node(name: str, ours: NodeMetadata) -> Object:
+def build_node(name: str, own: NodeMetadata) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
             "name": name,
-            "labels": dict(ours.labels),
-            "annotations": {**ours.annotations, **node_metadata_merge.applied_annotation(ours)},
+            "labels": dict(own.labels),
+            "annotations": {**own.annotations, **node_metadata_merge.applied_annotation(own)},
         },
-        "spec": {"taints": list(ours.taints)} if ours.taints else {},
+        "spec": {"taints": list(own.taints)} if own.taints else {},
     }
 
 
@@ -139,38 +139,43 @@ def desired_status(
     Unchanged conditions keep their times from ``current``: the Lease is the heartbeat (KEP-589), so
     a status that differs only in time is not written.
     """
-    ours: Object = current.get("status") or {}
+    current_status: Object = current.get("status") or {}
     # The node controller treats a condition without a status as unknown.
     desired = {"Ready": ready, "NetworkUnavailable": _NETWORK}
     desired |= {kind: pressure_condition(kind, nodes) for kind in PRESSURES}
-    had = any(it.get("type") == CONDITION_QUOTA for it in ours.get("conditions") or ())
-    if offered.exhausted is not None or had:
+    had_quota = any(
+        it.get("type") == CONDITION_QUOTA for it in current_status.get("conditions") or ()
+    )
+    if offered.exhausted is not None or had_quota:
         desired[CONDITION_QUOTA] = _quota(offered.exhausted or ())
     capacity = offered.capacity
     return {
         # None removes resources that the remote no longer has.
-        "capacity": {**dict.fromkeys(ours.get("capacity") or {}), **capacity.capacity},
-        "allocatable": {**dict.fromkeys(ours.get("allocatable") or {}), **capacity.allocatable},
+        "capacity": {**dict.fromkeys(current_status.get("capacity") or {}), **capacity.capacity},
+        "allocatable": {
+            **dict.fromkeys(current_status.get("allocatable") or {}),
+            **capacity.allocatable,
+        },
         "addresses": [
             {"type": "InternalIP", "address": facts.address},
             {"type": "Hostname", "address": facts.name},
         ],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": facts.port}},
         "nodeInfo": _node_info(facts, nodes),
-        "conditions": _conditions(ours.get("conditions") or (), desired, now),
+        "conditions": _conditions(current_status.get("conditions") or (), desired, now),
     }
 
 
 def status_patch(current: Object, desired: Object) -> Object:
-    """The strategic merge patch from the Node's status to ``desired``; {} where they agree."""
-    ours: Object = current.get("status") or {}
+    """The strategic merge patch from the Node's status to ``desired``; {} if they agree."""
+    current_status: Object = current.get("status") or {}
     patch: Object = merge_patch.merge_patch(
-        ours, {k: v for k, v in desired.items() if k != "conditions"}
+        current_status, {k: v for k, v in desired.items() if k != "conditions"}
     )
     if "addresses" in patch:
         # The list is merged by type: without this, an address with a changed type would stay.
         patch["addresses"] = [{"$patch": "replace"}, *patch["addresses"]]
-    conditions = merge_patch.status_patch(ours, {"conditions": desired["conditions"]})
+    conditions = merge_patch.status_patch(current_status, {"conditions": desired["conditions"]})
     return {**patch, **conditions}
 
 
@@ -182,17 +187,17 @@ def _quota(exhausted: tuple[str, ...]) -> NodeCondition:
 
 
 def is_ready(node: Object) -> bool | None:
-    """The status of the Ready condition; None where there is none."""
+    """The status of the Ready condition; None if there is none."""
     ready = condition_of(node, "Ready")
     return bool(ready.get("status") == "True") if ready else None
 
 
 def describe_capacity(capacity: NodeCapacity) -> str:
-    """One line for a person: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
+    """One line for messages: ``2 nodes: cpu 4, memory 16Gi, pods 220``."""
     offered = capacity.allocatable
     parts = [f"{name} {offered[name]}" for name in sorted(offered, key=resource_sort_key)]
-    what = ", ".join(parts) or "nothing"
-    return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {what}"
+    resources = ", ".join(parts) or "nothing"
+    return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {resources}"
 
 
 def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
@@ -219,7 +224,7 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
     }
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
     same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
-    # Machine identities are never the virtual node's, even where there is only one machine.
+    # The virtual node has no machine identity, even if the remote has only one node.
     same.update({"machineID": "", "systemUUID": facts.remote_id, "bootID": ""})
     same["osImage"] = f"{_OS_IMAGE}{facts.version}"
     return {key: value or "" for key, value in same.items()}

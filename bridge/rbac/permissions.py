@@ -71,7 +71,7 @@ class Permission:
     names: tuple[str, ...] = ()
 
     def for_nodes(self, nodes: Collection[str]) -> Permission:
-        """The permission for virtual nodes of these names; for every node where there is none."""
+        """The permission for virtual nodes of these names; for every node if there is none."""
         if NODE not in "".join(self.names):
             return self
         names = tuple(name.replace(NODE, node) for node in nodes for name in self.names)

@@ -2,7 +2,7 @@
 (`bridge.remote_claim.claim_record`).
 
 - `acquire` runs after home's election is won, before any other write to either cluster. It raises
-  ClaimRejected where another home of the same identity has worked since the state that this home is
+  ClaimRejected if another home of the same identity has worked since the state that this home is
   in. All other failures are retried: nothing can be written without the remote.
 - After a bridge that was seen to renew home's election, or that stopped cleanly, `acquire` does not
   wait. Otherwise it watches the claim for `OBSERVE_SECONDS`: a home that was cloned a moment ago
@@ -62,7 +62,7 @@ ATTEMPTS = 3
 
 
 class ClaimRejected(BridgeError):
-    """Another home of this identity uses the remote; the message is for the person who joined."""
+    """Another home of this identity uses the remote; the message is for the user who joined."""
 
 
 class RemoteClaim:
@@ -104,7 +104,7 @@ class RemoteClaim:
         # The claim as last observed, and since when it is unchanged.
         self._observed: Claim | None = None
         self._unchanged_since = math.inf
-        # The claim as our last write left it, while we hold it.
+        # The claim after the last write of this bridge, while it holds the claim.
         self._held: Claim | None = None
         # When each write without a response was started, by its renewTime.
         self._unconfirmed: dict[str, float] = {}
@@ -239,7 +239,7 @@ class RemoteClaim:
 
     async def _confirm(self) -> bool:
         """Reads the claim after a write with an unknown or failed outcome; returns whether one of
-        this bridge's writes succeeded. Raises ClaimRejected where another bridge has the claim."""
+        this bridge's writes succeeded. Raises ClaimRejected if another bridge has the claim."""
         found = await self._get()
         if found is None:
             self._held = None  # Deleted: the next write creates it again.

@@ -1,10 +1,10 @@
-"""The claim of a home on one virtual node's objects in the remote: its fields, patches and rules.
+"""The fields, patches and rules of a home's claim on one virtual node's objects in the remote.
 Pure.
 
 The election (`bridge.election.elector`) lets one bridge write, but its Lease is at home. Two
 clusters with one home's identity (restored from a backup, or cloned) have two such Leases, and each
-elects a bridge that takes the other's pods for orphans. The claim is a Lease in the remote, which
-both reach:
+elects a bridge that treats the other's pods as orphans. The claim is a Lease in the remote, which
+both bridges reach:
 
 - Each acquisition has an id of its own, and each renewal the next sequence number. Both are
   recorded at home, on the election's Lease, *before* they are written to the remote.
@@ -59,7 +59,7 @@ class HomeRecord:
 
     sequence: int = 0
     ids: tuple[str, ...] = ()
-    """Newest first; empty where home must not take any claim."""
+    """Newest first; empty if home must not take any claim."""
 
     def __str__(self) -> str:
         return " ".join((str(self.sequence), *self.ids))
@@ -80,7 +80,7 @@ class HomeRecord:
 
 
 def parse_record(text: str | None) -> HomeRecord:
-    """Parses the annotation; an empty record where it is missing or malformed."""
+    """Parses the annotation; an empty record if it is missing or malformed."""
     sequence, *ids = (text or "").split() or [""]
     if not (sequence.isascii() and sequence.isdecimal()):
         return HomeRecord()
@@ -94,7 +94,7 @@ class Claim:
     uid: str
     version: str
     id: str
-    """The last acquisition's; the Lease's UID, which no home knows, where there is none."""
+    """The last acquisition's; the Lease's UID, which no home knows, if there is none."""
     sequence: int
     holder: str
     """The identity of the candidate that holds it; "" after a clean stop."""
@@ -107,12 +107,12 @@ def parse_claim(lease: Object) -> Claim:
     """Reads the Lease; malformed fields are empty or unknown."""
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
-    known = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
+    claimed = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
     return Claim(
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
-        id=known.ids[0] if known.ids and _CLAIM_ID.fullmatch(known.ids[0]) else uid_of(lease),
-        sequence=known.sequence,
+        id=claimed.ids[0] if claimed.ids and _CLAIM_ID.fullmatch(claimed.ids[0]) else uid_of(lease),
+        sequence=claimed.sequence,
         holder=str(spec.get("holderIdentity") or ""),
         holder_name=holder_name(lease) or "an unknown bridge",
         renewed=printable(spec.get("renewTime") or "") or "an unknown time",
@@ -120,7 +120,7 @@ def parse_claim(lease: Object) -> Claim:
 
 
 def objection(claim: Claim, record: HomeRecord, *, take_over: str = "") -> str:
-    """Why a home with this record must not take or renew the claim; "" where it may."""
+    """Why a home with this record must not take or renew the claim; "" if it may."""
     if take_over and take_over == claim.id:
         return ""
     if claim.id not in record.ids:

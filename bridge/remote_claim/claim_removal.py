@@ -1,8 +1,8 @@
 """Inspects and removes claims in a remote (`bridge.remote_claim.claim_record`), for commands.
 
 `require_own_claim` rejects a leave by a home that was restored or cloned: by then the remote's
-objects belong to another bridge. `remove_claim` deletes a claim so checked, `remove_claims_of_home`
-those of a home that no longer exists; both have a UID precondition.
+objects belong to another bridge. `remove_claim` deletes a claim that was checked,
+`remove_claims_of_home` those of a home that no longer exists; both have a UID precondition.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from translators.virtual_node_identity import Identity
 async def inspect_claim(
     home: KubeClient, remote: KubeClient, identity: Identity
 ) -> tuple[Claim | None, str]:
-    """The claim on this home's node, None for none, and why it is not this home's ("").
+    """The claim on this home's node (None if there is none), and why the claim is not this home's
+    ("" if it is).
 
     Without the election's Lease home has no record: then only a claim with a holder is not this
     home's. Raises KubeError.
@@ -46,7 +47,7 @@ async def inspect_claim(
 async def require_own_claim(
     home: KubeClient, remote: KubeClient, identity: Identity
 ) -> Claim | None:
-    """The claim on this home's node, None for none. Raises PreflightError where another home of the
+    """The claim on this home's node, None for none. Raises PreflightError if another home of the
     same identity has it, and KubeError."""
     claim, objection = await inspect_claim(home, remote, identity)
     if claim is not None and objection:

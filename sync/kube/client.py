@@ -39,7 +39,7 @@ class KubeClient(StreamTransport):
     async def find(
         self, resource: Resource, name: str, *, namespace: str | None = None
     ) -> Object | None:
-        """As `get`; None where the object does not exist."""
+        """As `get`; None if the object does not exist."""
         try:
             return await self.get(resource, name, namespace=namespace)
         except NotFound:
