@@ -123,8 +123,8 @@ def rbac_remote(
         typer.Option(
             "--keep-namespaces",
             help="Omit the permission to list every kind, with which the bridge verifies that a "
-            "namespace contains no unmanaged resources before it deletes the namespace. Without "
-            "it, namespaces that the bridge created remain.",
+            "namespace contains no unmanaged resources before it deletes the namespace. The bridge "
+            "then keeps the namespaces that it created.",
         ),
     ] = False,
     **values: Any,
