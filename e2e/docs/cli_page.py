@@ -43,7 +43,8 @@ def page() -> str:
     sections = [_HEAD]
     for name, command in commands.items():
         shared = _SHARING.get(name, ())
-        without = [row for it in shared for row in _rows(commands[it])]
+        rows = [row for it in shared for row in _rows(commands[it])]
+        without = [*rows, *map(_without_default, rows)]
         sections.append(_section(name, command, shared, without))
     return "\n".join(sections)
 
@@ -94,6 +95,12 @@ def _options(command: Any) -> Iterator[Any]:
 
 def _rows(command: Any) -> list[str]:
     return [_row(it) for it in _options(command)]
+
+
+def _without_default(row: str) -> str:
+    """The row as in a command whose default is the value that an installation recorded."""
+    row = re.sub(r" Default: .*?\.(?= )", "", row)
+    return re.sub(r" \|[^|]*\|$", " |  |", row)
 
 
 def _argument(param: Any) -> str:

@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from bridge.install.installed_options import InstalledOptions
 
 _OPTIONS = (*JOIN, *INSTALL, *PROCESS)
+#: Options that the installation does not record: if omitted, their default applies.
+_NOT_RECORDED = frozenset(
+    {"kubeconfig", "context", "home-kubeconfig", "home-context", "dry-run", "wait", "timeout"}
+)
 
 
 def _parameter(option: Option) -> Any:
     if option.required:
         text = f"{option.help} Default: that of the installation."
         option = dataclasses.replace(option, required=False, help=text)
-    return option.typer_parameter(hidden=option.is_rejected_in_cluster or option.name == "name")
+    return option.typer_parameter(
+        hidden=option.is_rejected_in_cluster or option.name == "name",
+        with_default_in_help=option.name in _NOT_RECORDED,
+    )
 
 
 @with_options(*map(_parameter, _OPTIONS))

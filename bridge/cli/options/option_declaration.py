@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ Form = Literal["scalar", "text", "map", "list"]
 PASSED = ""
 #: `Option.in_cluster` of an option from which the installation's objects are made.
 CONSUMED = "consumed"
+#: The sentence of an option's help that names its default.
+_DEFAULT_SENTENCE = re.compile(r" Default: .*?\.(?= |$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +88,22 @@ class Option:
 
     # -- the command line ----------------------------------------------------------------------
 
-    def typer_parameter(self, *, hidden: bool = False) -> inspect.Parameter:
+    def typer_parameter(
+        self, *, hidden: bool = False, with_default_in_help: bool = True
+    ) -> inspect.Parameter:
         """The parameter from which typer makes the command-line option."""
         is_duration = self._is_duration
+        text = self.help if with_default_in_help else _DEFAULT_SENTENCE.sub("", self.help)
         info = typer.Option(
             f"{self.flag}/--no-{self.name}" if self.default is True else self.flag,
             *([self.short] if self.short else []),
-            help=self.help,
+            help=text,
             rich_help_panel=self.group or None,
             min=self.minimum,
             max=self.maximum,
             metavar="DURATION" if is_duration else self.metavar,
             parser=self.kind if is_duration else None,
-            show_default=self.default is not None,
+            show_default=with_default_in_help and self.default is not None,
             autocompletion=self.autocompletion,
             hidden=hidden,
         )
