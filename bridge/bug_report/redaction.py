@@ -1,4 +1,4 @@
-"""Selects what of an object may be in a bug report, by an allowlist of fields. Pure.
+"""Selects the fields of an object that a bug report may contain, by an allowlist. Pure.
 
 - Never included: data of Secrets and ConfigMaps, values of environment variables, commands and
   arguments, values of annotations and labels (except those of `_PUBLIC_KEYS`), termination messages

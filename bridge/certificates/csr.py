@@ -1,4 +1,4 @@
-"""Serving certificates that home signs, requested with CertificateSigningRequests.
+"""Obtains serving certificates that home signs, with CertificateSigningRequests.
 
 The request follows the signer ``kubernetes.io/kubelet-serving``
 (k8s.io/kubernetes/pkg/apis/certificates/helpers.go): organization ``system:nodes``, common name

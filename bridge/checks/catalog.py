@@ -1,4 +1,4 @@
-"""The table of checks: the id of each, what holds when it passes, and what to do when it fails.
+"""The table of checks: the id of each, the state when it passes, and the remedy when it fails.
 
 docs/reference/checks.md explains each check; a test compares its titles, remedies and ids with this
 table. An id never changes its meaning, and is not used again. To add a check:

@@ -1,5 +1,4 @@
-"""Checks of what runs: the remote's nodes and quotas, clashes, leftovers, metrics, and the node's
-pods."""
+"""Checks the remote's nodes and quotas, name clashes, leftovers, metrics, and the node's pods."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from sync.kube.client import KubeClient
 async def select_metrics_source(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
     """The first source that the credential may use; a source that was named must be usable.
 
-    Raises PreflightError if a named source is not, and KubeError.
+    Raises PreflightError if a named source is not usable, and KubeError.
     """
     if choice in ("auto", "kubelets"):
         if await permissions.are_granted(remote, permissions.REMOTE_METRICS["kubelets"]):

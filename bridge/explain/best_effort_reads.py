@@ -1,4 +1,4 @@
-"""Reads objects for a report, of which any may be unreadable: collects a note for each failure.
+"""Reads objects for a report, and collects a note for each object that cannot be read.
 
 Of ConfigMaps and Secrets, only the names of the keys are kept.
 """

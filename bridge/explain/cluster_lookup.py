@@ -1,4 +1,4 @@
-"""Reads what is needed to explain a pod from both clusters. Writes nothing.
+"""Reads the objects that are needed to explain a pod from both clusters. Writes nothing.
 
 1. The pod: from home, or from a manifest, for which a dry run at home adds the changes of
    admission.

@@ -174,7 +174,7 @@ class ReviewClient:
         self._slots = {kind: asyncio.Semaphore(MAX_REVIEWS) for kind in kinds}
 
     async def create(self, resource: Resource, spec: Object) -> Object:
-        """The status of the review. Raises HttpError (500) where home does not answer."""
+        """The status of the review. Raises HttpError (500) if home does not answer."""
         review = {"apiVersion": resource.api_version, "kind": resource.kind, "spec": spec}
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT), self._slots[resource]:
@@ -191,7 +191,7 @@ class ReviewClient:
 
 @dataclass(frozen=True, slots=True)
 class _TokenResult:
-    """Result of a TokenReview; no user where home does not know the token."""
+    """Result of a TokenReview; no user if home does not know the token."""
 
     user: User | None
 
@@ -217,7 +217,7 @@ class Authenticator:
         await self.tokens.close()
 
     async def authenticate(self, request: web.BaseRequest) -> User:
-        """The caller. Raises HttpError: 401, or 500 where home does not answer."""
+        """The caller. Raises HttpError: 401, or 500 if home does not answer."""
         has_invalid_credential = False
         for method in (
             _by_certificate,

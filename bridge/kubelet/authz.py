@@ -86,9 +86,9 @@ class Authorizer:
         await self.decisions.close()
 
     async def authorize(self, user: User, verb: str, subresources: tuple[str, ...]) -> None:
-        """Returns where the user has the verb on one of the subresources.
+        """Returns if the user has the verb on one of the subresources.
 
-        Raises HttpError: 403, or 500 where home does not answer.
+        Raises HttpError: 403 otherwise, or 500 if home does not answer.
         """
         for subresource in subresources:
             review = partial(self._review, user, verb, subresource)

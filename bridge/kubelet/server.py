@@ -6,8 +6,8 @@ standby replica answers 503 to requests about the node and its pods. Errors are 
 plain text.
 
 `start` raises `ListenError` when the port is not available. `stop` ends open streams within its
-bound, after they have sent what they hold, and cancels the rest; no task and no connection remains.
-Nothing here blocks the event loop.
+bound, after they have sent their buffered data, and cancels the rest; no task and no connection
+remains. Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ListenError(BridgeError):
 class KubeletServer:
     """The HTTPS server of one virtual node's kubelet API. `start` it, and `stop` it at the end.
 
-    It serves what it is given; `bridge.app.kubelet_api_setup.NodeKubelet` supplies and renews that.
+    `bridge.app.kubelet_api_setup.NodeKubelet` creates the server, and renews its certificates.
     ``client_ca``: ``client-ca-file`` of home's ConfigMap
     ``kube-system/extension-apiserver-authentication`` (PEM). ``anonymous``: whether requests
     without a credential are authorized as ``system:anonymous``. ``routes``: more routes.
@@ -133,7 +133,7 @@ class KubeletServer:
         """Replaces the certificate or the client CA for new connections.
 
         A new client CA also closes existing connections gracefully, since the old one authenticated
-        them. Raises CertificateError, and keeps what it had.
+        them. If it raises CertificateError, nothing has changed.
         """
         pair = certificate or self._certificate
         bundle = self._client_ca if client_ca is None else client_ca

@@ -1,5 +1,5 @@
-"""The open streams of the kubelet API: counted by kind, bounded in all and per namespace of home
-(`bridge.net.open_file_budget`), and ended together when the server stops."""
+"""Counts the open streams of the kubelet API by kind, bounds them in all and per home namespace
+(`bridge.net.open_file_budget`), and ends them together when the server stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removes a virtual node and what its bridge created from both clusters, after a confirmation.
+"""Removes a virtual node and the objects that its bridge created, after a confirmation.
 
 1. The Node identifies its remote cluster; nothing is changed before the user confirms.
 2. The Node is cordoned. With ``drain`` its pods are evicted (`bridge.drain.eviction`).

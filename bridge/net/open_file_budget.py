@@ -1,5 +1,5 @@
-"""How many streams, connections and listeners may be open: per namespace, and within the process's
-limit of open files.
+"""Computes how many streams, connections and listeners may be open: per namespace, and within the
+process's limit of open files.
 
 A namespace may open one more while it has fewer than are free (the dynamic threshold of shared
 buffers in switches: A. K. Choudhury and E. L. Hahne, 1998, with a factor of 1). So a namespace that

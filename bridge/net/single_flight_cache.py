@@ -1,4 +1,4 @@
-"""A cache that fetches each key once at a time and keeps the value for a while.
+"""A cache that fetches each key once at a time and keeps the value for a limited time.
 
 Guarantees: concurrent callers of a key share one fetch; a value is cached for its lifetime; an
 error is raised to the callers that wait, and is not cached; a caller that is cancelled does not

@@ -1,4 +1,4 @@
-"""The conditions of the virtual node, computed from the remote's nodes or from an error. Pure.
+"""Computes the conditions of the virtual node from the remote's nodes or from an error. Pure.
 
 Ready means that existing pods run and can be managed. So a remote whose nodes are all cordoned or
 tainted is Ready: home must not evict the pods that run there, and new pods stay away because the

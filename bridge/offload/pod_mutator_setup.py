@@ -1,4 +1,4 @@
-"""Installs, finds and tests what mutates the pods of offloaded namespaces in home.
+"""Installs, finds and tests the mechanism that mutates pods of offloaded namespaces in home.
 
 Objects are compared first and written only if they differ, so that everything can be repeated.
 Whether pods are mutated is tested by creating a pod with ``dryRun=All``.

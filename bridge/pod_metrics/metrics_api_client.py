@@ -1,5 +1,5 @@
-"""Pod usage from the remote's metrics API (``metrics.k8s.io``), for remotes that do not let the
-bridge query their kubelets.
+"""Reads pod usage from the remote's metrics API (``metrics.k8s.io``), for remotes that do not let
+the bridge query their kubelets.
 
 `MetricsApiSource` sends one request for all pods of this home; concurrent callers, and callers
 for another path a moment later, share it. The answer is parsed in a thread.

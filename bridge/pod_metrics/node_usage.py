@@ -1,4 +1,4 @@
-"""The resource usage of the virtual node: the sum over its pods.
+"""Computes the resource usage of the virtual node: the sum over its pods.
 
 The remote's nodes run other workloads, too, and `kubectl top node` compares the usage with what the
 virtual node offers; so only its own pods count.

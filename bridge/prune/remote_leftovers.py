@@ -1,4 +1,4 @@
-"""Lists what bridges created in a remote, and removes the objects of one home or virtual node.
+"""Lists the objects of bridges in a remote, and removes those of one home or virtual node.
 
 No home is contacted: it may no longer exist. So nothing shows whether a bridge still manages the
 objects; the time of the last write is reported, and the user decides. Only objects with the labels
