@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from e2e.docs.generated_pages import DOCS, REPOSITORY
 
 COMPARISON = (DOCS / "explanation/comparison.md").read_text("utf-8")
 FAILURES = (DOCS / "explanation/failure-modes.md").read_text("utf-8")
+THREATS = (REPOSITORY / "THREAT_MODEL.md").read_text("utf-8")
 EVIDENCE = (DOCS / "development/evidence.md").read_text("utf-8")
 
 
@@ -31,18 +33,46 @@ def names_in(file: str) -> set[str]:
 
 
 def test_claims_and_evidence_have_the_same_rows() -> None:
-    claims = [row[0] for row in [*rows(COMPARISON), *rows(FAILURES)]]
+    claims = [row[0] for row in [*rows(COMPARISON), *rows(FAILURES), *rows(THREATS)]]
 
     assert sorted(claims) == sorted(row[0] for row in rows(EVIDENCE))
 
 
 @pytest.mark.parametrize("row", rows(EVIDENCE), ids=lambda row: row[0])
 def test_tests_named_as_evidence_exist(row: list[str]) -> None:
-    named = re.findall(r"`((?:e2e|tests)/[\w/]+\.py)::(test_\w+)`", row[1])
+    named = re.findall(r"`((?:e2e|tests)/[\w/]*test_\w+\.py)(?:::(test_\w+))?`", row[1])
 
     assert len(named) == row[1].count("`") // 2 > 0
     for file, name in named:
-        assert name in names_in(file), f"{file}::{name}"
+        tests = {it for it in names_in(file) if it.startswith("test_")}
+        assert name in tests if name else tests, f"{file}::{name}"
+
+
+def test_only_threats_name_whole_files_as_evidence() -> None:
+    by_file = {row[0] for row in rows(EVIDENCE) if ".py`" in row[1]}
+
+    assert by_file <= {row[0] for row in rows(THREATS)}
+
+
+def test_each_threat_has_an_id() -> None:
+    tables = re.findall(r"(?m)^\| (?:id \| )?threat .*\n\|-.*\n((?:\|.*\n)+)", THREATS)
+    threats = "".join(tables).splitlines()
+    ids = [row[0] for row in rows(THREATS)]
+
+    assert len(ids) == len(threats) == len({*ids}) > 50
+    assert all(re.fullmatch(r"\*\*[A-Z]\d+\*\*", it) for it in ids)
+
+
+USER_PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "THREAT_MODEL.md",
+    *(it for it in DOCS.rglob("*.md") if "development" not in it.parts),
+]
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=lambda it: it.stem)
+def test_user_documentation_names_no_tests(page: Path) -> None:
+    assert re.findall(r"\btest_\w+", page.read_text("utf-8")) == []
 
 
 def test_each_other_project_has_a_paragraph() -> None:
