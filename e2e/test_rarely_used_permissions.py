@@ -13,7 +13,7 @@ import pytest
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
 from e2e.workload_manifests import busybox, config_map, pod, secret, shell
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
 LABEL = "kubernetes.io/service-name"
@@ -59,7 +59,7 @@ def test_unmanaged_objects_of_every_copied_resource_are_left_alone(bridged: Brid
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
     there = bridged.remote_namespace
-    slice_name = endpointslice.remote_name("mine-1", _identity(bridged))
+    slice_name = endpoint_slice.remote_name("mine-1", _identity(bridged))
     foreign = [
         secret("taken", {"whose": "theirs"}),
         json.dumps(_service("taken")),
@@ -104,7 +104,7 @@ def test_copies_of_every_resource_are_updated(bridged: Bridged) -> None:
         pod(bridged.node, "uses", containers=[shell("main", "sleep 3600", envFrom=sources)])
     )
     wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
-    name = endpointslice.remote_name("web-1", _identity(bridged))
+    name = endpoint_slice.remote_name("web-1", _identity(bridged))
     kinds = (("configmap", "conf"), ("secret", "key"), ("service", "web"), ("pod", "uses"))
     wait_for(lambda: name in _names(bridged, "endpointslices"), "the slice is copied")
     for kind, its in (*kinds, ("endpointslice", "web-1")):

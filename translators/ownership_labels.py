@@ -29,7 +29,7 @@ ANNOTATION_NODE_NAME = f"{DOMAIN}/node-name"
 #: Text of files with all labels or annotations (`translators.pods.downward_api`).
 ANNOTATION_LABELS_FILE = f"{DOMAIN}/labels-file"
 ANNOTATION_ANNOTATIONS_FILE = f"{DOMAIN}/annotations-file"
-#: State last applied from the home pod (`translators.pods.last_applied_annotations`): the keys
+#: State last applied from the home pod (`translators.pods.last_applied_home_values`): the keys
 #: of its labels and annotations with a domain, its containers' images, CPU and memory, and digests
 #: of tolerations and deadline.
 ANNOTATION_CARRIED_KEYS = f"{DOMAIN}/carried-keys"

@@ -2,5 +2,5 @@
 
 `join_lifecycle` is the entry point; `replica_handover` orders standby, serving and handover;
 `kubelet_api_setup` assembles the kubelet API; `probe_server` and `readiness` answer health checks;
-`join_supervisor` runs the joins of `bridge run`.
+`run_several_joins` runs the joins of `bridge run`.
 """

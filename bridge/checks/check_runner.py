@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, NetworkChoice
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.checks import (
     cluster_compatibility,
     daemonsets,
     kubelet_certificate,
     network_paths,
-    required_permissions,
+    permission_checks,
     virtual_node,
     workloads,
 )
@@ -44,7 +44,7 @@ REPEAT_SECONDS = 2.0
 
 IMPLEMENTATIONS = (
     *cluster_compatibility.IMPLEMENTATIONS,
-    *required_permissions.IMPLEMENTATIONS,
+    *permission_checks.IMPLEMENTATIONS,
     *virtual_node.IMPLEMENTATIONS,
     *kubelet_certificate.IMPLEMENTATIONS,
     *network_paths.IMPLEMENTATIONS,

@@ -12,7 +12,7 @@ from bridge.node.node_object import NodeFacts
 from bridge.rbac import permissions
 from sync.kube.api_resources import DAEMON_SETS, NODES
 from translators.object_accessors import Object, namespaced_name
-from translators.pods import remote_pod, scheduling_predicates
+from translators.pods import home_scheduler_filters, remote_pod
 from translators.translation_options import DaemonSets
 
 #: Tolerations that the DaemonSet controller adds to every pod (AddOrUpdateDaemonPodTolerations in
@@ -100,7 +100,7 @@ def _is_placed(daemon_set: Object, node: Object) -> bool:
     if spec.get("hostNetwork"):
         tolerations.append(_HOST_NETWORK_TOLERATION)
     bare: Object = {"spec": {**spec, "tolerations": tolerations}}
-    return not scheduling_predicates.label_and_taint_failures(bare, node)
+    return not home_scheduler_filters.label_and_taint_failures(bare, node)
 
 
 IMPLEMENTATIONS = (

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.certificates import home_client_ca
-from bridge.checks import cluster_compatibility, network_paths, required_permissions, workloads
+from bridge.checks import cluster_compatibility, network_paths, permission_checks, workloads
 from bridge.checks.catalog import CHECKS
 from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Severity
@@ -89,7 +89,7 @@ def required_by_join(implementations: Iterable[Implementation]) -> tuple[Impleme
 
 #: In stages: each relies on those before it, and runs its checks concurrently.
 STAGES = (
-    required_by_join(required_permissions.IMPLEMENTATIONS),
+    required_by_join(permission_checks.IMPLEMENTATIONS),
     required_by_join(cluster_compatibility.IMPLEMENTATIONS),
     required_by_join((*network_paths.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
 )

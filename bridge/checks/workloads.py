@@ -18,7 +18,7 @@ from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
 from translators.derived_names import label_value
-from translators.namespace_grants import is_usable_namespace
+from translators.handed_over_namespaces import is_usable_namespace
 from translators.object_accessors import (
     HomeNamespace,
     Object,

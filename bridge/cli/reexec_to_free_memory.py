@@ -62,7 +62,7 @@ def serve(request: ServeRequest) -> None:
 
 
 def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]]:
-    from bridge.app import join_lifecycle, join_supervisor
+    from bridge.app import join_lifecycle, run_several_joins
     from bridge.cli.run_until_signal import report_line
     from sync.runtime.log_fields import NODE
 
@@ -72,7 +72,9 @@ def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]
 
     settings = request.settings
     if isinstance(settings, tuple):
-        return lambda stop: join_supervisor.run_joins(settings, notify=report_with_node, stop=stop)
+        return lambda stop: run_several_joins.run_joins(
+            settings, notify=report_with_node, stop=stop
+        )
     return lambda stop: join_lifecycle.join(settings, notify=report_line, stop=stop)
 
 

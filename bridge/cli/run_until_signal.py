@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from bridge.base.printable_text import escape_json, escape_line
-from bridge.base.report_lines import Caveat, Waiting
+from bridge.base.progress_lines import Caveat, Waiting
 
 T = TypeVar("T")
 #: Receives a line for people, as (logging level, text).
@@ -56,7 +56,7 @@ def redirect_reports(sink: ReportSink | None) -> None:
 
 
 def report_line(text: str) -> None:
-    """Reports a finished step, or a line of another kind (`bridge.base.report_lines`)."""
+    """Reports a finished step, or a line of another kind (`bridge.base.progress_lines`)."""
     level, mark = logging.INFO, _coloured("✓", _GREEN)
     if isinstance(text, Waiting):
         mark = "…"

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from bridge.base.command_error import PreflightError
 from bridge.base.printable_text import summarize_names
-from bridge.base.report_lines import Caveat, Waiting
+from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
 from sync.kube.api_errors import (

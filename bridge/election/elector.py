@@ -33,7 +33,7 @@ from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
 from bridge.election.election_lease_annotations import LeaseRecords

@@ -16,7 +16,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election

@@ -18,8 +18,8 @@ from sync.pods import action_planner
 from translators.explain import persistent_volume_claims
 from translators.explain.persistent_volume_claims import PodStorage
 from translators.object_accessors import Object, name_of
-from translators.pods import scheduling_predicates
-from translators.pods.scheduling_predicates import PredicateFailure
+from translators.pods import home_scheduler_filters
+from translators.pods.home_scheduler_filters import PredicateFailure
 from translators.translation_options import Policy
 
 
@@ -45,7 +45,8 @@ class Candidate:
         """Sort key, the best first."""
         fits = not self.failures and not self.skipped
         selected = not any(
-            it.field.startswith(scheduling_predicates.NODE_SELECTION_FIELDS) for it in self.failures
+            it.field.startswith(home_scheduler_filters.NODE_SELECTION_FIELDS)
+            for it in self.failures
         )
         return not fits, not selected, len(self.failures), self.name
 
@@ -67,7 +68,7 @@ async def rank_candidates(
     for node, pods in zip(nodes, bound, strict=True):
         policy, options_recorded = join_record.read_policy(node, home_id)
         obstacles = [
-            *scheduling_predicates.predicate_failures(pod, node, pods),
+            *home_scheduler_filters.predicate_failures(pod, node, pods),
             *persistent_volume_claims.volume_binding_failures(pod, node, storage),
         ]
         skipped = bool(action_planner.skip_reason(pod, policy))

@@ -16,7 +16,7 @@ from sync.pods import action_planner
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
 from translators.field_paths import FieldMessage
-from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
+from translators.handed_over_namespaces import is_usable_namespace, unusable_namespace_message
 from translators.object_accessors import (
     Object,
     is_deleting,
@@ -28,8 +28,8 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import is_owned_by_node
 from translators.pods import kubelet_admission, pod_status, remote_pod
+from translators.pods.home_scheduler_filters import PredicateFailure
 from translators.pods.remote_pod import TranslatedPod
-from translators.pods.scheduling_predicates import PredicateFailure
 from translators.translation_options import Policy
 
 #: The number of latest Events in the report.

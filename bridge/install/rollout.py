@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.clusters.connection import Notify
 from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
 from bridge.install.installation import (

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 
 from bridge.base.command_error import PreflightError
+from bridge.base.progress_lines import Caveat
 from bridge.base.recommended_labels import APP, NAME_LABEL
-from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation

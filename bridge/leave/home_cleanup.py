@@ -6,7 +6,7 @@ the credential may not delete are reported and stay.
 
 from __future__ import annotations
 
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.clusters.connection import Notify
 from bridge.install import uninstall

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.drain import eviction, pod_filters
 from bridge.election import leave_lock

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat, Waiting
+from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
 from sync.cleanup import remote_inventory

@@ -29,7 +29,7 @@ from typing import cast
 
 from aiohttp import web
 
-from sync.kube.tls_layer import TlsLayer
+from sync.kube.tls_over_transport import TlsLayer
 
 #: A request head has 1 MiB at most (`bridge.kubelet.server`), so unauthenticated callers can use up
 #: to 128 MiB. An API server keeps up to 25 idle connections to a node

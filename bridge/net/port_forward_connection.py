@@ -32,7 +32,7 @@ from sync.kube.api_errors import KubeError, Unreachable, from_status
 from sync.kube.api_resources import PODS
 from sync.kube.credentials import ClientConfig
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
-from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.nested_transport import Buffer, LayeredTransport
 from translators.relay.forward_plan import Backend
 
 #: The WebSocket subprotocol of port-forwards.

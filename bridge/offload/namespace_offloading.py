@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from bridge.base.command_error import PreflightError
+from bridge.base.progress_lines import Caveat
 from bridge.base.recommended_labels import APP, NAME_LABEL
-from bridge.base.report_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.node import node_object
 from bridge.offload import Mechanism, pod_mutator_setup
@@ -26,7 +26,7 @@ from translators import offload_admission_patch
 from translators.object_accessors import Object, metadata, name_of
 from translators.offload_admission_patch import OffloadPolicy
 from translators.ownership_labels import LABEL_VIRTUAL
-from translators.pods import scheduling_predicates
+from translators.pods import home_scheduler_filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,4 +182,4 @@ def _repels_pods(taint: Object) -> bool:
     toleration = {"key": LABEL_VIRTUAL, "operator": "Exists"}
     is_transient = str(taint.get("key")).startswith("node.kubernetes.io/")
     is_soft = taint.get("effect") == "PreferNoSchedule"
-    return not (is_transient or is_soft or scheduling_predicates.tolerates(toleration, taint))
+    return not (is_transient or is_soft or home_scheduler_filters.tolerates(toleration, taint))

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Mapping
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.offload import mutating_admission_policy
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound

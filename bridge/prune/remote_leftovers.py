@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal

@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.node.node_lease import LEASE_NAMESPACE, request_lease

@@ -8,7 +8,7 @@ objects belong to another bridge. `remove_claim` deletes a claim that was checke
 from __future__ import annotations
 
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.node.node_lease import LEASE_NAMESPACE

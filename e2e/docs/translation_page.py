@@ -13,7 +13,7 @@ import yaml
 from sync.pods import action_planner
 from translators import ownership_labels, virtual_node_identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
-from translators.mirror import configmap_secret, endpointslice, event, service
+from translators.mirror import configmap_secret, endpoint_slice, event, service
 from translators.pods import (
     downward_api,
     field_rules,
@@ -82,7 +82,7 @@ _PODS = (
 _OTHERS = (
     ("ConfigMaps and Secrets", configmap_secret),
     ("Services", service),
-    ("EndpointSlices", endpointslice),
+    ("EndpointSlices", endpoint_slice),
     ("Events", event),
     ("Namespaces", virtual_node_identity),
     ("Ownership", ownership_labels),
@@ -164,7 +164,7 @@ def _left_at_home() -> str:
             "Service",
             _names(f"spec.{it}" for it in service.HOME_FIELDS) + ", `spec.ports[].nodePort`",
         ),
-        ("EndpointSlice", _names(f"endpoints[].{it}" for it in endpointslice.HOME_FIELDS)),
+        ("EndpointSlice", _names(f"endpoints[].{it}" for it in endpoint_slice.HOME_FIELDS)),
     ]
     return "### Fields that are not copied\n\n" + _table(("object", "fields"), rows)
 

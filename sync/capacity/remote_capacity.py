@@ -22,7 +22,7 @@ from sync.base.safe_callbacks import Callbacks
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.capacity.node_capacity import NodeCapacity, OfferLimits
 from translators.capacity.pod_requests import Amounts
-from translators.namespace_grants import is_usable_namespace
+from translators.handed_over_namespaces import is_usable_namespace
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
 from translators.ownership_labels import is_in_mapped_namespace, is_owned_by_node
 from translators.relay import reverse_plan

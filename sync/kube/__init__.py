@@ -2,6 +2,6 @@
 
 Here belong credentials (`credentials`, `kubeconfig`, `credential_plugins`, `oidc`, `in_cluster`),
 requests and streams (`client`, `transport`, `response_streams`, `throttle_retry`), upgraded
-connections (`http_upgrade`, `tls_layer`), errors, and the resources that the bridge uses. Nothing
-here knows that there are two clusters, except that errors name their side.
+connections (`http_upgrade`, `tls_over_transport`), errors, and the resources that the bridge uses.
+Nothing here knows that there are two clusters, except that errors name their side.
 """

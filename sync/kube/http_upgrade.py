@@ -28,7 +28,7 @@ from sync.kube.connection_errors import connect_message, map_connection_errors
 from sync.kube.credentials import ClientConfig
 from sync.kube.request import CONNECT_TIMEOUT
 from sync.kube.sockets import tunnel_socket
-from sync.kube.tls_layer import TlsLayer
+from sync.kube.tls_over_transport import TlsLayer
 from sync.kube.tls_session_cache import TlsSessionCache
 from sync.kube.transport import REQUEST_TIMEOUT
 

@@ -41,7 +41,7 @@ from sync.mirror.copy_rules import (
 from sync.mirror.missing_references import MissingReferences
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
-from translators.mirror import endpointslice, service
+from translators.mirror import endpoint_slice, service
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -317,7 +317,7 @@ class CopyController:
         if key.resource is not ENDPOINT_SLICES:
             return home
         # An unmanaged Service gets no endpoints.
-        service_key = CopyKey(SERVICES, key.namespace, endpointslice.service_name(home))
+        service_key = CopyKey(SERVICES, key.namespace, endpoint_slice.service_name(home))
         has_copy = self._original(service_key) is not None and self._copy(service_key) is not None
         return home if self._copies_endpoints and has_copy else None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from translators.merge_patch import merge_patch
-from translators.mirror import configmap_secret, endpointslice, service
+from translators.mirror import configmap_secret, endpoint_slice, service
 from translators.object_accessors import HomeNamespace, Object, metadata
 from translators.ownership_labels import LABEL_NODE, may_be_set_by_remote
 from translators.pods.references import Kind as ReferenceKind
@@ -52,10 +52,10 @@ COPY_RULES: dict[Resource, CopyRule] = {
     ),
     SERVICES: CopyRule(service.translate_service, lambda home, _: service.is_copied(home)),
     ENDPOINT_SLICES: CopyRule(
-        endpointslice.translate_endpoint_slice,
-        endpointslice.has_endpoints,
-        remote_name=endpointslice.remote_name,
-        selector=endpointslice.SELECTOR,
+        endpoint_slice.translate_endpoint_slice,
+        endpoint_slice.has_endpoints,
+        remote_name=endpoint_slice.remote_name,
+        selector=endpoint_slice.SELECTOR,
     ),
 }
 COPIED_RESOURCES = tuple(COPY_RULES)

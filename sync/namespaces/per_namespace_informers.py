@@ -28,7 +28,7 @@ from sync.kube.api_resources import ENDPOINT_SLICES, Resource
 from sync.kube.client import KubeClient
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.object_accessors import HomeNamespace
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ LINGER = 60.0
 SETTLE, SETTLE_SHRUNK = 0.5, 5.0
 #: Indexes of the stores, beside the name.
 _INDEXERS: Mapping[Resource, Mapping[str, Indexer]] = {
-    ENDPOINT_SLICES: {"service": lambda slice_: (endpointslice.service_name(slice_),)}
+    ENDPOINT_SLICES: {"service": lambda slice_: (endpoint_slice.service_name(slice_),)}
 }
 
 #: The store of a namespace whose watch is not complete.

@@ -2,8 +2,8 @@
 
 A remote namespace that this home did not create, by its own record
 (`sync.namespaces.namespace_ownership`), is rejected with `ReconcileBlocked`, unless the remote
-granted it and home accepts it (`translators.namespace_grants`). Two home namespaces whose mapped
-names are equal never share a remote namespace: the second one is blocked. A namespace is not
+granted it and home accepts it (`translators.handed_over_namespaces`). Two home namespaces whose
+mapped names are equal never share a remote namespace: the second one is blocked. A namespace is not
 returned once `NamespaceMapping.delete` was requested for it.
 
 Several virtual nodes of one home share a remote namespace, and each of them may delete it when it
@@ -30,7 +30,7 @@ from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.runtime.controller import ReconcileBlocked
-from translators.namespace_grants import (
+from translators.handed_over_namespaces import (
     is_accepted_by_home,
     is_granted_by_remote,
     unusable_namespace_message,

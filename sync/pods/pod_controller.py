@@ -26,7 +26,7 @@ from sync.mirror.copy_rules import CopyKey
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
 from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
-from sync.pods.admission_input import KubeletAdmission
+from sync.pods.kubelet_admission_input import KubeletAdmission
 from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.sync_latency import PodLatency

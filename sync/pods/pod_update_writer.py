@@ -29,7 +29,7 @@ from sync.runtime.log_fields import changes, object_fields
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
     fields_dropped_by_remote,
-    last_applied_annotations,
+    last_applied_home_values,
     optional_references,
     references,
     remote_pod,
@@ -100,7 +100,7 @@ class PodUpdater:
             self._events.warn(home, "FieldDropped", message)
         if update.subresource == "resize":
             # Without the record, the next plan would revert changes by the remote's admission.
-            record = Update(update.uid, last_applied_annotations.record_resources_patch(home))
+            record = Update(update.uid, last_applied_home_values.record_resources_patch(home))
             changed = await self._patch(key, record)
             self._remote_pods.observe_write(changed)
         is_reverted = update in action_planner.needed_updates(home, changed, self._policy)

@@ -18,7 +18,7 @@ from sync.kube.api_resources import ENDPOINT_SLICES
 from sync.kube.client import KubeClient
 from sync.runtime.log_fields import changes, name_fields
 from translators.merge_patch import merge_patch
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -140,8 +140,8 @@ class ReverseSlices:
     async def write(self, desired: Mapping[str, Object], present: Sequence[Object]) -> None:
         """Makes ``present`` match ``desired`` and logs which Services change. Raises KubeError."""
         await self._writer.write(desired, present)
-        before = {endpointslice.service_name(it) for it in present}
-        after = {endpointslice.service_name(it) for it in desired.values()}
+        before = {endpoint_slice.service_name(it) for it in present}
+        after = {endpoint_slice.service_name(it) for it in desired.values()}
         for name in sorted(before ^ after):
             _log_change(name, [*present, *desired.values()], is_served=name in after)
 
@@ -152,7 +152,7 @@ class ReverseSlices:
     def _is_served_in_remote(self, slice_: Object) -> bool:
         if not reverse_plan.is_own_relay_object(slice_, self._identity):
             return False
-        key = Key(namespace_of(slice_), endpointslice.service_name(slice_))
+        key = Key(namespace_of(slice_), endpoint_slice.service_name(slice_))
         copy, home = self._services.store.get(key), reverse_plan.relay_home_namespace(slice_)
         return copy is not None and any(
             forward_plan.selects_pod(copy, pod) and is_ready(pod) and not is_deleting(pod)
@@ -161,7 +161,7 @@ class ReverseSlices:
 
 
 def _log_change(name: str, slices: Iterable[Object], *, is_served: bool) -> None:
-    namespace = next(namespace_of(it) for it in slices if endpointslice.service_name(it) == name)
+    namespace = next(namespace_of(it) for it in slices if endpoint_slice.service_name(it) == name)
     change = "now has endpoints at home" if is_served else "no longer has endpoints at home"
     fields = name_fields("Service", name, namespace=namespace, cluster="remote")
     changes.info("Service %s/%s in the remote %s", namespace, name, change, extra=fields)

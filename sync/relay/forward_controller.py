@@ -31,7 +31,7 @@ from sync.relay.headless_forward import AddressListeners, HeadlessServices, reco
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.mirror.service import is_headless
 from translators.object_accessors import HomeNamespace, Object, is_deleting, name_of, namespace_of
 from translators.ownership_labels import origin_of
@@ -294,6 +294,6 @@ class ForwardRelayController:
 
 
 def _service_keys(slice_: Object) -> Iterator[Key]:
-    name = endpointslice.service_name(slice_)
+    name = endpoint_slice.service_name(slice_)
     if name:
         yield Key(namespace_of(slice_), name)

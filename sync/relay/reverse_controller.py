@@ -32,7 +32,7 @@ from sync.relay.endpoint_verification import EndpointVerifier
 from sync.relay.forward_controller import DRAIN_SECONDS
 from sync.relay.unsupported_service_events import ServiceEvents
 from sync.runtime.controller import Controller, ReconcileBlocked
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.mirror.service import is_copied
 from translators.object_accessors import (
     HomeNamespace,
@@ -367,7 +367,7 @@ class ReverseRelayController:
             until = state.unserved.setdefault(name, snapshot.now + CONTROL_GRACE)
             if until > snapshot.now:
                 self.controller.queue.add_after(home, until - snapshot.now)
-                kept = (it for it in snapshot.slices if endpointslice.service_name(it) == name)
+                kept = (it for it in snapshot.slices if endpoint_slice.service_name(it) == name)
                 desired |= {name_of(it): it for it in kept}
         return desired
 

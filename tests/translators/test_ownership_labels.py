@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.translators.strategies import dns_labels
-from translators.namespace_grants import is_usable_namespace, unusable_namespace_message
+from translators.handed_over_namespaces import is_usable_namespace, unusable_namespace_message
 from translators.object_accessors import HomeNamespace, HomeUid, Object
 from translators.ownership_labels import (
     Origin,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from translators.object_accessors import Object, is_deleting
-from translators.pods.scheduling_predicates import PredicateFailure, term_matches_node
+from translators.pods.home_scheduler_filters import PredicateFailure, term_matches_node
 
 #: The provisioner of StorageClasses with manually created volumes (NotSupportedProvisioner).
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from translators.capacity import pod_requests
 from translators.capacity.pod_requests import Amounts
 from translators.object_accessors import Object
-from translators.pods import scheduling_predicates
+from translators.pods import home_scheduler_filters
 
 #: The order in which a kubelet checks resources; others follow.
 _FIRST = ("cpu", "memory", "ephemeral-storage")
@@ -39,7 +39,7 @@ def admission_rejection(
     Without information about the nodes, nothing is rejected."""
     if insufficient := _insufficient_resource(home, allocatable):
         return insufficient
-    if node is None or scheduling_predicates.selects_node(home, node):
+    if node is None or home_scheduler_filters.selects_node(home, node):
         return None
     return "NodeAffinity", (
         "Pod was rejected: Predicate NodeAffinity failed: "

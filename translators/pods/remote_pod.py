@@ -16,7 +16,7 @@ from translators.ownership_labels import ANNOTATION_NODE_NAME, remote_metadata
 from translators.pods import (
     downward_api,
     field_rules,
-    last_applied_annotations,
+    last_applied_home_values,
     optional_references,
     references,
     restart_policy_never,
@@ -137,5 +137,5 @@ def remote_pod_metadata(home: Object, identity: Identity) -> Object:
     applied values."""
     meta = remote_metadata(home, identity)
     meta["annotations"][ANNOTATION_NODE_NAME] = identity.node
-    meta["annotations"] |= last_applied_annotations.record_annotations(home)
+    meta["annotations"] |= last_applied_home_values.record_annotations(home)
     return meta

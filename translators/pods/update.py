@@ -10,7 +10,7 @@ The API accepts each kind of change at another path, so `pod_patches` returns up
 
 The remote's admission may change a new pod: the image registry, requests (LimitRanges, GKE
 Autopilot), tolerations, the deadline. Such a field is only updated if the home pod's value differs
-from the last applied one (`translators.pods.last_applied_annotations`). Labels and annotations
+from the last applied one (`translators.pods.last_applied_home_values`). Labels and annotations
 always follow the home pod, because home's Services select pods by them.
 
 A remote pod of an older bridge has no record of its resources. The current values are then recorded
@@ -31,7 +31,7 @@ from translators.ownership_labels import (
     may_be_set_by_remote,
 )
 from translators.pods import downward_api
-from translators.pods.last_applied_annotations import (
+from translators.pods.last_applied_home_values import (
     RESIZABLE,
     last_applied_digests,
     last_applied_images,

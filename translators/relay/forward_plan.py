@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from translators.derived_names import hashed_name
-from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE
+from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE
 from translators.mirror.service import is_headless
 from translators.object_accessors import (
     Object,
@@ -37,7 +37,7 @@ from translators.ownership_labels import LABEL_NODE
 from translators.virtual_node_identity import Identity
 
 #: The bridge's value of ``endpointslice.kubernetes.io/managed-by``. It differs from that of
-#: mirrored slices (`endpointslice.MANAGER`), which home contains if it is the remote of another
+#: mirrored slices (`endpoint_slice.MANAGER`), which home contains if it is the remote of another
 #: home.
 MANAGER = "cluster-bridge-relay"
 #: Maximum endpoints of a Service; the share of connections does not grow beyond it.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from translators.derived_names import hashed_name
-from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
+from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER
 from translators.mirror.service import is_headless
 from translators.object_accessors import (
     HomeNamespace,

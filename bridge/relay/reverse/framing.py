@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: The most bytes in one frame.
 _MAX_FRAME = 256 * 1024

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from bridge.base.report_lines import Waiting
+from bridge.base.progress_lines import Waiting
 from bridge.base.version import version
 from bridge.net.listening_socket import (
     BACKLOG,

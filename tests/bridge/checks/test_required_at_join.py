@@ -14,7 +14,7 @@ from aiohttp import web
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsChoice, MetricsSource
-from bridge.base.report_lines import Caveat
+from bridge.base.progress_lines import Caveat
 from bridge.checks import required_at_join
 from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters import advertised_address, connection

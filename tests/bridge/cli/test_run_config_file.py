@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from bridge.app import join_supervisor
+from bridge.app import run_several_joins
 from bridge.base.join_settings import Part
 from bridge.cli.commands.join import join
 from bridge.cli.options.install_options import INSTALL
@@ -200,7 +200,7 @@ def test_run_starts_the_joins_of_the_file(
     async def run(parts: tuple[Part, ...], **_: object) -> None:
         ran.extend(parts)
 
-    monkeypatch.setattr(join_supervisor, "run_joins", run)
+    monkeypatch.setattr(run_several_joins, "run_joins", run)
     path = written(tmp_path, {"remotes": [{"kubeconfig": "r", "name": "a"}]})
     done = invoke("run", "--config", str(path))
     assert (done.exit_code, done.stdout) == (0, "")

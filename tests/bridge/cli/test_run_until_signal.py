@@ -22,7 +22,7 @@ import typer
 
 from bridge import cli
 from bridge.base.command_error import PreflightError
-from bridge.base.report_lines import Caveat, Waiting
+from bridge.base.progress_lines import Caveat, Waiting
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.cli import run_until_signal
 from bridge.cli.command_table import app

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from bridge.net.splice import WRITE_BUFFER
-from sync.kube.tls_layer import READ_SIZE
+from sync.kube.tls_over_transport import READ_SIZE
 from tests.bridge.kubelet.conftest import KubeletHarness, running_server
 from tests.bridge.kubelet.fake_api_servers import EXEC, UpgradeRequest, echo, respond, wait_until
 from tests.bridge.kubelet.pki import Pki

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
+from bridge.checks.permission_checks import MAX_NAMED
 from bridge.checks.required_at_join import check_join
-from bridge.checks.required_permissions import MAX_NAMED
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
@@ -45,7 +45,7 @@ from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.mirror import endpointslice
+from translators.mirror import endpoint_slice
 from translators.ownership_labels import ANNOTATION_ACCEPTS, origin_of
 
 #: Side, resource, subresource, verb.
@@ -235,7 +235,7 @@ def slice_of(service_name: str, name: str, address: str = "10.0.0.1") -> Object:
         "metadata": {
             "name": name,
             "namespace": "default",
-            "labels": {endpointslice.LABEL_SERVICE: service_name},
+            "labels": {endpoint_slice.LABEL_SERVICE: service_name},
         },
         "addressType": "IPv4",
         "endpoints": [{"addresses": [address]}],
@@ -248,7 +248,7 @@ async def clashes(harness: EngineHarness) -> None:
     accepts = {ANNOTATION_ACCEPTS: "h"}
     meta = {"name": REMOTE_NAMESPACE, "annotations": accepts}
     harness.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-    slice_name = endpointslice.remote_name("web-taken", IDENTITY)
+    slice_name = endpoint_slice.remote_name("web-taken", IDENTITY)
     in_the_way = slice_of("web", slice_name)
     for made in (config_map("taken"), secret("taken"), service("taken"), pod("taken"), in_the_way):
         harness.remote.put(
@@ -278,7 +278,7 @@ async def lives(harness: EngineHarness) -> None:
     harness.home.update(CONFIG_MAPS, "conf", {"data": {"a": "2"}}, "default")
     harness.home.update(SECRETS, "key", {"data": {"a": "Mg=="}}, "default")
     harness.home.update(SERVICES, "web", {"metadata": {"labels": {"new": "1"}}}, "default")
-    slice_name = endpointslice.remote_name("web-1", IDENTITY)
+    slice_name = endpoint_slice.remote_name("web-1", IDENTITY)
     await harness.remote.until(
         lambda: harness.remote.find(ENDPOINT_SLICES, slice_name, REMOTE_NAMESPACE)
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sync.kube import tls_session_cache as sessions_module
-from sync.kube.tls_layer import TlsLayer
+from sync.kube.tls_over_transport import TlsLayer
 from sync.kube.tls_session_cache import TlsSessionCache
 from tests.fakeapi.tls import Authority
 

@@ -10,7 +10,7 @@ import pytest
 from sync.kube.api_resources import ENDPOINT_SLICES, PODS, SERVICES, Object
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.mirror.endpointslice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name
+from translators.mirror.endpoint_slice import LABEL_MANAGED_BY, LABEL_SERVICE, MANAGER, remote_name
 from translators.ownership_labels import (
     ANNOTATION_HOME_NAME,
     ANNOTATION_MIRROR,

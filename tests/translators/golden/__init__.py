@@ -15,7 +15,7 @@ from typing import NamedTuple
 import yaml
 
 from translators import merge_patch
-from translators.mirror import configmap_secret, endpointslice, event, service
+from translators.mirror import configmap_secret, endpoint_slice, event, service
 from translators.object_accessors import Object
 from translators.ownership_labels import origin_of
 from translators.pods import pod_status, remote_pod
@@ -91,7 +91,7 @@ _TRANSLATIONS: dict[str, Callable[[Object], Object]] = {
     "pod": _pod,
     "service": lambda given: {"remote": service.translate_service(given["home"], IDENTITY)},
     "endpointslice": lambda given: {
-        "remote": endpointslice.translate_endpoint_slice(given["home"], IDENTITY)
+        "remote": endpoint_slice.translate_endpoint_slice(given["home"], IDENTITY)
     },
     "configmap": lambda given: {"remote": configmap_secret.translate_data(given["home"], IDENTITY)},
     "secret": lambda given: {"remote": configmap_secret.translate_data(given["home"], IDENTITY)},

@@ -14,7 +14,7 @@ from tests.translators.golden import ADDRESS, IDENTITY, POLICY, homes
 from tests.translators.strategies import json_values
 from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
-from translators.pods import last_applied_annotations, remote_pod, update
+from translators.pods import last_applied_home_values, remote_pod, update
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 
@@ -307,7 +307,7 @@ def _updates(home: Object, remote: Object) -> dict[str, Object]:
     for change in found:
         patched = strategic(patched, change.patch)
         if change.subresource == "resize":  # As `sync.pods.pod_update_writer` does.
-            patched = strategic(patched, last_applied_annotations.record_resources_patch(home))
+            patched = strategic(patched, last_applied_home_values.record_resources_patch(home))
     assert update.pod_patches(home, patched, POLICY) == []
     return {change.subresource: change.patch for change in found}
 
@@ -557,7 +557,7 @@ def test_resize_is_recorded_after_it_succeeds() -> None:
 
     record = _updates(second, remote)
     assert record.keys() == {""}
-    assert record[""] == last_applied_annotations.record_resources_patch(second)
+    assert record[""] == last_applied_home_values.record_resources_patch(second)
     remote = strategic(remote, record[""])
     assert _updates(second, remote) == {}
     assert _updates(first, remote)["resize"] == {
@@ -588,7 +588,7 @@ def test_pod_without_a_record_is_resized_only_if_home_may_have_changed(
     found = _updates(home, remote)
     assert ("resize" in found) == follows
     if not follows:
-        assert found[""] == last_applied_annotations.record_resources_patch(home)
+        assert found[""] == last_applied_home_values.record_resources_patch(home)
 
 
 @pytest.mark.parametrize("record", ["", "{", "[]", '{"a": 7}', '{"a": {"requests": {"cpu": 7}}}'])
@@ -597,7 +597,7 @@ def test_overwritten_record_of_resources_is_ignored(record: str) -> None:
     remote = _remote(home)
     remote["metadata"]["annotations"][ANNOTATION_CARRIED_RESOURCES] = record
 
-    assert _updates(home, remote) == {"": last_applied_annotations.record_resources_patch(home)}
+    assert _updates(home, remote) == {"": last_applied_home_values.record_resources_patch(home)}
 
 
 _labels = st.dictionaries(st.sampled_from(["a", "b", "example.com/c"]), st.sampled_from("12"))

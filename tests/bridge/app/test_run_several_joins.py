@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bridge.app import join_lifecycle, join_supervisor
+from bridge.app import join_lifecycle, run_several_joins
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, Part
 from bridge.election.elector import NodeLeft
@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture(autouse=True)
 def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed joins are restarted soon."""
-    monkeypatch.setattr(join_supervisor, "RETRY_FIRST", 0.01)
-    monkeypatch.setattr(join_supervisor, "RETRY_CAP", 0.1)
+    monkeypatch.setattr(run_several_joins, "RETRY_FIRST", 0.01)
+    monkeypatch.setattr(run_several_joins, "RETRY_CAP", 0.1)
 
 
 def ready(two: Clusters, name: str) -> bool:
@@ -52,7 +52,7 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
     messages: list[str] = []
     stop = asyncio.Event()
     running = asyncio.create_task(
-        join_supervisor.run_joins(
+        run_several_joins.run_joins(
             parts, notify=lambda text: messages.append(f"{NODE.get()}: {text}"), stop=stop
         )
     )
@@ -115,7 +115,7 @@ async def test_error_of_a_join_is_logged_and_the_join_restarted(
     ]
     stop = asyncio.Event()
     running = asyncio.create_task(
-        join_supervisor.run_joins(parts("good", "bad"), notify=print, stop=stop)
+        run_several_joins.run_joins(parts("good", "bad"), notify=print, stop=stop)
     )
     async with asyncio.timeout(SOON):
         while serves.begun.count("bad") < 4:  # noqa: ASYNC110
@@ -138,5 +138,5 @@ async def test_left_node_is_not_joined_again_and_the_last_one_ends_the_run(
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}
     with pytest.raises(NodeLeft, match="no node remains to serve"):
         async with asyncio.timeout(SOON):
-            await join_supervisor.run_joins(parts("a", "b"), notify=print, stop=asyncio.Event())
+            await run_several_joins.run_joins(parts("a", "b"), notify=print, stop=asyncio.Event())
     assert sorted(serves.begun) == ["a", "b"]

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from sync.kube.tls_layer import TlsLayer
+from sync.kube.tls_over_transport import TlsLayer
 from tests.fakeapi.tls import Authority
 
 #: Bytes of a socket's buffer, which would otherwise grow to several MB.

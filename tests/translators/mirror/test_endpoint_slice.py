@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.translators.golden import IDENTITY, homes
 from tests.translators.strategies import dns_labels, json_values
-from translators.mirror.endpointslice import (
+from translators.mirror.endpoint_slice import (
     LABEL_MANAGED_BY,
     MANAGER,
     has_endpoints,

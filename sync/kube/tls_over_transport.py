@@ -22,7 +22,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, cast
 
-from sync.kube.layered_transport import Buffer, LayeredTransport
+from sync.kube.nested_transport import Buffer, LayeredTransport
 
 #: Bytes per call: four TLS records, one write to the operating system.
 READ_SIZE = 64 * 1024

@@ -13,10 +13,10 @@ from sync.kube.client import KubeClient
 from translators.capacity.pod_requests import Amounts
 from translators.object_accessors import Object, is_deleting, name_of
 from translators.pods import (
+    home_scheduler_filters,
     kubelet_admission,
     pod_status,
     restart_policy_never,
-    scheduling_predicates,
 )
 
 
@@ -52,6 +52,6 @@ class KubeletAdmission:
             return node
         if restart_policy_never.may_have_started(home) or is_deleting(home):
             return node
-        if pod_status.is_terminal(home) or scheduling_predicates.selects_node(home, node):
+        if pod_status.is_terminal(home) or home_scheduler_filters.selects_node(home, node):
             return node
         return await self._home.get(NODES, name_of(node))

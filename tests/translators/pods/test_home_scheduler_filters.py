@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from translators.object_accessors import Object
-from translators.pods.scheduling_predicates import predicate_failures, tolerates
+from translators.pods.home_scheduler_filters import predicate_failures, tolerates
 
 _TAINT = {"key": "cluster-bridge.io/virtual-node", "value": "true", "effect": "NoSchedule"}
 
