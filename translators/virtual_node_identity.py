@@ -1,5 +1,10 @@
 """The identity of a virtual node in the remote, and the namespace template that maps home's
-namespaces to remote ones."""
+namespaces to remote ones.
+
+``--namespace-template`` names the remote namespace of each home namespace: ``{namespace}`` stands
+for the name at home, ``{home}`` for ``--home-name``. A hash replaces the end of a name with more
+than 63 characters.
+"""
 
 from __future__ import annotations
 

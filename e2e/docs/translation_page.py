@@ -1,15 +1,22 @@
-"""docs/reference/translation.md, generated from the tables and docstrings of translators/."""
+"""docs/reference/translation.md, generated from the tables and docstrings of translators/.
+
+In a docstring, names of the code have single backticks, and names of the API and of options double
+ones. The page is for users: it leaves out names of the code in parentheses, and paragraphs that
+start with one.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import yaml
 
+from e2e.docs import links
 from sync.pods import action_planner
 from translators import ownership_labels, virtual_node_identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
@@ -37,11 +44,8 @@ _HEAD = """\
 
 Every field of a pod is kept, including fields that this version does not know, unless it would mean
 something else in the remote. Such fields are translated, dropped, or cause the pod to be rejected.
-One table decides each field of the v1 API,
-[`translators/pods/field_rules.py`](../../translators/pods/field_rules.py). This page is generated
-from that table and from the docstrings of the modules beside it. In a path, `[]` stands for each
-item of a list and `**` for all fields below. Init and ephemeral containers follow the rules of
-containers, pod anti-affinity those of pod affinity.
+In a path, `[]` stands for each item of a list and `**` for all fields below. Init and ephemeral
+containers follow the rules of containers, pod anti-affinity those of pod affinity.
 """
 
 #: Heading, introduction, and the rules below it.
@@ -63,11 +67,18 @@ _DECISIONS: tuple[tuple[str, str, Callable[[Rule], bool]], ...] = (
     ),
     (
         "Translated",
-        "The module before the colon (in `translators/pods`) changes, renames or removes it.",
+        "The bridge changes, renames or removes these fields. The linked sections explain how.",
         lambda it: it.decision == "translated",
     ),
     ("Kept unchanged", "", lambda it: it.decision == "kept"),
 )
+
+#: A reference in parentheses to this code, or to a file of Kubernetes' code.
+_CODE_REFERENCE = re.compile(r"\s*\((?:`[\w.]+`|[^()`]*\.go\b[^()`]*)\)")
+#: A paragraph about the implementation: it starts with a name of the code.
+_IMPLEMENTATION = re.compile(r"(?m)^`[\w.]+` .*\n(?:.+\n)*\n?")
+#: A verb at the start of a docstring, whose subject is the bridge.
+_VERB = re.compile(r"\A[A-Z][a-z]+s ")
 
 _PODS = (
     ("Placement", scheduling_fields),
@@ -101,10 +112,10 @@ def page() -> str:
         rules = {path: rule for path, rule in field_rules.TABLE.items() if chosen(rule)}
         parts += [f"### {heading}\n", *([f"{words}\n"] if words else [])]
         parts.append(_table(("fields", "reason"), _by_reason(rules)))
-    parts += ["## Actions for a pod\n", _docstring(action_planner)]
+    parts += ["## Actions for a pod\n", docstring_for_users(action_planner)]
     parts.append("## Translation of a pod\n")
     parts += _modules(_PODS)
-    parts += ["## Status of a pod\n", _docstring(pod_status), _status()]
+    parts += ["## Status of a pod\n", docstring_for_users(pod_status), _status()]
     parts += ["## Other objects\n", *_modules(_OTHERS), _left_at_home()]
     parts += ["## Capacity of the virtual node\n", *_modules(_NODE), "## Examples\n", _examples()]
     return "\n".join(parts)
@@ -116,8 +127,15 @@ def _by_reason(rules: dict[str, Rule]) -> Iterator[tuple[str, str]]:
         fields.setdefault(rule, []).append(path)
     for rule, paths in fields.items():
         unless = f" (except `{rule.admission_defaults[0]}`)" if rule.admission_defaults else ""
-        module = f"`{rule.module}`: " if rule.module else ""
-        yield _folded(paths), module + rule.reason + unless
+        yield _folded(paths), rule.reason + unless + _section(rule.module)
+
+
+def _section(module: str) -> str:
+    """A link to the section about a module of `translators.pods`; "" without one."""
+    for heading, found in _PODS:
+        if module and found.__name__ == f"translators.pods.{module}":
+            return f" ([{heading}](#{links.slug(heading)}))"
+    return ""
 
 
 def _folded(paths: Iterable[str]) -> str:
@@ -138,16 +156,38 @@ def _below(parent: str, fields: list[str]) -> str:
 def _modules(wanted: Iterable[tuple[str, ModuleType]]) -> Iterator[str]:
     for heading, module in wanted:
         yield f"### {heading}\n"
-        yield _docstring(module)
+        yield docstring_for_users(module)
 
 
-def _docstring(module: ModuleType) -> str:
-    """The docstring of a module as Markdown."""
-    text = inspect.cleandoc(module.__doc__ or "").replace("``", "`")
+def docstring_for_users(module: ModuleType) -> str:
+    """The docstring of a module as Markdown for users. Raises ValueError if it names code."""
+    text = inspect.cleandoc(module.__doc__ or "") + "\n"
+    text = _IMPLEMENTATION.sub("", _CODE_REFERENCE.sub("", text)).strip()
+    if named := re.search(r"(?<!`)`[^`]+`(?!`)", text):
+        raise ValueError(f"{module.__name__}: the docstring names code for users: {named[0]}")
+    text = _VERB.sub(lambda it: "The bridge " + it[0].lower(), text).replace("``", "`")
     # Markdown needs an empty line before a list, a docstring does not.
     text = re.sub(r"(?m)^(?![-\d ]|$)(.*)\n(?=- |1\. )", r"\1\n\n", text)
-    name = module.__name__.replace(".", "/")
-    return f"{text}\n\n[`{name}.py`](../../{name}.py)\n"
+    return _wrapped(text) + "\n"
+
+
+def _wrapped(text: str) -> str:
+    """Markdown with its paragraphs and list items wrapped like the other pages; tables stay."""
+    return "".join(map(_wrapped_block, re.split(r"(\n\n|\n(?=- |\d\. ))", text)))
+
+
+def _wrapped_block(block: str) -> str:
+    if block.isspace() or block.startswith("|"):
+        return block
+    marker = re.match(r"- |\d\. |", block)
+    indent = " " * (marker.end() if marker else 0)
+    return textwrap.fill(
+        " ".join(block.split()),
+        width=120,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _status() -> str:

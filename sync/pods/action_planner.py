@@ -1,8 +1,9 @@
 """Decides what to do for one pod from the state of both clusters.
 
-`plan_actions` is pure; `sync.pods.action_executor` carries out its actions in order. *Gone* means
-that the cluster has no such pod; a *lost* node is one that cannot confirm the deletion of its pods
-(`sync.pods.unreachable_node_deletion`):
+`plan_actions` is pure; `sync.pods.action_executor` carries out its actions in order.
+
+*Gone* means that the cluster has no such pod; a *lost* node is one that cannot confirm the deletion
+of its pods (`sync.pods.unreachable_node_deletion`):
 
 | home pod            | remote pod               | actions                                        |
 |---------------------|--------------------------|------------------------------------------------|
@@ -23,14 +24,14 @@ that the cluster has no such pod; a *lost* node is one that cannot confirm the d
 | live, never ran     | gone                     | create, or Failed if it can never fit          |
 | live, ran           | gone, was terminal       | its last status                                |
 | live, ran           | gone, outcome unknown    | status: not Ready; re-create, or Failed if the |
-|                     |                          | restart policy is `Never`                      |
+|                     |                          | restart policy is ``Never``                    |
 | live, past deadline | gone, or never scheduled | Failed, as by a kubelet                        |
 | live, timed out     | gone, never scheduled    | Failed: its controller replaces it elsewhere   |
 
 *Rejected* are pods that ask for what the remote cannot provide
 (`translators.pods.remote_pod.rejection_message`).
 
-*Skipped* are pods of DaemonSets under `--daemonsets skip`, and DaemonSet pods that would be
+*Skipped* are pods of DaemonSets under ``--daemonsets skip``, and DaemonSet pods that would be
 rejected: their DaemonSet counts them as available, because a pod that is pending for ever would
 stall the DaemonSet's rolling update on home's own nodes.
 

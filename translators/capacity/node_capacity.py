@@ -10,13 +10,14 @@ All resources of a node are offered, including GPUs and huge pages, in these ste
 1. The requests of unmanaged pods are subtracted from their node (`free_resources`), never below
    zero, so that an overcommitted node does not reduce others. Pods of this virtual node are not
    subtracted; home's scheduler does that.
-2. The sum over the counted nodes, minus ``OfferLimits.reserve``, which the remote keeps.
-3. Multiplied by ``OfferLimits.share``, rounded down.
-4. At most ``OfferLimits.caps``, and at most what quotas leave
+2. The sum over the counted nodes, minus ``--reserve``, which the remote keeps.
+3. Multiplied by ``--share``, rounded down.
+4. At most ``--cpu``, ``--memory`` and ``--pods``, and at most what quotas leave
    (`translators.capacity.resource_quota`). These limits come last, so that they apply to the final
    amount.
 
-``capacity`` is the total capacity of the counted nodes.
+The result is the Node's ``status.allocatable``. Its ``status.capacity`` is the total capacity of
+the counted nodes.
 
 If a node is no longer counted (cordoned, for example), home's scheduler still subtracts the
 bridge's pods on it: until they end, the virtual node offers too little rather than too much.

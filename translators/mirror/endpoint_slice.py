@@ -1,9 +1,9 @@
 """Translates EndpointSlices of mirrored Services: home's endpoints in the remote.
 
 The remote's own controller creates slices for pods in the remote, and ignores the bridge's: it only
-manages slices with its own name in `LABEL_MANAGED_BY` (k8s.io/api/discovery/v1,
-well_known_labels.go). Virtual nodes that share a remote namespace exclude different pods, so the
-slices of each node have their own names (`remote_name`).
+manages slices with its own name in the label ``endpointslice.kubernetes.io/managed-by``
+(k8s.io/api/discovery/v1, well_known_labels.go). Virtual nodes that share a remote namespace exclude
+different pods, so the slices of each node have their own names (`remote_name`).
 """
 
 from __future__ import annotations

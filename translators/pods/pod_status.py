@@ -3,7 +3,7 @@
 Everything that the remote's kubelet reports is copied, including unknown fields, except:
 
 - ``hostIP`` is the address of the virtual node, which serves logs and exec;
-- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``policy.network``),
+- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``--network``),
   because an address makes the pod an endpoint of home's Services;
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, once the
   remote's kubelet acts on the complete spec of the home pod;
@@ -17,7 +17,7 @@ Everything that the remote's kubelet reports is copied, including unknown fields
   EndpointSlices cannot show that the remote pod terminates;
 - a container that terminated for good stays terminated, even if the remote pod is re-created.
 
-The result is the desired status for `merge_patch.status_patch`: None removes a field.
+`translate_status` returns the desired status for `merge_patch.status_patch`: None removes a field.
 """
 
 from __future__ import annotations

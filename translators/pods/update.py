@@ -1,6 +1,6 @@
 """Computes the patches of a running remote pod after changes of its home pod.
 
-The API accepts each kind of change at another path, so `pod_patches` returns up to three patches:
+The API accepts each kind of change at another path, so a change results in up to three patches:
 
 - the pod: images, tolerations (added ones, or another ``tolerationSeconds``), a shorter deadline,
   labels and annotations. A label or annotation that the home pod no longer has is removed, unless
