@@ -59,6 +59,10 @@ class Install:
             home=self.home,
         )
 
+    def upgrade(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Upgrades the installation, with only the node's name and the options that change."""
+        return bridge_process.run("upgrade", self.node, *args, home=self.home)
+
     def leave(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
         """Leaves, with only the node's name."""
         return bridge_process.run("leave", "--name", self.node, "--yes", *args, home=self.home)
@@ -162,12 +166,12 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
     executed = it.home.kubectl("exec", "-n", it.namespace, "one", "--", "echo", "hello")
     assert executed.stdout == "hello\n"
 
-    # Joining again changes nothing, and prints no secret.
+    # Joining again changes nothing, and prints no secret; nor does an upgrade to the same version.
     before = versions([*it.objects()])
     bridges = uids(it.bridges())
-    again = it.join()
-    assert again.returncode == 0, again.stderr
-    assert "is up to date" in again.stderr
+    for again in (it.join(), it.upgrade()):
+        assert again.returncode == 0, again.stderr
+        assert "is up to date" in again.stderr
     after = versions(it.objects())
     changed = {key[0] for key, version in after.items() if before[key] != version}
     assert changed <= {"Deployment", "PodDisruptionBudget"}, "but for their status"
@@ -175,14 +179,14 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
 
     # Another option: confirmed first, then rolled out without effect on the pod.
     uid = uids(it.remote_pods())
-    dry = it.join("--share", "0.5", "--dry-run")
+    dry = it.upgrade("--share", "0.5", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "would be changed: spec.template.spec.containers[0].args" in dry.stderr
     assert uids(it.bridges()) == bridges
     is_refused_elsewhere(it)
     assert uids(it.bridges()) == bridges
     whole = int(get_one(it.home, "node", it.node)["status"]["allocatable"]["pods"])
-    rolled = it.join("--share", "0.5")
+    rolled = it.upgrade("--share", "0.5")
     assert rolled.returncode == 0, rolled.stderr
     old = set(bridges.values())
     wait_for(
