@@ -43,7 +43,6 @@ from sync.base.safe_callbacks import expire_now
 from sync.engine.controller_list import ControllerOptions
 from sync.engine.engine import Engine, utc_now
 from sync.kube import in_cluster
-from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
@@ -246,11 +245,8 @@ class _TermFactory:
         replica recorded one since this replica selected its own. Raises KubeError."""
         if self.settings.network != "auto":
             return
-        try:
-            node = await self.home.get(NODES, self.facts.identity.node)
-        except NotFound:
-            return
-        recorded = join_record.recorded_network(node)
+        node = await self.home.find(NODES, self.facts.identity.node)
+        recorded = join_record.recorded_network(node) if node is not None else None
         if recorded is None or recorded == self.facts.recorded_network:
             return
         selected = self.facts.selected_network

@@ -22,7 +22,7 @@ from bridge.clusters.network_selection import select_network
 from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
-from sync.kube.api_errors import ApiError, NotFound, Side
+from sync.kube.api_errors import ApiError, Side
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
@@ -143,13 +143,9 @@ class CheckContext:
 
     async def registered_node(self) -> Object | None:
         """The Node of this name in home, of whatever kind; None if there is none."""
-        return self.node or await self._read_once("node", self._get_node)
-
-    async def _get_node(self) -> Object | None:
-        try:
-            return await self.home_client.get(NODES, self.name)
-        except NotFound:
-            return None
+        return self.node or await self._read_once(
+            "node", lambda: self.home_client.find(NODES, self.name)
+        )
 
     async def network(self) -> SelectedNetwork:
         """The network mode that the existing node records, or that a join would select."""

@@ -15,7 +15,6 @@ from bridge.base.recommended_labels import INSTANCE_LABEL
 from bridge.install import installation
 from bridge.install.installation_lookup import ExistingInstallation, find_installation
 from bridge.rbac.rbac_manifests import Account
-from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     NETWORK_POLICIES,
@@ -53,12 +52,8 @@ class InstalledOptions:
 async def find_installed_options(home: KubeClient, node: str) -> InstalledOptions:
     """The parameters of the node's installation. Raises KubeError, and PreflightError if there is
     none, or the credential may not list its objects."""
-    try:
-        registered: Object | None = await home.get(NODES, node)
-    except NotFound:
-        registered = None
-    ignored = list[str]()
-    found = await find_installation(home, node, registered, warn=ignored.append)
+    registered = await home.find(NODES, node)
+    found = await find_installation(home, node, registered, warn=lambda _: None)
     bridges = [] if found is None else _named(found.deployments, installation.instance_name(node))
     if found is None or not bridges:
         raise PreflightError(

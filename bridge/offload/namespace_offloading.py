@@ -92,9 +92,8 @@ async def unoffload_namespace(settings: OffloadSettings, *, notify: Notify) -> O
     async with connect(settings.home, side="home", notify=lambda _: None) as home:
         with as_preflight_errors("home"):
             writer = PodMutatorWriter(home, notify, dry_run=settings.dry_run)
-            try:
-                namespace = await home.get(NAMESPACES, settings.namespace)
-            except NotFound:
+            namespace = await home.find(NAMESPACES, settings.namespace)
+            if namespace is None:
                 notify(f"home: there is no namespace {settings.namespace}")
             else:
                 await writer.patch_namespace(namespace, None, {})

@@ -67,9 +67,8 @@ class PodMutatorWriter:
     async def get_managed(self, resource: Resource) -> Object | None:
         """The bridge's object, if it exists. Raises PreflightError if an unmanaged object has its
         name."""
-        try:
-            found = await self.home.get(resource, mutating_admission_policy.NAME)
-        except NotFound:
+        found = await self.home.find(resource, mutating_admission_policy.NAME)
+        if found is None:
             return None
         if mutating_admission_policy.LABEL_PART not in (metadata(found).get("labels") or {}):
             raise PreflightError(

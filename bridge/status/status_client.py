@@ -36,14 +36,13 @@ MAX_CONCURRENT = 8
 async def get_node(home: KubeClient, name: str) -> Object:
     """The virtual node of this name. Raises PreflightError if it does not exist or is unmanaged,
     and KubeError."""
-    try:
-        found = await home.get(NODES, name)
-    except NotFound:
+    found = await home.find(NODES, name)
+    if found is None:
         others = [
             name_of(it) for it in (await home.list(NODES, labels=VIRTUAL_NODE_SELECTOR)).items
         ]
         there = f"the virtual nodes are {', '.join(others)}" if others else "there are none"
-        raise PreflightError(f"home: there is no node {name}; {there}") from None
+        raise PreflightError(f"home: there is no node {name}; {there}")
     if not node_object.is_virtual_node(found):
         raise PreflightError(
             f"home: node {name} is not a bridge's virtual node; use kubectl for other nodes"

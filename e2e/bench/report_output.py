@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -90,10 +91,13 @@ def measured(measures: Mapping[str, Measure], *, nodes: int, prefix: str) -> Ite
         async with connected(clusters) as pair:
             return await measure(pair)
 
+    def run_in_loop(measure: Measure) -> Report:
+        return uvloop.run(run(measure))
+
     try:
         clusters = up([*home, *remote], settings, say)
         for name, measure in measures.items():
-            yield measured_report(name, lambda measure=measure: uvloop.run(run(measure)))  # type: ignore[misc]
+            yield measured_report(name, partial(run_in_loop, measure))
     finally:
         if started := [name for name in find(settings) if name not in before]:
             down(started, settings, say)

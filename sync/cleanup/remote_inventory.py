@@ -347,11 +347,8 @@ async def delete_objects(remote: KubeClient, objects: Iterable[tuple[Resource, O
 
 
 async def _exists(remote: KubeClient, pod: Object) -> bool:
-    try:
-        now = await remote.get(PODS, name_of(pod), namespace=namespace_of(pod))
-    except NotFound:
-        return False
-    return uid_of(now) == uid_of(pod)
+    now = await remote.find(PODS, name_of(pod), namespace=namespace_of(pod))
+    return now is not None and uid_of(now) == uid_of(pod)
 
 
 async def _served(remote: KubeClient) -> ListableResources:

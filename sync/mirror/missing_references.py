@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sync.kube.api_errors import NotFound
 from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import REFERENCED_RESOURCES
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
@@ -57,13 +56,10 @@ class MissingReferences:
 
     async def _is_unmanaged(self, namespace: HomeNamespace, ref: Reference) -> bool:
         remote = self._identity.remote_namespace(namespace)
-        try:
-            existing = await self._client.get(
-                REFERENCED_RESOURCES[ref.kind], ref.name, namespace=remote
-            )
-        except NotFound:
-            return False
-        return not is_owned(existing, self._identity)
+        existing = await self._client.find(
+            REFERENCED_RESOURCES[ref.kind], ref.name, namespace=remote
+        )
+        return existing is not None and not is_owned(existing, self._identity)
 
     def _conflict(self, namespace: HomeNamespace, ref: Reference) -> ReconcileBlocked:
         remote = self._identity.remote_namespace(namespace)

@@ -291,11 +291,8 @@ class ActionExecutor:
 
     async def _delete_orphan(self, key: Key, uid: str, home_uid: str | None) -> None:
         """Deletes a remote pod, unless home's API server still has its home pod."""
-        try:
-            home = await self._home.get(PODS, key.name, namespace=key.namespace)
-        except NotFound:
-            pass
-        else:
+        home = await self._home.find(PODS, key.name, namespace=key.namespace)
+        if home is not None:
             node = (home.get("spec") or {}).get("nodeName")
             if uid_of(home) == home_uid and node == self._identity.node:
                 self._home_pods.observe_write(home)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
-from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import PODS
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.ownership_labels import has_home_uid, is_owned_by_node, matches_home_namespace
@@ -40,11 +39,8 @@ class RemotePodLookup:
         """GETs the remote pod; returns whether this virtual node has none of that name. A pod that
         exists is put into the cache. Raises KubeError."""
         namespace, name = self.remote_key(key)
-        try:
-            remote = await self._client.get(PODS, name, namespace=namespace)
-        except NotFound:
-            return True
-        if not self.is_counterpart(remote, key):
+        remote = await self._client.find(PODS, name, namespace=namespace)
+        if remote is None or not self.is_counterpart(remote, key):
             return True
         self._remote_pods.observe_write(remote)
         return False

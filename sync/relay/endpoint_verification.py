@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Set
 
-from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from translators.object_accessors import HomeNamespace, Object, name_of, uid_of
@@ -50,10 +49,8 @@ class EndpointVerifier:
             return {name_of(it): it for it in page.items}
         pods = {}
         for name in names:
-            try:
-                pods[name] = _slim(await self._home.get(PODS, name, namespace=namespace))
-            except NotFound:
-                continue
+            if (pod := await self._home.find(PODS, name, namespace=namespace)) is not None:
+                pods[name] = _slim(pod)
         return pods
 
 
