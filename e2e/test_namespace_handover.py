@@ -45,7 +45,7 @@ def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged
         }
         bait = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": {"KEY": "x"}}
         bridged.remote.kubectl("create", "-n", there, "-f", "-", input=json.dumps(bait))
-        before = get(bridged.remote, "secrets", namespace=there)
+        [before] = get(bridged.remote, "secrets", namespace=there)
 
         bridged.apply(secret("key", {"KEY": "canary"}))
         bridged.apply(pod(bridged.node, "victim", containers=[shell("main", "sleep 1d", env=env)]))
@@ -55,7 +55,7 @@ def test_home_sends_nothing_to_a_namespace_prepared_by_a_tenant(bridged: Bridged
         )
         assert f"--accept-namespaces {there}" in _status(bridged, "victim")["message"]
         assert bridged.remote_pods() == []
-        assert get(bridged.remote, "secrets", namespace=there) == before
+        assert get(bridged.remote, "secrets", namespace=there) == [before]
 
         bridged.bridge.stop()
         bridged.bridge.args = (*bridged.bridge.args, "--accept-namespaces", f"{there[:-1]}*")

@@ -14,7 +14,8 @@ itself.
   unmanaged object could take its name, and the pod would read that object.
 - An unmanaged object of the same name is never changed, and causes `ReconcileBlocked`. A pod may
   run beside another owner's Service, but not with another owner's configuration.
-- Nothing is deleted based on an incomplete cache.
+- Nothing is deleted based on an incomplete cache, nor in a namespace that the bridge may not use:
+  labels there prove nothing.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class CopyController:
         elif copy is None or is_deleting(copy):
             self._unneeded_since.pop(key, None)
             self._conflicts.discard(key)  # The copy is not needed, or has no original.
-        elif is_owned_by_node(copy, self._identity):
+        elif is_owned_by_node(copy, self._identity) and self._namespaces.has_usable(key.namespace):
             # Without a watch the original is unknown, but no pod of the node needs the copy.
             # An unmanaged object could take the copy's name and be read by pods.
             is_data = key.resource in (CONFIG_MAPS, SECRETS)

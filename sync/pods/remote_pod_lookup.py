@@ -11,11 +11,17 @@ from translators.ownership_labels import has_home_uid, is_owned_by_node, matches
 
 class RemotePodLookup:
     """Keys are those of home pods. A pod of the mapped namespace and name counts if this virtual
-    node owns it and it belongs to the key's home namespace."""
+    node owns it and it belongs to the key's home namespace.
+
+    In a namespace that the bridge may not use, labels prove nothing: there, only the remote pod of
+    the present home pod counts, by UID, as after a namespace is no longer granted.
+    """
 
     def __init__(self, context: ControllerContext) -> None:
         self._client = context.remote
+        self._home_pods = context.home_pods
         self._remote_pods = context.remote_pods
+        self._namespaces = context.namespaces
         self._identity = context.identity
 
     def remote_key(self, key: Key) -> Key:
@@ -33,7 +39,12 @@ class RemotePodLookup:
 
     def is_counterpart(self, remote: Object, key: Key) -> bool:
         owned = is_owned_by_node(remote, self._identity)
-        return owned and matches_home_namespace(remote, key.namespace)
+        if not owned or not matches_home_namespace(remote, key.namespace):
+            return False
+        if self._namespaces.has_usable(HomeNamespace(key.namespace)):
+            return True
+        home = self._home_pods.store.get(key)
+        return home is not None and has_home_uid(remote, uid_of(home))
 
     async def confirm_absence(self, key: Key) -> bool:
         """GETs the remote pod; returns whether this virtual node has none of that name. A pod that

@@ -168,7 +168,8 @@ class TokenController:
         if secret is not None and is_deleting(secret):
             return  # The end of the deletion queues the key again.
         if home is None or not needs.tokens:
-            if secret is not None and not self._has_remote_pod(ref):
+            is_usable = self._namespaces.has_usable(ref.namespace)
+            if secret is not None and is_usable and not self._has_remote_pod(ref):
                 await self._delete(ref, secret)
             return
         if self._watches.last_synced(ref.namespace) is None:

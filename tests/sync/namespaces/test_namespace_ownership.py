@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sync.kube.api_errors import Unreachable
-from sync.kube.api_resources import NAMESPACES, SECRETS, Object
+from sync.kube.api_resources import NAMESPACES, PODS, SECRETS, Object
 from sync.namespaces.namespace_ownership import OwnershipEntries
 from tests.fakeapi import Fault
-from tests.objects import secret
+from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.ownership_labels import (
@@ -21,6 +21,7 @@ from translators.ownership_labels import (
     owner_labels,
     remote_metadata,
 )
+from translators.pods import service_accounts
 
 
 @pytest.fixture
@@ -74,6 +75,30 @@ async def test_nothing_is_created_in_a_namespace_with_forged_labels(strict: Engi
     strict.policy = replace(strict.policy, service_accounts="none")
     await strict.start()
     assert strict.remote_pod()
+
+
+async def test_nothing_is_deleted_in_a_namespace_with_forged_labels(strict: EngineHarness) -> None:
+    """No home pod refers to these, so that the bridge would delete objects of its own."""
+    squatted(strict, **{ANNOTATION_ACCEPTS: "*"})
+    made = [secret("key", data={"k": "YmFpdA=="}), config_map("conf"), pod("a"), pod("b")]
+    token = forged(strict, secret(service_accounts.token_secret_name("gone-uid")))
+    token["metadata"]["annotations"] = {
+        service_accounts.ANNOTATION_TOKEN_POD: "default/gone",
+        service_accounts.ANNOTATION_TOKEN_POD_UID: "gone-uid",
+    }
+    for bait in (*(forged(strict, it) for it in made), token):
+        strict.remote.put(bait)
+    await strict.start()
+    await strict.settle()
+    await strict.stop()
+    await strict.start()
+    strict.pod()
+    await strict.events_with_reason("RemoteClash")
+    await strict.settle(waiting=True)
+    strict.home.delete(PODS, "a", "default")
+    await strict.settle()
+    assert strict.home.find(PODS, "a", "default") is None
+    assert strict.remote.writes() == []
 
 
 async def test_granted_namespace_waits_for_acceptance_by_home(strict: EngineHarness) -> None:
