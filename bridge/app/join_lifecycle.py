@@ -185,7 +185,7 @@ class _TermFactory:
             notify=self.notify,
         )
         home = self.home.fenced(claim.home_fence)
-        record = NamespaceRecord(home, facts.identity.node)
+        record = NamespaceRecord(home, facts.identity.node, is_takeover=lambda: claim.is_taken_over)
         listeners = forwarder = None
         if facts.network == "relay":
             from bridge.net.open_file_budget import fit_to_open_files

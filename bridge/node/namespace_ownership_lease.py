@@ -8,7 +8,7 @@ bridge may write Leases in this namespace anyway, and hardly any other client ma
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import AlreadyExists, NotFound
@@ -26,11 +26,15 @@ _PREFIX = f"namespaces.{DOMAIN}/"
 
 
 class NamespaceRecord:
-    """The record of one virtual node. ``home`` is a fenced client."""
+    """The record of one virtual node. ``home`` is a fenced client; ``is_takeover`` returns whether
+    this bridge took the remote over from another home."""
 
-    def __init__(self, home: KubeClient, node: str) -> None:
+    def __init__(
+        self, home: KubeClient, node: str, *, is_takeover: Callable[[], bool] = lambda: False
+    ) -> None:
         self._home = home
         self._key = _key(node)
+        self._is_takeover = is_takeover
         self.fresh = False
         """Whether home had no Node of this name when the bridge started."""
 
@@ -39,7 +43,7 @@ class NamespaceRecord:
         entries = _entries(await self._home.find(LEASES, NAME, namespace=LEASE_NAMESPACE))
         own = entries.pop(self._key, None)
         others = frozenset().union(*entries.values())
-        return OwnershipEntries(own, others, fresh=self.fresh)
+        return OwnershipEntries(own, others, fresh=self.fresh, adopts=self._is_takeover())
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces this node's namespaces; creates the Lease if there is none. Raises

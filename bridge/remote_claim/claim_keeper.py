@@ -98,6 +98,8 @@ class RemoteClaim:
         """The fence that every write to the remote passes."""
         self.name = claim_record.claim_lease_name(identity)
         """The name of the Lease."""
+        self.is_taken_over = False
+        """Whether `acquire` took the claim that ``take_over`` names."""
         self._id = claim_record.new_claim_id()
         # Home's record as last written by this bridge.
         self._record = HomeRecord()
@@ -167,6 +169,7 @@ class RemoteClaim:
             if not by_hand and (left := self._seconds_until_abandoned(found)) > 0:
                 await self._wait(found, left)
                 return False
+            self.is_taken_over = by_hand
             if by_hand and found.holder:
                 self._displaced_holder = found.holder_name
         record = known.for_acquisition(found, self._id)

@@ -9,7 +9,9 @@ created.
 - Entries of other virtual nodes of this home count too, and are recorded for this node when it uses
   the namespace.
 - For a node that was served before and has no record, the namespaces with this home's labels are
-  adopted once, with a log line: an earlier version kept none, or it was deleted.
+  adopted once, with a log line: an earlier version kept none, or it was deleted. The same applies
+  where an administrator took the remote over from a home with the same identity: that home created
+  namespaces that this home's record lacks.
 - The record is written when a namespace is created or first used. Concurrent changes share one
   write. A record that is deleted while the bridge runs is restored by the next write.
 """
@@ -57,6 +59,8 @@ class OwnershipEntries:
     """The entries of other virtual nodes of this home."""
     fresh: bool = False
     """The node is new: an earlier bridge cannot have created namespaces."""
+    adopts: bool = False
+    """The remote was taken over: a home with the same identity created namespaces meanwhile."""
 
 
 class OwnershipRecord(Protocol):
@@ -115,27 +119,33 @@ class NamespaceOwnership:
         self._others = recorded.others
         labelled = [it for it in self._namespaces.store if is_owned(it, self._identity)]
         if recorded.own is None:
-            self._own = set() if recorded.fresh else self._adopted(labelled)
+            self._own = set()
             self._changes += 1
-            return
-        known = [it for it in labelled if not self._entries_of(it).isdisjoint(recorded.own)]
+        else:
+            self._use_record(recorded.own, labelled)
+        if recorded.adopts or (recorded.own is None and not recorded.fresh):
+            self._adopt([it for it in labelled if not self.owns(it)])
+
+    def _use_record(self, recorded: frozenset[str], labelled: list[Object]) -> None:
+        known = [it for it in labelled if not self._entries_of(it).isdisjoint(recorded)]
         seen = frozenset().union(*map(self._entries_of, known))
-        intents = {it for it in recorded.own & seen if it.startswith(_INTENT_PREFIX)}
-        self._own = set(recorded.own - intents).union(map(_uid_entry, known))
-        self._unseen = recorded.own - seen
+        intents = {it for it in recorded & seen if it.startswith(_INTENT_PREFIX)}
+        self._own = set(recorded - intents).union(map(_uid_entry, known))
+        self._unseen = recorded - seen
         self._unseen_since = asyncio.get_running_loop().time()
         if intents:
             self._changes += 1  # The entry with the UID replaces the intent.
 
-    def _adopted(self, labelled: list[Object]) -> set[str]:
-        if labelled and not self._adoption_logged:
+    def _adopt(self, unrecorded: list[Object]) -> None:
+        if unrecorded and not self._adoption_logged:
             self._adoption_logged = True
             log.warning(
-                "remote: home has no record of the namespaces that it created; those with its "
-                "labels are taken for its own: %s",
-                ", ".join(sorted(map(name_of, labelled))),
+                "remote: home has no record that it created these namespaces; they have its labels "
+                "and are taken for its own: %s",
+                ", ".join(sorted(map(name_of, unrecorded))),
             )
-        return {_uid_entry(it) for it in labelled}
+        for namespace in unrecorded:
+            self._add(_uid_entry(namespace))
 
     async def run(self) -> None:
         """Writes the changes found by `load`, with retries until that succeeds."""

@@ -15,6 +15,7 @@ class MemoryRecord:
         self.own: frozenset[str] | None = None
         self.others: frozenset[str] = frozenset()
         self.fresh = fresh
+        self.adopts = False
         self.peers: list[MemoryRecord] = []
         """The records of other virtual nodes of the home."""
         self.answers = asyncio.Event()
@@ -25,7 +26,7 @@ class MemoryRecord:
     async def read(self) -> OwnershipEntries:
         """The entries that were written last."""
         others = self.others.union(*(it.own or () for it in self.peers))
-        return OwnershipEntries(self.own, others, self.fresh)
+        return OwnershipEntries(self.own, others, fresh=self.fresh, adopts=self.adopts)
 
     async def write(self, entries: Collection[str]) -> None:
         """Replaces the entries."""

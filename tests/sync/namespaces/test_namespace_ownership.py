@@ -219,6 +219,20 @@ async def test_namespaces_without_a_record_are_adopted_once_and_logged(
     await strict.events_with_reason("RemoteClash")
 
 
+async def test_unrecorded_namespaces_are_adopted_by_a_takeover(
+    strict: EngineHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another home with the same identity created them after this home's record was written."""
+    strict.record.own = frozenset({"0123456789abcdef"})
+    strict.record.adopts = True
+    squatted(strict)
+    strict.remote.put(forged(strict, pod("unknown")))
+    await strict.start()
+    await strict.remote.until(lambda: strict.remote.find(PODS, "unknown", REMOTE_NAMESPACE) is None)
+    assert [it.message for it in caplog.records if REMOTE_NAMESPACE in it.message]
+    assert len(strict.record.own or ()) == 2
+
+
 async def test_namespaces_of_a_new_node_are_not_adopted(strict: EngineHarness) -> None:
     squatted(strict)
     await strict.start()
