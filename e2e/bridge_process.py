@@ -28,6 +28,9 @@ REGISTERED = "is registered"
 START_SECONDS = 60.0
 #: Seconds for a stop: streams and the Lease have 3 each.
 STOP_SECONDS = 15.0
+#: Seconds until a bridge ends by itself, from its launch: it starts, and it may first wait for the
+#: Lease of a bridge that was killed (`bridge.election`).
+EXIT_SECONDS = START_SECONDS + STOP_SECONDS
 
 
 class BridgeFailed(Exception):
@@ -124,9 +127,11 @@ class Bridge:
         if self.process is None:
             raise BridgeFailed("the bridge does not run")
         try:
-            return self.process.wait(STOP_SECONDS)
+            return self.process.wait(EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            raise BridgeFailed(f"the bridge did not end; see {self.log}") from None
+            raise BridgeFailed(
+                f"the bridge did not end in {EXIT_SECONDS:.0f} s; see {self.log}"
+            ) from None
         finally:
             self.kill()
 
