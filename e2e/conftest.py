@@ -144,6 +144,12 @@ class Bridged:
         """The remote pods of the test's namespace."""
         return get(self.remote, "pods", namespace=self.remote_namespace)
 
+    def events(self, reason: str) -> list[Json]:
+        """Home's Events with this reason in the test's namespace. The bridge posts an Event in the
+        background, as a kubelet does: wait for one, also after the status that it explains."""
+        events = get(self.home, "events", namespace=self.namespace)
+        return [event for event in events if event["reason"] == reason]
+
 
 @pytest.fixture
 def home(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811

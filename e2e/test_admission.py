@@ -7,7 +7,7 @@ import time
 
 from e2e.bench.pods.audit_log import Requests
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import Json, get_one, is_ready, uids, wait_for
 from e2e.mutating_admission_policy import mutating, patch
 from e2e.workload_manifests import busybox, pod, shell
 
@@ -35,11 +35,6 @@ def _first_pod(bridged: Bridged) -> None:
     """Creates the remote namespace."""
     bridged.apply(busybox(bridged.node, "first", "sleep 3600"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/first", "--timeout=60s")
-
-
-def _refusals(bridged: Bridged) -> list[Json]:
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    return [it for it in events if it["reason"] == "UpdateRefused"]
 
 
 def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) -> None:
@@ -83,7 +78,7 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
     bridged.bridge.start()
     time.sleep(_QUIET)
     assert resizes() == []
-    assert _refusals(bridged) == []
+    assert bridged.events("UpdateRefused") == []
     for name in ("other-class", "more"):
         home = _home(bridged, name)
         assert home["status"].get("observedGeneration") == home["metadata"].get("generation")
@@ -106,7 +101,7 @@ def test_requests_that_admission_changed_are_not_resized_back(bridged: Bridged) 
     wait_for(acted, "home's status shows the resized pod")
     time.sleep(_QUIET)
     assert resizes() == ["more"]
-    assert _refusals(bridged) == []
+    assert bridged.events("UpdateRefused") == []
 
 
 def test_a_pod_that_would_lose_its_user_namespace_never_runs(bridged: Bridged) -> None:

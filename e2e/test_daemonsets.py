@@ -60,9 +60,8 @@ def test_skipped_pod_is_available_and_written_once(bridged: Bridged) -> None:
     assert again["metadata"]["resourceVersion"] == pod["metadata"]["resourceVersion"]
     daemon = get_one(bridged.home, "daemonset", "agent", namespace=bridged.namespace)
     assert daemon["metadata"]["generation"] == 1
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    assert [e["type"] for e in events if e["reason"] == "DaemonSetSkipped"] == ["Normal"]
-    assert [e["reason"] for e in events].count("SuccessfulCreate") == 1
+    assert [event["type"] for event in bridged.events("DaemonSetSkipped")] == ["Normal"]
+    assert len(bridged.events("SuccessfulCreate")) == 1
     assert not bridged.remote_pods()
 
 

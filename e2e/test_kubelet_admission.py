@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.kubectl import Json, get_one, uids, wait_for
 from e2e.workload_manifests import pod, shell
 
 #: activeDeadlineSeconds of the pods that wait.
@@ -30,8 +30,7 @@ def test_pod_that_selects_another_node_is_rejected(bridged: Bridged) -> None:
     assert status["reason"] == "NodeAffinity"
     assert status["message"].startswith("Pod was rejected: Predicate NodeAffinity failed")
     assert not bridged.remote_pods()
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    assert "NodeAffinity" in {event["reason"] for event in events}
+    wait_for(lambda: bridged.events("NodeAffinity"), "an Event shows the rejection")
 
     # The fix of a user: the label exists a moment before the pod.
     label = "example.com/zone=here"

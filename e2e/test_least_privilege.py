@@ -17,7 +17,7 @@ from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited
-from e2e.kubectl import Json, get, get_one, made_by_bridge, wait_for
+from e2e.kubectl import Json, get_one, made_by_bridge, wait_for
 from e2e.workload_manifests import busybox, config_map, pod, shell
 
 #: Seconds from a RoleBinding to a running pod: the bridge retries at least each half minute.
@@ -43,11 +43,7 @@ def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged)
     # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`).
     kinds = "configmaps, secrets, services"
     assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
-    events = [
-        event
-        for event in get(bridged.home, "events", namespace=bridged.namespace)
-        if event["reason"] == "HomeForbidden"
-    ]
+    events = wait_for(lambda: bridged.events("HomeForbidden"), "an Event has the reason")
     assert [event["message"] for event in events] == [message]
     assert not bridged.remote_pods()
 

@@ -9,7 +9,7 @@ import pytest
 from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
-from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.kubectl import get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
 _FOREIGN = f"""
@@ -70,14 +70,14 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
         "both say that they clash",
     )
 
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    reasons = {
-        (event["involvedObject"]["kind"], event["involvedObject"]["name"]): event["message"]
-        for event in events
-        if event["reason"] == "RemoteClash"
-    }
-    assert f"remote: pod {namespace}/taken exists" in reasons["Pod", "taken"]
-    assert f"remote: ConfigMap {namespace}/taken exists" in reasons["Pod", "needs-config"]
+    def messages() -> dict[str, str]:
+        events = bridged.events("RemoteClash")
+        pods = [event for event in events if event["involvedObject"]["kind"] == "Pod"]
+        return {event["involvedObject"]["name"]: event["message"] for event in pods}
+
+    wait_for(lambda: len(messages()) == 2, "an Event of each has the reason")
+    assert f"remote: pod {namespace}/taken exists" in messages()["taken"]
+    assert f"remote: ConfigMap {namespace}/taken exists" in messages()["needs-config"]
     assert _spec_and_uid(bridged) == before
 
     bridged.kubectl("delete", "pod", "taken", "--wait=false")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, is_ready, uids, wait_for
+from e2e.kubectl import get_one, is_ready, uids, wait_for
 from e2e.simulated_node import simulated_node
 from e2e.workload_manifests import BUSYBOX, busybox
 
@@ -146,10 +146,7 @@ def test_pods_of_a_permanently_lost_node_are_replaced_and_none_runs_twice(
         for name in (web, "db-0"):
             assert terminating[name]["metadata"]["deletionTimestamp"], name
         assert uids(bridged.remote_pods())["db-0"] == first["db-0"]
-        reasons = {
-            event["reason"] for event in get(bridged.home, "events", namespace=bridged.namespace)
-        }
-        assert "RemoteNodeLost" in reasons
+        wait_for(lambda: bridged.events("RemoteNodeLost"), "an Event has the reason")
 
         # The remote's pod garbage collector ends its pods.
         remote.kubectl("delete", "node", doomed.name)

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.kubectl import Json, get_one, is_ready, wait_for
 from e2e.workload_manifests import pod, shell
 from translators.pods.field_rules import rule_for
 
@@ -75,7 +75,7 @@ def test_pod_with_a_large_spec_runs_as_at_home(bridged: Bridged) -> None:
     assert [s["name"] for s in status["initContainerStatuses"]] == ["first", "sidecar"]
     assert status["initContainerStatuses"][1]["started"] is True
 
-    lost = [it for it in _events(bridged, "FieldDropped") if "did not keep" in it["message"]]
+    lost = [it for it in bridged.events("FieldDropped") if "did not keep" in it["message"]]
     assert lost == [], "the API server's own defaults and changes are no lost fields"
 
     _exec(bridged, "rm /common/ready")
@@ -228,7 +228,7 @@ def test_priority_is_resolved_in_the_remote_and_drops_are_reported(
     specs = {it["metadata"]["name"]: it["spec"] for it in bridged.remote_pods()}
     assert (specs["known"]["priorityClassName"], specs["known"]["priority"]) == (urgent, 9)
     assert specs["unknown"]["priority"] == 0
-    [event] = wait_for(lambda: _events(bridged, "FieldDropped"), "the Event names the field")
+    [event] = wait_for(lambda: bridged.events("FieldDropped"), "the Event names the field")
     assert event["involvedObject"]["name"] == "unknown"
     assert event["message"].startswith("spec.priorityClassName: e2e-missing is not a PriorityClass")
 
@@ -245,12 +245,12 @@ def test_rejected_pod_has_a_reason_and_its_successor_runs(bridged: Bridged) -> N
         assert it["status"]["phase"] == "Pending"
         message = it["status"]["message"].lower()
         assert message.startswith(f"spec.{it['metadata']['name']}: ")
-    wait_for(lambda: len(_events(bridged, "FieldRefused")) == 3, "each has an Event")
+    wait_for(lambda: len(bridged.events("FieldRefused")) == 3, "each has an Event")
     assert not bridged.remote_pods()
     bridged.kubectl("delete", "pod", "hostpid", "--timeout=30s")
     bridged.apply(pod(bridged.node, "hostpid"))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/hostpid", "--timeout=60s")
-    assert [event.get("count") for event in _events(bridged, "FieldRefused")] == [1, 1, 1]
+    assert [event.get("count") for event in bridged.events("FieldRefused")] == [1, 1, 1]
 
 
 def _refused(bridged: Bridged) -> list[Json]:
@@ -266,8 +266,3 @@ def _exec(bridged: Bridged, script: str, name: str = "rich") -> str:
 
 def _home(bridged: Bridged, name: str) -> Json:
     return get_one(bridged.home, "pod", name, namespace=bridged.namespace)
-
-
-def _events(bridged: Bridged, reason: str) -> list[Json]:
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    return [event for event in events if event["reason"] == reason]

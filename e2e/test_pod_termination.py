@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.kubectl import Json, get_one, uids, wait_for
 from e2e.workload_manifests import BUSYBOX, busybox
 
 #: A pod that ignores TERM: only its grace period ends it.
@@ -149,8 +149,7 @@ def test_pod_lost_in_the_remote_is_recreated_or_failed(bridged: Bridged) -> None
     assert target["reason"] == "EvictionByEvictionAPI"
     assert "in the remote cluster" in target["message"]
     wait_for(lambda: "once" not in uids(bridged.remote_pods()), "it was deleted in the remote")
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    assert "RemotePodDeleted" in {event["reason"] for event in events}
+    wait_for(lambda: bridged.events("RemotePodDeleted"), "an Event shows the deletion")
 
 
 def test_eviction_by_the_remote_kubelet_is_reported(bridged: Bridged) -> None:

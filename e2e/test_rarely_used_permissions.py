@@ -46,11 +46,8 @@ def _identity(bridged: Bridged) -> Identity:
 
 def _collision_counts(bridged: Bridged) -> dict[str, int]:
     """Kind → how often its name collision was reported."""
-    events = get(bridged.home, "events", namespace=bridged.namespace)
     return {
-        event["involvedObject"]["kind"]: event["count"]
-        for event in events
-        if event["reason"] == "RemoteClash"
+        event["involvedObject"]["kind"]: event["count"] for event in bridged.events("RemoteClash")
     }
 
 

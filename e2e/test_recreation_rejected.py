@@ -121,8 +121,8 @@ def test_pod_that_cannot_be_recreated_leaves_its_services(
         assert not pod["status"].get("podIP")
         assert not pod["status"].get("podIPs")
         wait_for(lambda: not addresses(bridged), "the Service leads to it no more")
-        events = get(bridged.home, "events", namespace=bridged.namespace)
-        assert [it["type"] for it in events if it["reason"] == reason] == ["Warning"]
+        events = wait_for(lambda: bridged.events(reason), "an Event has the reason")
+        assert [it["type"] for it in events] == ["Warning"]
     wait_for(lambda: is_ready(home_pod()), "it runs again", seconds=AGAIN_SECONDS)
     assert uids(bridged.home_pods()) == at_home
     assert "reason" not in home_pod()["status"]

@@ -17,7 +17,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.clusters.run_command import run
 from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
-from e2e.kubectl import get, get_one, uids, wait_for
+from e2e.kubectl import get_one, uids, wait_for
 from e2e.standby_replica import StandbyBridge, standby_bridge
 from e2e.test_leave import leave
 from e2e.test_relay import all_ready, ask, client, slices
@@ -87,8 +87,7 @@ def addresses(bridged: Bridged) -> dict[str, str]:
 
 def left_out(bridged: Bridged) -> list[str]:
     """Ports that are reported as unsupported."""
-    found = get(bridged.home, "events", namespace=bridged.namespace)
-    return [it["message"] for it in found if it["reason"] == "RelayLeftOut"]
+    return [it["message"] for it in bridged.events("RelayLeftOut")]
 
 
 def both_answer(bridged: Bridged) -> None:

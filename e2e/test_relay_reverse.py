@@ -231,11 +231,7 @@ def test_hanging_relay_agent_is_replaced(bridged: Bridged) -> None:
         for process in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGCONT)
-    (event,) = [
-        it
-        for it in get(bridged.home, "events", namespace=bridged.namespace)
-        if it["reason"] == "RelayBackSilent"
-    ]
+    (event,) = wait_for(lambda: bridged.events("RelayBackSilent"), "an Event has the reason")
     assert first["metadata"]["name"] in event["message"]
     wait_for(lambda: len(relays(bridged)) == 1, "the first has ended")
 
@@ -267,11 +263,8 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     began = time.monotonic()
     assert run(bridged, "timeout 20 wget -q -O - http://file:91/ || echo FAILED") == "FAILED"
     assert time.monotonic() - began < 5, "it fails fast"
-    reasons = {
-        it["involvedObject"]["name"]: it["message"]
-        for it in get(bridged.home, "events", namespace=bridged.namespace)
-        if it["reason"] == "RelayBackLeftOut"
-    }
+    left_out = bridged.events("RelayBackLeftOut")
+    reasons = {it["involvedObject"]["name"]: it["message"] for it in left_out}
     assert "port 92 is UDP" in reasons["file"]
     assert "headless" in reasons["headless"]
 

@@ -130,10 +130,7 @@ def _is_refused(bridged: Bridged, name: str) -> bool:
         return False
     if _minor(bridged.remote) < REFUSES:
         return True
-    events = get(bridged.home, "events", namespace=bridged.namespace)
-    return any(
-        it["reason"] == "UpdateRefused" and it["involvedObject"]["name"] == name for it in events
-    )
+    return any(it["involvedObject"]["name"] == name for it in bridged.events("UpdateRefused"))
 
 
 def test_in_place_resize_is_applied_with_its_status(bridged: Bridged) -> None:
