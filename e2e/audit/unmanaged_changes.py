@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from e2e.audit.findings import Finding, Json, Kind, is_unmanaged, meta, subject_of, uid
+from e2e.audit.findings import (
+    Finding,
+    Json,
+    Kind,
+    is_deleting,
+    is_unmanaged,
+    meta,
+    of_kind,
+    subject_of,
+    uid,
+)
 
 #: The field manager of the bridge in ``metadata.managedFields``, from its user agent.
 MANAGER = "cluster-bridge"
@@ -24,11 +34,17 @@ class Seen:
 
 
 def snapshot(remote: Iterable[Json]) -> dict[str, Seen]:
-    """All unmanaged objects in the remote, by `subject_of`."""
+    """All unmanaged objects in the remote, by `subject_of`, except those that are being deleted
+    already, by themselves or with their namespace."""
+    remote = list(remote)
+    ending = {meta(it)["name"] for it in of_kind(remote, "Namespace") if is_deleting(it)}
     return {
         subject_of(obj): Seen(uid(obj), str(meta(obj)["resourceVersion"]))
         for obj in remote
-        if is_unmanaged(obj) and meta(obj)["name"] != _ROOT_CA
+        if is_unmanaged(obj)
+        and meta(obj)["name"] != _ROOT_CA
+        and not is_deleting(obj)
+        and meta(obj).get("namespace") not in ending
     }
 
 

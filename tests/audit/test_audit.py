@@ -389,6 +389,20 @@ def test_what_is_done_to_others_is_found(
     assert words in found.detail
 
 
+def test_objects_whose_deletion_began_earlier_may_vanish(remote: list[Json]) -> None:
+    """Themselves, and those of a namespace: an earlier test's, for example."""
+    earlier = {"name": "earlier", "uid": "ns", "resourceVersion": "1", "deletionTimestamp": "now"}
+    contents = {"name": "it", "namespace": "earlier", "uid": "cm", "resourceVersion": "1"}
+    ending = [
+        {"kind": "Namespace", "metadata": earlier},
+        {"kind": "ConfigMap", "metadata": contents},
+    ]
+    remote[6]["metadata"]["deletionTimestamp"] = "now"
+    before = snapshot([*remote, *ending])
+    del remote[6]
+    assert list(check_unmanaged(before, remote)) == []
+
+
 def test_kubelets_may_write_the_pods_of_others(remote: list[Json]) -> None:
     before = snapshot(remote)
     remote[7]["metadata"]["resourceVersion"] = "2"
