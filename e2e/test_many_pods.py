@@ -23,6 +23,7 @@ from e2e.bench.pods.load_targets import ClusterPair, Runner, connected
 from e2e.bench.pods.pod_load import Crowd, Shape
 from e2e.bench.report_output import say
 from e2e.clusters.cluster import Cluster
+from sync.kube.transport import MAX_CONNECTIONS
 
 SHAPE = Shape(pods=400, namespaces=8, references=5, secrets=5)
 LARGE_SHAPE = replace(SHAPE, pods=2000)
@@ -38,6 +39,9 @@ WRITES = 5
 #: Share of the pods for which a rejected request is allowed: a new namespace has no service account
 #: yet, and a busy server throttles. Immediate retries would cause many more.
 REFUSED = 0.1
+#: Patches that may arrive twice. On a busy machine a renewal of the election Lease may be late: the
+#: bridge then aborts its writes in flight and repeats them (`sync.kube.leader_write_fence`).
+REPEATED = MAX_CONNECTIONS
 #: Timeout in seconds; two idle cores need at most three minutes for 2,000 pods.
 LIMIT = 600
 #: Seconds until the audit log has the bridge's last requests.
@@ -99,8 +103,8 @@ async def test_many_pods_are_created_updated_and_deleted(
     # Each pod's labels, each namespace's first ConfigMap, and status updates of simulated kubelets
     # for changed pods.
     status_patches = changed.pop("patch pods/status", 0)
-    assert status_patches <= shape.pods, status_patches
-    assert changed.total() <= shape.pods + shape.namespaces, changed
+    assert status_patches <= shape.pods + REPEATED, status_patches
+    assert changed.total() <= shape.pods + shape.namespaces + REPEATED, changed
 
 
 async def _config_maps_follow(pair: ClusterPair, crowd: Crowd) -> None:
