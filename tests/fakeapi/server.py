@@ -8,6 +8,7 @@ report their changes, the request log does not.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -59,6 +60,7 @@ class FakeApi:
         self._changed = asyncio.Event()
         self._web: web.Server | None = None
         self._listener: asyncio.Server | None = None
+        self._reservation: socket.socket | None = None
         for name in FIRST_NAMESPACES:
             self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 
@@ -75,6 +77,7 @@ class FakeApi:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
+        self._release_port()
 
     async def start(self) -> None:
         """Starts to listen; after `stop`, on the same port and with the same objects."""
@@ -84,9 +87,11 @@ class FakeApi:
             self._web, "127.0.0.1", self.port, ssl=self.tls, reuse_address=True
         )
         self.port = self._listener.sockets[0].getsockname()[1]
+        self._release_port()
 
     async def stop(self) -> None:
-        """Refuses connections and resets open ones, as a node that goes down."""
+        """Refuses connections and resets open ones, as a node that goes down. The port stays
+        reserved, so that no server of another test gets it."""
         if self._listener is None or self._web is None:
             return
         for listening in self._listener.sockets:
@@ -95,12 +100,20 @@ class FakeApi:
         for _ in range(3):
             await asyncio.sleep(0)
         self._listener.close()
+        self._reservation = socket.socket()
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reservation.bind(("127.0.0.1", self.port))
         for connection in self._web.connections:
             if connection.transport is not None:
                 connection.transport.abort()
         await self._web.shutdown(0)
         await self._listener.wait_closed()
         self._listener = self._web = None
+
+    def _release_port(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
+            self._reservation = None
 
     def pause(self) -> None:
         """Accepts connections and requests without responding; watches fall silent, too."""

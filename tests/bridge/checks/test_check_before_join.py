@@ -77,10 +77,7 @@ def _no_file(two: Clusters) -> JoinSettings:
 
 
 def _unreachable(two: Clusters) -> JoinSettings:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    return _replaced(two, {"token": CANARY}, f"http://127.0.0.1:{port}")
+    return _replaced(two, {"token": CANARY}, "http://127.0.0.1:1")
 
 
 def _revoked(two: Clusters) -> JoinSettings:

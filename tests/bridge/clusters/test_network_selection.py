@@ -25,20 +25,15 @@ from translators.object_accessors import Object
 from translators.translation_options import Network, Policy
 from translators.virtual_node_identity import Identity
 
+#: A port that refuses connections: no server gets it from the system.
+CLOSED_PORT = 1
+
 
 @pytest.fixture
 def open_port() -> Iterator[int]:
     """A port of 127.0.0.1 that accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         yield sock.getsockname()[1]
-
-
-@pytest.fixture
-def closed_port() -> int:
-    """A port of 127.0.0.1 that refuses connections."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-    return port
 
 
 def runs(
@@ -102,10 +97,10 @@ async def test_pods_without_ports_are_not_dialed_beside_others(
 
 
 async def test_refused_connection_does_not_outweigh_an_accepted_one(
-    two: Clusters, open_port: int, closed_port: int
+    two: Clusters, open_port: int
 ) -> None:
     runs(two.remote, "near", "127.0.0.1", open_port)
-    runs(two.remote, "closed", "127.0.0.1", closed_port)
+    runs(two.remote, "closed", "127.0.0.1", CLOSED_PORT)
     assert (await selected(two)).mode == "flat"
 
 
@@ -129,12 +124,12 @@ async def test_auto_selects_relay_without_response(
     assert "no response from default/far at 224.0.0.1" in found.reason
 
 
-async def test_inconclusive_probe_assumes_relay(two: Clusters, closed_port: int) -> None:
+async def test_inconclusive_probe_assumes_relay(two: Clusters) -> None:
     found = await selected(two)
     assert str(found) == (
         "pod networks: relay (not probed: no pod of the remote is ready to be dialed)"
     )
-    runs(two.remote, "closed", "127.0.0.1", closed_port)
+    runs(two.remote, "closed", "127.0.0.1", CLOSED_PORT)
     found = await selected(two)
     assert (found.mode, found.source) == ("relay", "assumed")
     assert "default/closed at 127.0.0.1 refused" in found.reason

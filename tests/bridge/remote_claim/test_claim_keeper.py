@@ -166,7 +166,7 @@ async def test_restored_home_is_rejected_after_original_stopped(
         async with running_join(two):
             pass
     assert claim_of(two).holder == ""
-    async with _serving(other):
+    async with other.home:  # serves again
         message = await refused(start_join(other.settings))
     assert ("has no record of the bridge" if again else "renewed after") in message
     assert uids(two) == before
@@ -360,13 +360,3 @@ async def test_leftovers_of_a_deleted_home_include_its_claim(two: Clusters) -> N
 
 def _quiet(_: str) -> None:
     pass
-
-
-@asynccontextmanager
-async def _serving(two: Clusters) -> AsyncIterator[None]:
-    """A clone that has stopped serves again."""
-    await two.home.start()
-    try:
-        yield
-    finally:
-        await two.home.stop()

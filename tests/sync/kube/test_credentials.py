@@ -418,12 +418,12 @@ async def test_incomplete_oidc_does_not_show_its_tokens(path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in how kubernetes uses aiohttp
-async def test_unreachable_oidc_issuer(path: Path, unused_tcp_port: int) -> None:
+async def test_unreachable_oidc_issuer(path: Path) -> None:
     config = {
         "refresh-token": CANARY,
         "client-id": "c",
         "client-secret": CANARY,
-        "idp-issuer-url": f"http://127.0.0.1:{unused_tcp_port}",
+        "idp-issuer-url": "http://127.0.0.1:1",
     }
     user = {"auth-provider": {"name": "oidc", "config": config}}
     assert "oidc: the issuer did not renew" in await refused(

@@ -28,6 +28,8 @@ from translators.relay.agent_pod import CONTROL_PORT
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
 HERE = "127.0.0.1"
+#: A port that refuses connections: no server gets it from the system.
+CLOSED_PORT = 1
 SHOP = HomeNamespace("shop")
 POD: Object = {"metadata": {"name": "relay", "namespace": "shop-h", "uid": "uid-relay"}}
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -355,7 +357,7 @@ async def test_client_is_reset_if_no_pod_at_home_is_reachable(
         with pytest.raises(ConnectionResetError):
             await back.ask()
         assert back.metrics.results == {"no-pod": 1}
-        back.show(HomeTarget(HERE, free_port()))
+        back.show(HomeTarget(HERE, CLOSED_PORT))
         with pytest.raises(ConnectionResetError):
             await back.ask()
         await wait_until(lambda: back.metrics.results["no-way"] == 1)
@@ -369,7 +371,7 @@ async def test_client_is_reset_if_no_pod_at_home_is_reachable(
 
 async def test_unreachable_pod_at_home_is_skipped() -> None:
     async with relayed() as back, at_home(responds(b"a")) as pod:
-        back.show(HomeTarget(HERE, free_port()), pod)
+        back.show(HomeTarget(HERE, CLOSED_PORT), pod)
         await back.ready()
         assert [await back.ask() for _ in range(4)] == [b"a"] * 4
 
