@@ -41,12 +41,13 @@ lint: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.language
 
+# Two workers for each processor: half of the time, a test waits for a socket or a timer.
 test-fast: lint
-	$(BIN)/pytest -n auto tests
+	$(BIN)/pytest -n $$((2 * $$(getconf _NPROCESSORS_ONLN))) tests
 
-# Three sets of clusters side by side: most tests wait for kubelets and for time to pass.
+# Four sets of clusters side by side: most tests wait for kubelets and for time to pass.
 test-e2e: $(READY)
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not long' \
 	  --junitxml .results/native.xml e2e
 
 # On kind. `python -m e2e.junit_comparison native=.results/native.xml kind=.results/kind.xml` compares.
