@@ -28,9 +28,9 @@ REGISTERED = "is registered"
 START_SECONDS = 60.0
 #: Seconds for a stop: streams and the Lease have 3 each.
 STOP_SECONDS = 15.0
-#: Seconds until a bridge ends by itself, from its launch: it starts, and it may first wait for the
-#: Lease of a bridge that was killed (`bridge.election`).
-EXIT_SECONDS = START_SECONDS + STOP_SECONDS
+#: Seconds from the launch until a rejected bridge has ended: it starts, and it may first wait for
+#: the Lease of a bridge that was killed (`bridge.election`).
+REJECTED_SECONDS = START_SECONDS + STOP_SECONDS
 
 
 class BridgeFailed(Exception):
@@ -122,15 +122,15 @@ class Bridge:
             raise BridgeFailed("the bridge does not run")
         self.process.send_signal(number)
 
-    def wait_for_exit(self) -> int:
+    def wait_for_exit(self, *, seconds: float = STOP_SECONDS) -> int:
         """Waits until the process ends by itself; returns the exit status."""
         if self.process is None:
             raise BridgeFailed("the bridge does not run")
         try:
-            return self.process.wait(EXIT_SECONDS)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise BridgeFailed(
-                f"the bridge did not end in {EXIT_SECONDS:.0f} s; see {self.log}"
+                f"the bridge did not end in {seconds:.0f} s; see {self.log}"
             ) from None
         finally:
             self.kill()
@@ -139,16 +139,8 @@ class Bridge:
         """Sends Ctrl-C, or another signal that ends the bridge; returns the exit status."""
         if self.process is None:
             return 0
-        self.process.send_signal(number)
-        try:
-            return self.process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise BridgeFailed(
-                f"the bridge did not stop in {STOP_SECONDS:.0f} s; see {self.log}"
-            ) from None
-        finally:
-            self.process = None
+        self.signal(number)
+        return self.wait_for_exit()
 
     def kill(self) -> None:
         """Ends the process without a chance to clean up."""

@@ -95,9 +95,7 @@ def test_standby_takes_over_and_pods_continue(
 
     ended = now()
     if how != "kill -9":
-        assert bridged.bridge.process is not None
-        bridged.bridge.signal(signal.Signals[how])
-        bridged.bridge.wait_for_exit()
+        bridged.bridge.stop(signal.Signals[how])
     else:
         bridged.bridge.kill()
     bridged.apply(busybox(bridged.node, "meanwhile", "sleep 3600", restart="Never"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from e2e import bridge_process, service_accounts
-from e2e.bridge_process import REGISTERED, Bridge
+from e2e.bridge_process import REGISTERED, REJECTED_SECONDS, Bridge
 from e2e.clusters import specs
 from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.pytest_fixture import running, settings_from_environment
@@ -95,7 +95,7 @@ def _starts(pods: list[Json]) -> dict[str, tuple[str, str]]:
 def _refused(bridge: Bridge) -> tuple[str, str]:
     """Joins; returns the error and the ID in it."""
     begin = bridge.launch()
-    assert bridge.wait_for_exit() == 1
+    assert bridge.wait_for_exit(seconds=REJECTED_SECONDS) == 1
     text = bridge.log.read_text()[begin:]
     assert REGISTERED not in text
     [line] = [it for it in text.splitlines() if it.startswith("error: ")]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from e2e.bridge_process import Bridge, BridgeFailed
+from e2e.bridge_process import REJECTED_SECONDS, Bridge, BridgeFailed
 from e2e.faults.environment import Stage
 from e2e.faults.fault_model import Fault
 from e2e.restored_home import restored, saved
@@ -30,7 +30,7 @@ def _restored_home(stage: Stage) -> Iterator[None]:
 
 def _refused(bridge: Bridge) -> None:
     bridge.launch()
-    status = bridge.wait_for_exit()
+    status = bridge.wait_for_exit(seconds=REJECTED_SECONDS)
     if status != 1 or "--take-over-claim" not in bridge.log.read_text():
         raise BridgeFailed(
             f"a restored home's bridge ended with {status}, not by the claim; see {bridge.log}"
