@@ -73,11 +73,12 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
     def messages() -> dict[str, str]:
         events = bridged.events("RemoteClash")
         pods = [event for event in events if event["involvedObject"]["kind"] == "Pod"]
-        return {event["involvedObject"]["name"]: event["message"] for event in pods}
+        found = {event["involvedObject"]["name"]: event["message"] for event in pods}
+        return found if len(found) == 2 else {}
 
-    wait_for(lambda: len(messages()) == 2, "an Event of each has the reason")
-    assert f"remote: pod {namespace}/taken exists" in messages()["taken"]
-    assert f"remote: ConfigMap {namespace}/taken exists" in messages()["needs-config"]
+    reasons = wait_for(messages, "an Event of each has the reason")
+    assert f"remote: pod {namespace}/taken exists" in reasons["taken"]
+    assert f"remote: ConfigMap {namespace}/taken exists" in reasons["needs-config"]
     assert _spec_and_uid(bridged) == before
 
     bridged.kubectl("delete", "pod", "taken", "--wait=false")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from e2e.audit.findings import (
@@ -33,10 +33,9 @@ class Seen:
     version: str
 
 
-def snapshot(remote: Iterable[Json]) -> dict[str, Seen]:
+def snapshot(remote: Collection[Json]) -> dict[str, Seen]:
     """All unmanaged objects in the remote, by `subject_of`, except those that are being deleted
     already, by themselves or with their namespace."""
-    remote = list(remote)
     ending = {meta(it)["name"] for it in of_kind(remote, "Namespace") if is_deleting(it)}
     return {
         subject_of(obj): Seen(uid(obj), str(meta(obj)["resourceVersion"]))
