@@ -10,10 +10,11 @@ from tests.fakeapi.api_errors import ApiErrorResponse
 from tests.fakeapi.client_config import client_config_for
 from tests.fakeapi.faults import Fault
 from tests.fakeapi.request_log import LoggedRequest
-from tests.fakeapi.server import FakeApi
+from tests.fakeapi.server import CLOSED_PORT, FakeApi
 from tests.fakeapi.tls import Authority
 
 __all__ = [
+    "CLOSED_PORT",
     "ApiErrorResponse",
     "Authority",
     "FakeApi",

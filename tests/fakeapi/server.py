@@ -29,6 +29,9 @@ from translators.timestamps import parse_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+#: A port of 127.0.0.1 that refuses connections, of a server that is away: it is not in the range
+#: from which the system chooses the ports of other servers.
+CLOSED_PORT = 1
 #: Namespaces of a new cluster.
 FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-system")
 

@@ -21,7 +21,7 @@ from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters
-from tests.fakeapi import Authority, Fault
+from tests.fakeapi import CLOSED_PORT, Authority, Fault
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
 from tests.sync.engine_harness import NODE
@@ -77,7 +77,7 @@ def _no_file(two: Clusters) -> JoinSettings:
 
 
 def _unreachable(two: Clusters) -> JoinSettings:
-    return _replaced(two, {"token": CANARY}, "http://127.0.0.1:1")
+    return _replaced(two, {"token": CANARY}, f"http://127.0.0.1:{CLOSED_PORT}")
 
 
 def _revoked(two: Clusters) -> JoinSettings:

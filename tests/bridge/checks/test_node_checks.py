@@ -15,7 +15,7 @@ from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import CANARY, Clusters
-from tests.fakeapi import Fault
+from tests.fakeapi import CLOSED_PORT, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import node
 from tests.sync.engine_harness import NODE, EngineHarness
@@ -234,7 +234,7 @@ async def test_unmanaged_node_is_an_error(two: Clusters) -> None:
 async def test_unreachable_home_is_the_only_finding(two: Clusters) -> None:
     path = two.settings.home.path
     assert path is not None
-    write(path, kubeconfig("http://127.0.0.1:1", user={"token": CANARY}))
+    write(path, kubeconfig(f"http://127.0.0.1:{CLOSED_PORT}", user={"token": CANARY}))
     found = await health(two)
     assert found.errors == ["BRG101"]
 

@@ -24,7 +24,7 @@ from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Ob
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
-from tests.fakeapi import FakeApi, Fault
+from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
 from translators.translation_options import HostPort
@@ -161,7 +161,7 @@ def _other_context(two: Clusters) -> JoinSettings:
 def _unreachable(two: Clusters) -> JoinSettings:
     path = two.settings.remote.path
     assert path is not None
-    write(path, kubeconfig("http://127.0.0.1:1", user={"token": CANARY}))
+    write(path, kubeconfig(f"http://127.0.0.1:{CLOSED_PORT}", user={"token": CANARY}))
     return two.settings
 
 

@@ -18,15 +18,12 @@ from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.two_clusters import Clusters
-from tests.fakeapi import FakeApi
+from tests.fakeapi import CLOSED_PORT, FakeApi
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.engine_harness import NODE
 from translators.object_accessors import Object
 from translators.translation_options import Network, Policy
 from translators.virtual_node_identity import Identity
-
-#: A port that refuses connections: no server gets it from the system.
-CLOSED_PORT = 1
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sync.kube import credential_plugins
 from sync.kube import credentials as access_module
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.credentials import ClientConfig, KubeconfigRef, load
-from tests.fakeapi import Authority
+from tests.fakeapi import CLOSED_PORT, Authority
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 
 SERVER = "https://127.0.0.1:6443"
@@ -423,7 +423,7 @@ async def test_unreachable_oidc_issuer(path: Path) -> None:
         "refresh-token": CANARY,
         "client-id": "c",
         "client-secret": CANARY,
-        "idp-issuer-url": "http://127.0.0.1:1",
+        "idp-issuer-url": f"http://127.0.0.1:{CLOSED_PORT}",
     }
     user = {"auth-provider": {"name": "oidc", "config": config}}
     assert "oidc: the issuer did not renew" in await refused(

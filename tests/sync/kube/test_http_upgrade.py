@@ -18,6 +18,7 @@ from sync.kube.api_errors import ApiServerCertificateError, Unreachable
 from sync.kube.credentials import ClientConfig, KubeconfigRef
 from sync.kube.http1 import HEAD_LIMIT
 from sync.kube.http_upgrade import UpgradeResponse, open_upgrade
+from tests.fakeapi import CLOSED_PORT
 from tests.fakeapi.http_proxy import proxying
 from tests.fakeapi.tls import Authority
 
@@ -255,7 +256,7 @@ async def test_malformed_responses_are_unreachable(
 
 async def test_connection_failures_name_the_address() -> None:
     with pytest.raises(Unreachable, match=r"connection refused by 127\.0\.0\.1:1"):
-        await opened(FakeAccess("http://127.0.0.1:1"))
+        await opened(FakeAccess(f"http://127.0.0.1:{CLOSED_PORT}"))
     with pytest.raises(Unreachable, match=r"none\.invalid: "):
         await opened(FakeAccess("http://none.invalid"))
 

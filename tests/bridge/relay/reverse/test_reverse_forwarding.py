@@ -23,13 +23,12 @@ from bridge.relay.reverse.home_pod_connections import HomePodConnections
 from bridge.relay.reverse.relay_agent import RelayAgent
 from tests.bridge.kubelet.fake_api_servers import FakeRemote, access_for, wait_until
 from tests.bridge.relay.fake_pods import Forward, Pod, answer_at, serve_pods
+from tests.fakeapi import CLOSED_PORT
 from translators.object_accessors import HomeNamespace, Object
 from translators.relay.agent_pod import CONTROL_PORT
 from translators.relay.reverse_plan import HomeTarget, ReverseRoute
 
 HERE = "127.0.0.1"
-#: A port that refuses connections: no server gets it from the system.
-CLOSED_PORT = 1
 SHOP = HomeNamespace("shop")
 POD: Object = {"metadata": {"name": "relay", "namespace": "shop-h", "uid": "uid-relay"}}
 Serving = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
