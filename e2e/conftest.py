@@ -11,7 +11,7 @@ run.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,14 +25,11 @@ from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
 from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
-from e2e.kubectl import Json, get, wait_for
+from e2e.kubectl import Json, get, get_one, wait_for
 
 #: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
 #: minutes, and each step of that has its own limit.
 TEST_SECONDS = 300
-#: Seconds until home's controllers work, even after a test that stopped its API server: they back
-#: off exponentially.
-ACCOUNT_SECONDS = 90.0
 #: Resources that the bridge creates in the remote.
 _MANAGED_RESOURCES = "pods,configmaps,secrets,services,endpointslices,leases"
 
@@ -57,6 +54,18 @@ def _limit(item: pytest.Item) -> int:
     """The timeout of a test in seconds; the closest marker counts."""
     marks = [mark.args[0] for mark in item.iter_markers("timeout") if mark.args]
     return int(marks[0])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the state of both clusters to the report of a failed test."""
+    report = yield
+    bridged = getattr(item, "funcargs", {}).get("bridged")
+    if report.when == "call" and report.failed and isinstance(bridged, Bridged):
+        report.sections.append(("clusters at the failure", bridged.summary()))
+    return report
 
 
 # -- permissions, at the end of a run --------------------------------------------------------
@@ -144,11 +153,44 @@ class Bridged:
         """The remote pods of the test's namespace."""
         return get(self.remote, "pods", namespace=self.remote_namespace)
 
+    def summary(self) -> str:
+        """Nodes, and the test's pods and Events, on both sides as kubectl prints them."""
+        taints = "jsonpath={range .items[*]}{.metadata.name} {.spec.taints}{'\\n'}{end}"
+        wide = [(resources, "-o", "wide") for resources in ("nodes", "pods", "events")]
+        texts = []
+        for cluster, namespace in (
+            (self.home, self.namespace),
+            (self.remote, self.remote_namespace),
+        ):
+            for what in (*wide, ("nodes", "-o", taints)):
+                args = ("get", *what, "-n", namespace, "--request-timeout=10s")
+                result = cluster.kubectl(*args, check=False)
+                texts += [f"{cluster.name}: {what[0]}", result.stdout, result.stderr]
+        return "\n".join(filter(None, texts))
+
+    def wait_until_schedulable(self) -> None:
+        """Waits until home's controllers have seen that the new node is Ready, and have removed
+        its taint: before, a scheduler binds pods that only prefer it to another node."""
+
+        def is_new() -> bool:
+            taints = get_one(self.home, "node", self.node)["spec"].get("taints") or ()
+            return any(it["key"] == "node.kubernetes.io/not-ready" for it in taints)
+
+        wait_for(lambda: not is_new(), "home's scheduler may choose the virtual node")
+
     def events(self, reason: str) -> list[Json]:
         """Home's Events with this reason in the test's namespace. The bridge posts an Event in the
         background, as a kubelet does: wait for one, also after the status that it explains."""
         events = get(self.home, "events", namespace=self.namespace)
         return [event for event in events if event["reason"] == reason]
+
+
+@pytest.fixture(autouse=True)
+def _clusters_work(request: pytest.FixtureRequest) -> None:
+    """Lets no outage of the last test delay controllers, schedulers and kubelets in this one."""
+    if "clusters" in request.fixturenames:
+        for cluster in request.getfixturevalue("clusters").values():
+            cluster.restart_api_clients()
 
 
 @pytest.fixture
@@ -255,7 +297,6 @@ def joined(
     wait_for(
         lambda: get(home, "serviceaccounts", namespace=namespace),
         "home creates the service account of a new namespace",
-        seconds=ACCOUNT_SECONDS,
     )
     if not unbound:
         service_accounts.bind(home, namespace)

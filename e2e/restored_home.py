@@ -19,9 +19,9 @@ from pathlib import Path
 
 import yaml
 
-from e2e.clusters.cluster import Cluster
+from e2e.clusters.cluster import API_SERVER, Cluster
 from e2e.clusters.native import NativeControl
-from e2e.clusters.native_control_plane import API_SERVER, ETCD, START_TIMEOUT
+from e2e.clusters.native_control_plane import ETCD, START_TIMEOUT
 from e2e.clusters.native_site import Site
 from e2e.clusters.startup_client import StartupClient
 from e2e.kubectl import wait_for

@@ -15,7 +15,6 @@ import pytest
 from e2e import bridge_image, bridge_process
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.conftest import ACCOUNT_SECONDS
 from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
 from e2e.workload_manifests import busybox, shell
 
@@ -127,7 +126,6 @@ def installing(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> I
     wait_for(
         lambda: get(home, "serviceaccounts", namespace=namespace),
         "home makes the service account of a new namespace",
-        seconds=ACCOUNT_SECONDS,
     )
     found = Install(home, remote, node_name, namespace, f"bridges-{digits}", loaded)
     try:

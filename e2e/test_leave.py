@@ -248,16 +248,9 @@ spec:
 """
 
 
-def _is_new(bridged: Bridged) -> bool:
-    taints = get_one(bridged.home, "node", bridged.node)["spec"].get("taints") or ()
-    return any(it["key"] == "node.kubernetes.io/not-ready" for it in taints)
-
-
 @pytest.mark.parametrize("served", [False, True], ids=["bridge has stopped", "bridge serves"])
 def test_leave_with_drain_respects_the_budget(bridged: Bridged, served: bool) -> None:
-    # The preferred node must be schedulable: home's controller removes the taint of a new node
-    # after it has seen that it is Ready.
-    wait_for(lambda: not _is_new(bridged), "the node may be had")
+    bridged.wait_until_schedulable()
     bridged.apply(SHIFTED.replace("THE-NODE", bridged.node).replace("BUSYBOX", BUSYBOX))
     bridged.kubectl("rollout", "status", "deployment/web", "--timeout=120s")
     assert {pod["spec"]["nodeName"] for pod in bridged.home_pods()} == {bridged.node}

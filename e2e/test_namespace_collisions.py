@@ -11,7 +11,7 @@ import pytest
 
 from e2e import service_accounts
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import ACCOUNT_SECONDS, Bridged
+from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, wait_for
 from e2e.workload_manifests import busybox, pod, secret, shell
 
@@ -37,7 +37,6 @@ def _namespaces(home: Cluster, *names: str) -> Iterator[None]:
             wait_for(
                 functools.partial(get, home, "serviceaccounts", namespace=name),
                 "home makes the service account of a new namespace",
-                seconds=ACCOUNT_SECONDS,
             )
         yield
     finally:

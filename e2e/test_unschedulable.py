@@ -94,6 +94,7 @@ def test_deployment_fails_over_to_homes_own_node(bridged: Bridged) -> None:
             "template": {"metadata": _META, "spec": spec},
         },
     }
+    bridged.wait_until_schedulable()
     with _in_a_rack(bridged.home):
         bridged.apply(json.dumps(deployment))
         wait_for(lambda: any(map(_waits, bridged.home_pods())), "home has the condition")

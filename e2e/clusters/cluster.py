@@ -2,7 +2,7 @@
 
 `Settings` apply to a set of clusters, `ClusterSpec` to one cluster; both validate themselves. A
 `Cluster` is a handle without process or connection: `e2e.clusters.find` can re-create it at any
-time from the record, and dropping it has no effect.
+time from the record. Only what `restart_api_clients` would do is forgotten with a handle.
 """
 
 from __future__ import annotations
@@ -33,6 +33,17 @@ _NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
 
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
+
+API_SERVER = "kube-apiserver"
+#: Components that watch the API server, in the order of their start.
+_API_CLIENTS = (
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "coredns",
+    "kwok",
+)
 
 #: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
 MAX_REAL_NODES = 16
@@ -217,6 +228,7 @@ class Cluster:
     kubectl_path: Path
     control: Control = field(repr=False, compare=False)
     audit_log: Path | None = None
+    _interrupted: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def context(self) -> str:
@@ -254,6 +266,7 @@ class Cluster:
 
         It is terminated, and killed after `grace` seconds: at once with 0, as in a crash.
         """
+        self._interrupted.add(name)
         self.control.stop(name, grace=grace)
 
     def start_component(self, name: str) -> None:
@@ -262,11 +275,26 @@ class Cluster:
 
     def suspend_component(self, name: str) -> None:
         """Suspends a component, so that it hangs without ending."""
+        self._interrupted.add(name)
         self.control.suspend(name, suspended=True)
 
     def resume_component(self, name: str) -> None:
         """Ends `suspend_component`."""
         self.control.suspend(name, suspended=False)
+
+    def restart_api_clients(self) -> None:
+        """Restarts the clients of an API server that was stopped or suspended since the last call.
+
+        Each of their watches is retried after a pause that grows to 30 s and doubles at random
+        (client-go's reflector). After 40 s without an API server, 70 to 90 s passed until
+        kube-scheduler bound a pod; after a restart, one.
+        """
+        if API_SERVER in self._interrupted:
+            self._interrupted.clear()
+            known = self.components()
+            for name in filter(known.__contains__, _API_CLIENTS):
+                self.control.stop(name, grace=10)
+                self.control.start(name)
 
     def freeze_network(self) -> None:
         """Disconnects the cluster: packets from and to the host and other clusters are lost."""

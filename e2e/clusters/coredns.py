@@ -15,7 +15,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from e2e.clusters.native_control_plane import API_SERVER, DNS
+from e2e.clusters.cluster import API_SERVER
+from e2e.clusters.native_control_plane import DNS
 from e2e.clusters.native_site import Site
 
 COMPONENTS = (DNS,)

@@ -11,7 +11,8 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from e2e.clusters.native_control_plane import API_SERVER, METRICS
+from e2e.clusters.cluster import API_SERVER
+from e2e.clusters.native_control_plane import METRICS
 from e2e.clusters.native_site import Site
 
 COMPONENTS = (METRICS,)

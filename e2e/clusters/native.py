@@ -27,7 +27,15 @@ from e2e.clusters import (
     system_packages,
 )
 from e2e.clusters.addresses import Plan, free_index, free_slot
-from e2e.clusters.cluster import Backend, Cluster, ClusterSpec, Nodes, Progress, Settings
+from e2e.clusters.cluster import (
+    API_SERVER,
+    Backend,
+    Cluster,
+    ClusterSpec,
+    Nodes,
+    Progress,
+    Settings,
+)
 from e2e.clusters.cluster_record import (
     Record,
     forget,
@@ -284,7 +292,7 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
     for component in ended:
         say(f"{site.spec.name}: {component} had ended, starting it again")
         site.supervisor.start_again(component)
-        if component == native_control_plane.API_SERVER:
+        if component == API_SERVER:
             api = site.api
             site.wait("it was ready", api.ready, [component], native_control_plane.START_TIMEOUT)
             api.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from e2e.clusters.certificates import Authority, service_account_keys, write_kubeconfig
+from e2e.clusters.cluster import API_SERVER
 from e2e.clusters.native_site import Site
 
 # Requests per second that the controllers may send: the defaults (20 and 50) would limit every
@@ -45,7 +46,6 @@ MUTATING_POLICIES = (
 )
 
 ETCD = "etcd"
-API_SERVER = "kube-apiserver"
 CONTROLLERS = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 DNS = "coredns"

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from e2e.clusters.cluster import Cluster
+from e2e.clusters.cluster import API_SERVER, Cluster
 from e2e.clusters.native import NativeControl
-from e2e.clusters.native_control_plane import API_SERVER, ETCD
+from e2e.clusters.native_control_plane import ETCD
 from e2e.clusters.run_command import run
 from e2e.faults.environment import READY_SECONDS, Stage
 from e2e.faults.fault_model import Fault, JoinMode

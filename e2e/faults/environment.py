@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from e2e.bridge_process import Bridge
-from e2e.clusters.cluster import Backend, Cluster, Settings
+from e2e.clusters.cluster import API_SERVER, Backend, Cluster, Settings
 from e2e.clusters.errors import ClusterError
-from e2e.clusters.native_control_plane import API_SERVER
 from e2e.clusters.native_node import KUBELET
 from e2e.clusters.run_command import run
 from e2e.conftest import Bridged, joined, usual_options

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.clusters.cluster import Cluster
-from e2e.clusters.native_control_plane import API_SERVER, ETCD
+from e2e.clusters.cluster import API_SERVER, Cluster
+from e2e.clusters.native_control_plane import ETCD
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
