@@ -184,6 +184,16 @@ class Bridged:
         events = get(self.home, "events", namespace=self.namespace)
         return [event for event in events if event["reason"] == reason]
 
+    def wait_for_events(self, reason: str, kind: str, *names: str) -> dict[str, str]:
+        """Waits until each of these objects has an Event with this reason; name → message."""
+
+        def messages() -> dict[str, str]:
+            found = [(it["involvedObject"], it["message"]) for it in self.events(reason)]
+            by_name = {of["name"]: message for of, message in found if of["kind"] == kind}
+            return by_name if by_name.keys() >= set(names) else {}
+
+        return wait_for(messages, f"{', '.join(names)} have an Event {reason}")
+
 
 @pytest.fixture(autouse=True)
 def _clusters_work(request: pytest.FixtureRequest) -> None:

@@ -70,13 +70,7 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
         "both say that they clash",
     )
 
-    def messages() -> dict[str, str]:
-        events = bridged.events("RemoteClash")
-        pods = [event for event in events if event["involvedObject"]["kind"] == "Pod"]
-        found = {event["involvedObject"]["name"]: event["message"] for event in pods}
-        return found if len(found) == 2 else {}
-
-    reasons = wait_for(messages, "an Event of each has the reason")
+    reasons = bridged.wait_for_events("RemoteClash", "Pod", "taken", "needs-config")
     assert f"remote: pod {namespace}/taken exists" in reasons["taken"]
     assert f"remote: ConfigMap {namespace}/taken exists" in reasons["needs-config"]
     assert _spec_and_uid(bridged) == before

@@ -279,8 +279,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
     began = time.monotonic()
     assert run(f"timeout 20 wget -q -O - http://{host}:91/ 2>&1 || echo FAILED").endswith("FAILED")
     assert time.monotonic() - began < 5, "it fails fast"
-    left_out = bridged.events("RelayLeftOut")
-    reasons = {it["involvedObject"]["name"]: it["message"] for it in left_out}
+    reasons = bridged.wait_for_events("RelayLeftOut", "Service", "file", "headless")
     assert "port 92 is UDP" in reasons["file"]
     assert "headless" in reasons["headless"]
 
