@@ -24,8 +24,9 @@ from e2e.bench.pods.audit_log import Requests
 from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
 from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
-from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
 
 #: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
 #: minutes, and each step of that has its own limit.
@@ -163,9 +164,14 @@ class Bridged:
             (self.remote, self.remote_namespace),
         ):
             for what in (*wide, ("nodes", "-o", taints)):
-                args = ("get", *what, "-n", namespace, "--request-timeout=10s")
-                result = cluster.kubectl(*args, check=False)
-                texts += [f"{cluster.name}: {what[0]}", result.stdout, result.stderr]
+                args = ("get", *what, "-n", namespace, "--request-timeout=5s")
+                texts.append(f"{cluster.name}: {what[0]}")
+                try:
+                    result = cluster.kubectl(*args, check=False)
+                except CommandFailed as error:  # The API server hangs.
+                    texts.append(str(error))
+                else:
+                    texts += [result.stdout, result.stderr]
         return "\n".join(filter(None, texts))
 
     def wait_until_schedulable(self) -> None:
@@ -303,11 +309,7 @@ def joined(
     namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
     # A test may change these of the bridge.
     near, far = bridge.home, bridge.remote
-    home.kubectl("create", "namespace", namespace)
-    wait_for(
-        lambda: get(home, "serviceaccounts", namespace=namespace),
-        "home creates the service account of a new namespace",
-    )
+    create_namespace(home, namespace)
     if not unbound:
         service_accounts.bind(home, namespace)
     bridge.start()

@@ -73,6 +73,15 @@ def wait_for(condition: Callable[[], T], what: str, *, seconds: float = PATIENCE
     return answer
 
 
+def create_namespace(cluster: Cluster, name: str) -> None:
+    """Creates a namespace, and waits for the service account without which it accepts no pods."""
+    cluster.kubectl("create", "namespace", name)
+    wait_for(
+        lambda: get(cluster, "serviceaccounts", namespace=name),
+        f"{cluster.name} creates the service account of namespace {name}",
+    )
+
+
 def uids(objects: list[Json]) -> dict[str, str]:
     """Name → UID."""
     return {obj["metadata"]["name"]: obj["metadata"]["uid"] for obj in objects}

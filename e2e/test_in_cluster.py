@@ -15,7 +15,7 @@ import pytest
 from e2e import bridge_image, bridge_process
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.kubectl import Json, get, get_one, is_ready, uids, versions, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, versions, wait_for
 from e2e.workload_manifests import busybox, shell
 
 #: Resources of an installation.
@@ -122,11 +122,7 @@ def installing(loaded: str, home: Cluster, remote: Cluster, node_name: str) -> I
     """Verifies that nothing is installed before and after the block."""
     digits = node_name.rpartition("-")[2]
     namespace = f"test-{digits}"
-    home.kubectl("create", "namespace", namespace)
-    wait_for(
-        lambda: get(home, "serviceaccounts", namespace=namespace),
-        "home makes the service account of a new namespace",
-    )
+    create_namespace(home, namespace)
     found = Install(home, remote, node_name, namespace, f"bridges-{digits}", loaded)
     try:
         yield found

@@ -71,6 +71,7 @@ def test_unmanaged_objects_of_the_same_name_are_untouched(bridged: Bridged) -> N
     )
 
     reasons = bridged.wait_for_events("RemoteClash", "Pod", "taken", "needs-config")
+    assert len(reasons) == 2
     assert f"remote: pod {namespace}/taken exists" in reasons["taken"]
     assert f"remote: ConfigMap {namespace}/taken exists" in reasons["needs-config"]
     assert _spec_and_uid(bridged) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ import pytest
 from e2e import service_accounts
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
-from e2e.kubectl import get, get_one, wait_for
+from e2e.kubectl import create_namespace, get, get_one, wait_for
 from e2e.workload_manifests import busybox, pod, secret, shell
 
 _TEMPLATE = "edge-{namespace}"
@@ -31,13 +30,8 @@ def _meeting(bridged: Bridged) -> tuple[str, str, str]:
 def _namespaces(home: Cluster, *names: str) -> Iterator[None]:
     try:
         for name in names:
-            home.kubectl("create", "namespace", name)
+            create_namespace(home, name)
             service_accounts.bind(home, name)
-        for name in names:
-            wait_for(
-                functools.partial(get, home, "serviceaccounts", namespace=name),
-                "home makes the service account of a new namespace",
-            )
         yield
     finally:
         home.kubectl("delete", "namespace", *names, "--wait=false", "--ignore-not-found")

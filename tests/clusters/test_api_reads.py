@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from e2e import api_reader, kubectl
-from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import CommandFailed
+from tests.clusters.cluster_handle import cluster_handle
 from tests.fakeapi import FakeApi, Fault
 from tests.fakeapi.kubeconfig import kubeconfig, write
 
@@ -18,21 +19,8 @@ from tests.fakeapi.kubeconfig import kubeconfig, write
 @pytest.fixture
 def cluster(api: FakeApi, tmp_path: Path) -> Cluster:
     """The fake API server as one of the test clusters."""
-    control: Any = None
-    return Cluster(
-        name="home",
-        backend=Backend.NATIVE,
-        kubernetes="v1.34.4",
-        kubeconfig=write(tmp_path / "kubeconfig", kubeconfig(api.url)),
-        server=api.url,
-        node_ip="192.0.2.1",
-        node_names=(),
-        pod_cidr="",
-        service_cidr="",
-        host_address="192.0.2.2",
-        kubectl_path=Path("kubectl"),
-        control=control,
-    )
+    write(tmp_path / "kubeconfig", kubeconfig(api.url))
+    return cluster_handle(tmp_path, server=api.url)
 
 
 def config_map(name: str, namespace: str = "default", **labels: str) -> dict[str, Any]:

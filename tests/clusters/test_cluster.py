@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from e2e.clusters.cluster import API_SERVER, Backend, Cluster, Control
+from e2e.clusters.cluster import API_SERVER
+from tests.clusters.cluster_handle import cluster_handle
 
 
 @dataclass
@@ -30,28 +30,13 @@ class _Components:
         self.calls.append(("suspend" if suspended else "resume", component))
 
 
-def _cluster(control: _Components) -> Cluster:
-    return Cluster(
-        name="home",
-        backend=Backend.NATIVE,
-        kubernetes="v1.34.4",
-        kubeconfig=Path("kubeconfig"),
-        server="https://192.0.2.1:6443",
-        node_ip="192.0.2.1",
-        node_names=(),
-        pod_cidr="",
-        service_cidr="",
-        host_address="192.0.2.2",
-        kubectl_path=Path("kubectl"),
-        control=cast("Control", control),
-    )
-
-
 @pytest.mark.parametrize("hangs", [False, True], ids=["stopped", "suspended"])
-def test_clients_are_restarted_once_after_an_outage_of_the_api_server(hangs: bool) -> None:
+def test_clients_are_restarted_once_after_an_outage_of_the_api_server(
+    tmp_path: Path, hangs: bool
+) -> None:
     """They would retry only after ever longer pauses."""
     control = _Components()
-    cluster = _cluster(control)
+    cluster = cluster_handle(tmp_path, control=control)
     if hangs:
         cluster.suspend_component(API_SERVER)
         cluster.resume_component(API_SERVER)
@@ -67,9 +52,9 @@ def test_clients_are_restarted_once_after_an_outage_of_the_api_server(hangs: boo
     assert control.calls == [(verb, name) for name in clients for verb in ("stop", "start")]
 
 
-def test_clients_run_on_while_the_api_server_does() -> None:
+def test_clients_run_on_while_the_api_server_does(tmp_path: Path) -> None:
     control = _Components()
-    cluster = _cluster(control)
+    cluster = cluster_handle(tmp_path, control=control)
     cluster.stop_component("kubelet")
     cluster.start_component("kubelet")
     control.calls.clear()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from e2e.clusters.cluster import Backend, Cluster, Control
 from e2e.conformance.junit_results import Outcome
 from e2e.conformance.upstream_suite import Suite, SuiteFailed, focus
+from tests.clusters.cluster_handle import cluster_handle
 
 NAME = '[sig-node] Pods (a|b) should run "x" $HOME [Conformance]'
 
@@ -37,21 +36,7 @@ def _suite(folder: Path, ginkgo: str, output: list[str]) -> Suite:
         program = folder / name
         program.write_text(content)
         program.chmod(0o755)
-    cluster = Cluster(
-        name="home",
-        backend=Backend.NATIVE,
-        kubernetes="v1.34.4",
-        kubeconfig=folder / "kubeconfig",
-        server="https://192.0.2.1:6443",
-        node_ip="192.0.2.1",
-        node_names=("home-node-0",),
-        pod_cidr="192.0.2.128/26",
-        service_cidr="192.0.2.192/26",
-        host_address="192.0.2.254",
-        kubectl_path=folder / "kubectl",
-        control=cast("Control", None),
-    )
-    return Suite(folder, cluster, output.append)
+    return Suite(folder, cluster_handle(folder), output.append)
 
 
 def test_the_focus_is_exactly_the_tests_by_name() -> None:
