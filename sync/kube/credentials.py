@@ -64,6 +64,8 @@ class ClientConfig:
         """The namespace of that context; "" if it names none."""
         self.ssl: ssl.SSLContext | None = None
         """None for plain http."""
+        self.ssl_http2: ssl.SSLContext | None = None
+        """As `ssl`, for connections that use HTTP/2."""
         self.tls_sessions = TlsSessionCache()
         """Resumable TLS sessions for upgraded connections."""
         self.server_clock = ServerClock()
@@ -295,11 +297,15 @@ class ClientConfig:
         except ValueError as error:
             raise self._error(str(error)) from None
         try:
-            context = tls_context.client_context(settings) if server.startswith("https") else None
+            context = http2 = None
+            if server.startswith("https"):
+                context = tls_context.client_context(settings)
+                http2 = tls_context.client_context(settings, protocol="h2")
         except kubeconfig.KubeconfigError as problem:
             raise self._error(str(problem)) from None
         # Nothing raises from here on: a read takes effect as a whole or not at all.
-        self.ssl, self.server, self.proxy = context, server.rstrip("/"), proxy
+        self.ssl, self.ssl_http2 = context, http2
+        self.server, self.proxy = server.rstrip("/"), proxy
         self.context, self.namespace = settings.context, settings.namespace
         self.server_hostname = settings.tls_server_name
         self.client_certificate = settings.cert

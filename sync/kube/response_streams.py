@@ -1,20 +1,26 @@
 """Streamed responses (watches, logs) and WebSockets of one API server.
 
 Streams bypass the request limiter and the fence: they are few and change nothing. After 401 the
-credential is read again and the stream is opened once more.
+credential is read again and the stream is opened once more. Shared streams
+(`sync.kube.shared_connections`) cost little each.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Self, TypeVar
 
 import aiohttp
 
 from sync.kube.api_errors import Unauthorized, from_status
-from sync.kube.request import CONNECT_TIMEOUT, Query
+from sync.kube.http2_connection import Http2Response
+from sync.kube.request import CONNECT_TIMEOUT, Query, RequestDefaults
+from sync.kube.shared_connections import SharedConnections
 from sync.kube.transport import REQUEST_TIMEOUT, Transport, open_session
+
+R = TypeVar("R", bound=aiohttp.ClientResponse | Http2Response)
 
 #: Bytes of a stream that are read before the caller asks for them: aiohttp's default.
 READ_AHEAD = 2**16
@@ -24,6 +30,17 @@ _CLOSE_TIMEOUT = aiohttp.ClientWSTimeout(ws_close=1.0)
 
 class StreamTransport(Transport):
     """A `Transport` with streams."""
+
+    _shared: SharedConnections | None = None
+
+    async def __aenter__(self) -> Self:
+        self._shared = SharedConnections(self.config)
+        return await super().__aenter__()
+
+    async def __aexit__(self, *exception: object) -> None:
+        if self._shared is not None:
+            self._shared.close()
+        await super().__aexit__(*exception)
 
     @asynccontextmanager
     async def stream(
@@ -41,10 +58,49 @@ class StreamTransport(Transport):
         many seconds of silence count as a dead peer. Raises as `request` does if the response is a
         failure; reads belong into `map_read_errors`.
         """
+
+        async def get(defaults: RequestDefaults) -> aiohttp.ClientResponse:
+            return await self._get(path, query, defaults, idle_timeout, read_ahead)
+
+        async with self._open(path, get, answer_timeout) as response:
+            yield response
+
+    @asynccontextmanager
+    async def shared_stream(
+        self,
+        path: str,
+        *,
+        query: Query | None = None,
+        answer_timeout: float | None = None,
+        idle_timeout: float | None = None,
+        read_ahead: int = READ_AHEAD,
+    ) -> AsyncIterator[aiohttp.ClientResponse | Http2Response]:
+        """As `stream`, on a connection that it shares with others if the server speaks HTTP/2.
+        ``read_ahead`` then is that of `sync.kube.http2_connection`."""
+        shared = self._shared
+        if shared is None:
+            raise RuntimeError("a Transport is used outside of `async with`")
+
+        async def get(defaults: RequestDefaults) -> aiohttp.ClientResponse | Http2Response:
+            headers = defaults.options()["headers"].items()
+            response = await shared.get(defaults.url(path, query), headers, what=f"GET {path}")
+            if response is None:
+                return await self._get(path, query, defaults, idle_timeout, read_ahead)
+            response.idle_timeout = idle_timeout
+            return response
+
+        async with self._open(path, get, answer_timeout) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        path: str,
+        get: Callable[[RequestDefaults], Awaitable[R]],
+        answer_timeout: float | None,
+    ) -> AsyncIterator[R]:
+        """Yields the response of ``get``, which is called again after a 401."""
         what = f"GET {path}"
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
-        )
         for is_last in (False, True):
             seen = self.config.generation
             if self.config.unconfirmed:
@@ -52,12 +108,7 @@ class StreamTransport(Transport):
             defaults = self._request_defaults()
             with self._connection_errors(what):
                 async with asyncio.timeout(answer_timeout):
-                    response = await open_session(self._streams).get(
-                        defaults.url(path, query),
-                        timeout=timeout,
-                        read_bufsize=read_ahead,
-                        **defaults.options(),
-                    )
+                    response = await get(defaults)
             self.metrics.streams[str(response.status)] += 1
             try:
                 if response.status < 300:
@@ -70,6 +121,24 @@ class StreamTransport(Transport):
             retry = isinstance(failure, Unauthorized) and not is_last
             if not retry or not await self.config.renew(seen):
                 raise failure
+
+    async def _get(
+        self,
+        path: str,
+        query: Query | None,
+        defaults: RequestDefaults,
+        idle_timeout: float | None,
+        read_ahead: int,
+    ) -> aiohttp.ClientResponse:
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
+        )
+        return await open_session(self._streams).get(
+            defaults.url(path, query),
+            timeout=timeout,
+            read_bufsize=read_ahead,
+            **defaults.options(),
+        )
 
     @asynccontextmanager
     async def websocket(

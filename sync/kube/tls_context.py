@@ -10,7 +10,12 @@ from pathlib import Path
 from sync.kube.kubeconfig import KubeconfigError, ResolvedContext
 
 
-def client_context(settings: ResolvedContext) -> ssl.SSLContext:
+def client_context(settings: ResolvedContext, *, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """The context of connections that offer ``protocol`` by ALPN (``h2`` for HTTP/2).
+
+    The others offer HTTP/1.1 alone: upgrades (exec, attach, port-forward) need it, and aiohttp
+    supports nothing else. Raises KubeconfigError.
+    """
     context = _verifying(settings.ca)
     # The system's OpenSSL configuration may allow older versions.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -19,8 +24,7 @@ def client_context(settings: ResolvedContext) -> ssl.SSLContext:
         context.verify_mode = ssl.CERT_NONE
     if settings.cert:
         _load_certificate(context, settings.cert, settings.key or b"")
-    # Upgrades (exec, attach, port-forward) need HTTP/1.1, and aiohttp supports nothing else.
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     return context
 
 

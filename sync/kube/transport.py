@@ -36,6 +36,7 @@ from sync.kube.api_errors import ApiError, Side, Throttled, Unauthorized, Unreac
 from sync.kube.api_resources import NAMESPACES, Object
 from sync.kube.connection_errors import map_connection_errors
 from sync.kube.credentials import ClientConfig
+from sync.kube.http2_connection import Http2Response
 from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
@@ -235,7 +236,9 @@ class Transport:
             defaults = self._defaults = RequestDefaults(self.config, self._user_agent)
         return defaults
 
-    def _failure(self, response: aiohttp.ClientResponse, raw: bytes, what: str) -> ApiError:
+    def _failure(
+        self, response: aiohttp.ClientResponse | Http2Response, raw: bytes, what: str
+    ) -> ApiError:
         return from_status(
             _decode(raw),
             code=response.status,

@@ -1,0 +1,297 @@
+"""One HTTP/2 connection that carries many GETs whose bodies the caller reads as they arrive.
+
+- Responses are independent: a body that is not read stops the server from sending more of it
+  (`STREAM_WINDOW`), and not the other responses.
+- A connection that ends, breaks or violates the protocol ends all its responses with an OSError.
+- GOAWAY ends the connection: h2 supports no streams after it, and a watch continues elsewhere.
+- The connection is closed with its last response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import cast
+
+import h2.events as h2_events
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+from multidict import CIMultiDict
+
+#: Streams of one connection, at most: what Go's HTTP/2 client assumes of a server that states no
+#: limit, and the limit of API servers (--http2-max-streams-per-connection in k8s.io/apiserver). The
+#: server lets further streams wait without a response.
+MAX_STREAMS = 100
+#: Bytes of one body that are buffered: as much as a watch over HTTP/1.1 buffers.
+STREAM_WINDOW = 2**20
+#: Bytes of all bodies of a connection that are buffered.
+CONNECTION_WINDOW = 2**24
+#: Bytes of the head of a response.
+_HEADER_LIMIT = 2**16
+#: The window of a new connection (RFC 9113, section 6.9.2).
+_INITIAL_WINDOW = 2**16 - 1
+_SETTINGS = {
+    SettingCodes.ENABLE_PUSH: 0,
+    SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+    SettingCodes.MAX_HEADER_LIST_SIZE: _HEADER_LIMIT,
+}
+
+_RESET = "the server reset the stream"
+_CLOSED = "the server closed the connection"
+
+
+class Http2Response:
+    """One response. `readany` and `read` raise an OSError if the connection breaks."""
+
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_ended",
+        "_error",
+        "_unacknowledged",
+        "_waiter",
+        "headers",
+        "idle_timeout",
+        "status",
+        "stream_id",
+    )
+
+    def __init__(self, connection: Http2Connection, stream_id: int) -> None:
+        self.stream_id = stream_id
+        self.status = 0
+        """The status code; 0 until the head has arrived."""
+        self.headers: CIMultiDict[str] = CIMultiDict()
+        self.idle_timeout: float | None = None
+        """Seconds of silence that count as a dead peer; None for any time."""
+        self._connection = connection
+        self._buffer: deque[bytes] = deque()
+        # Bytes of the buffer, padding included, which the server counts against the window.
+        self._unacknowledged = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Http2Response {self.status} stream={self.stream_id}>"
+
+    @property
+    def content(self) -> Http2Response:
+        """The body, as aiohttp names it."""
+        return self
+
+    async def head(self) -> None:
+        """Waits until `status` and `headers` have arrived."""
+        while not self.status:
+            await self._changed()
+
+    async def readany(self) -> bytes:
+        """The bytes that have arrived, at least one; b"" at the end of the body."""
+        while not self._buffer:
+            if self._ended:
+                return b""
+            async with asyncio.timeout(self.idle_timeout):
+                await self._changed()
+        data = b"".join(self._buffer)
+        self._buffer.clear()
+        self._connection.acknowledge(self.stream_id, self._unacknowledged)
+        self._unacknowledged = 0
+        return data
+
+    async def read(self) -> bytes:
+        """The rest of the body."""
+        parts = []
+        while chunk := await self.readany():
+            parts.append(chunk)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Cancels the request unless the response has ended."""
+        self._connection.acknowledge(self.stream_id, self._unacknowledged)
+        self._unacknowledged = 0
+        self._connection.cancel(self.stream_id)
+
+    async def _changed(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    # -- for the connection ----------------------------------------------------------------
+
+    def head_received(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        for name, value in headers:
+            self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        status = self.headers.get(":status", "")
+        self.status = int(status) if status.isdecimal() else 0
+        if not self.status:
+            self.failed(OSError(errno.EPROTO, "the response has no status"))
+        self._notify()
+
+    def data_received(self, data: bytes, counted: int) -> None:
+        self._unacknowledged += counted
+        if data:
+            self._buffer.append(data)
+            self._notify()
+
+    def ended(self) -> None:
+        self._ended = True
+        self._notify()
+
+    def failed(self, error: Exception) -> None:
+        if self._error is None and not self._ended:
+            self._error = error
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Http2Connection(asyncio.Protocol):
+    """The client's side of a connection. ``on_end`` is called once, when no further request can be
+    sent."""
+
+    def __init__(self, on_end: Callable[[Http2Connection], None]) -> None:
+        self._on_end: Callable[[Http2Connection], None] | None = on_end
+        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding=None))
+        # Assigned before the connection begins, so that the first frame states them.
+        self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
+        self._transport: asyncio.Transport | None = None
+        self._responses: dict[int, Http2Response] = {}
+        self._settings: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"<Http2Connection {len(self._responses)} streams>"
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another request can be sent now."""
+        most = min(MAX_STREAMS, self._h2.remote_settings.max_concurrent_streams)
+        return self._on_end is not None and len(self._responses) < most
+
+    async def ready(self) -> None:
+        """Waits for the server's settings. Raises OSError if the connection ends before."""
+        await asyncio.shield(self._settings)
+
+    def get(self, headers: list[tuple[bytes, bytes]]) -> Http2Response:
+        """Sends a GET, pseudo-headers included; `has_room` must be true."""
+        stream_id = self._h2.get_next_available_stream_id()
+        self._h2.send_headers(stream_id, headers, end_stream=True)
+        response = self._responses[stream_id] = Http2Response(self, stream_id)
+        self._flush()
+        return response
+
+    def acknowledge(self, stream_id: int, count: int) -> None:
+        """Lets the server send ``count`` more bytes."""
+        if count and self._transport is not None and not self._transport.is_closing():
+            self._h2.acknowledge_received_data(count, stream_id)
+            self._flush()
+
+    def cancel(self, stream_id: int) -> None:
+        """Ends a response; does nothing if it has ended."""
+        if self._responses.pop(stream_id, None) is None:
+            return
+        if self._transport is not None and not self._transport.is_closing():
+            self._h2.reset_stream(stream_id, ErrorCodes.CANCEL)
+            self._flush()
+        self._close_if_unused()
+
+    def abort(self) -> None:
+        """Ends the connection and all responses."""
+        self._break(ConnectionAbortedError(errno.ECONNABORTED, "the bridge closed the connection"))
+
+    # -- asyncio.Protocol ------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(CONNECTION_WINDOW - _INITIAL_WINDOW)
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for event in self._h2.receive_data(data):
+                self._handle(event)
+        except H2Error as error:
+            # The name alone: the text may quote what the server sent.
+            message = f"the server violates HTTP/2 ({type(error).__name__})"
+            self._break(OSError(errno.EPROTO, message))
+            return
+        self._flush()
+        self._close_if_unused()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended(exc or ConnectionResetError(errno.ECONNRESET, _CLOSED))
+
+    # -- events ----------------------------------------------------------------------------
+
+    def _handle(self, event: h2_events.Event) -> None:
+        match event:
+            case h2_events.RemoteSettingsChanged():
+                if not self._settings.done():
+                    self._settings.set_result(None)
+            case h2_events.ConnectionTerminated():
+                self._break(ConnectionResetError(errno.ECONNRESET, _CLOSED))
+            case h2_events.StreamReset():
+                self._fail(event.stream_id, ConnectionResetError(errno.ECONNRESET, _RESET))
+            case h2_events.DataReceived():
+                self._data_received(event)
+            case h2_events.ResponseReceived():
+                if (response := self._responses.get(event.stream_id)) is not None:
+                    response.head_received(event.headers)
+            case h2_events.StreamEnded():
+                if (response := self._responses.pop(event.stream_id, None)) is not None:
+                    response.ended()
+
+    def _data_received(self, event: h2_events.DataReceived) -> None:
+        response = self._responses.get(event.stream_id)
+        if response is not None:
+            response.data_received(event.data, event.flow_controlled_length)
+        else:  # cancelled
+            self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+
+    def _fail(self, stream_id: int | None, error: Exception) -> None:
+        response = self._responses.pop(stream_id or 0, None)
+        if response is not None:
+            response.failed(error)
+
+    def _break(self, error: Exception) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._ended(error)
+
+    def _ended(self, error: Exception) -> None:
+        self._refuse_requests()
+        if not self._settings.done():
+            self._settings.set_exception(error)
+            self._settings.exception()  # asyncio logs exceptions that are not retrieved.
+        for stream_id in list(self._responses):
+            self._fail(stream_id, error)
+
+    def _refuse_requests(self) -> None:
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end(self)
+
+    def _close_if_unused(self) -> None:
+        if self._responses or not self._settings.done() or self._h2.highest_outbound_stream_id == 0:
+            return
+        self._refuse_requests()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)

@@ -1,0 +1,222 @@
+"""Connections to an API server that this package reads itself: through an HTTP proxy if one is
+configured, with TLS, and with all bytes kept until a protocol takes the connection over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import cast
+from urllib.parse import unquote, urlsplit
+
+from sync.kube import http1
+from sync.kube.api_errors import Unreachable
+from sync.kube.connection_errors import connect_message
+from sync.kube.credentials import ClientConfig
+from sync.kube.request import CONNECT_TIMEOUT
+from sync.kube.sockets import tunnel_socket
+from sync.kube.tls_over_transport import TlsLayer
+from sync.kube.tls_session_cache import TlsSessionCache
+
+USER_AGENT = "cluster-bridge"
+_CLOSED_EARLY = "the server closed the connection before it answered"
+
+
+async def connect(
+    config: ClientConfig, what: str, *, context: ssl.SSLContext | None, resumes: bool = False
+) -> Connection:
+    """Connects to the API server, TLS with ``context`` included, through the proxy if one is
+    configured. With ``resumes`` a TLS session of an earlier connection is resumed.
+
+    Raises `Unreachable` if the server or the proxy cannot be reached, ssl.SSLError for a failed
+    handshake, and TimeoutError. ``what`` is the request, for the error.
+    """
+    try:
+        return await _connect(config, context, config.tls_sessions if resumes else None)
+    except (ssl.SSLError, TimeoutError):
+        raise  # mapped by the caller
+    except OSError as error:
+        proxy = config.proxy
+        via = f"the proxy for {config.server}: " if proxy else ""
+        message = connect_message(error, proxy or config.server)
+        raise Unreachable(via + message, side=config.side, what=what) from error
+
+
+async def _connect(
+    config: ClientConfig, context: ssl.SSLContext | None, sessions: TlsSessionCache | None
+) -> Connection:
+    name = config.server_hostname or config.host
+    if config.proxy is None:
+        return await _connect_tcp(config.host, config.port, context, name, sessions)
+    proxy = urlsplit(config.proxy)
+    secure = proxy.scheme == "https"
+    connection = await _connect_tcp(
+        proxy.hostname or "",
+        proxy.port or (443 if secure else 80),
+        # As Go's transport: the cluster's CA verifies an https proxy.
+        (config.ssl or ssl.create_default_context()) if secure else None,
+        proxy.hostname or "",
+    )
+    try:
+        await _open_proxy_tunnel(connection, config, proxy.username, proxy.password)
+        if context is None:
+            return connection
+        inner = Connection()
+        layer = TlsLayer(context, lambda: inner, server_hostname=name)
+        connection.hand_over(layer)
+        await layer.ready
+    except BaseException:
+        connection.transport.abort()
+        raise
+    return inner
+
+
+async def _connect_tcp(
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+    name: str,
+    sessions: TlsSessionCache | None = None,
+) -> Connection:
+    """Tries the addresses of the host in order, each for an equal share of CONNECT_TIMEOUT."""
+    loop = asyncio.get_running_loop()
+    addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: Exception = OSError(f"no address found for {host}")
+    for address in addresses:
+        sock = tunnel_socket(address)
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT / len(addresses)):
+                await loop.sock_connect(sock, address[4])
+        except OSError as error:  # TimeoutError is one
+            failure = error
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return await _start(sock, context, name, sessions)
+    raise failure
+
+
+async def _start(
+    sock: socket.socket, context: ssl.SSLContext | None, name: str, sessions: TlsSessionCache | None
+) -> Connection:
+    loop = asyncio.get_running_loop()
+    connection = Connection()
+    try:
+        if context is None:
+            await loop.create_connection(lambda: connection, sock=sock)
+            return connection
+        session = sessions.get(context, name) if sessions is not None else None
+        layer = TlsLayer(context, lambda: connection, server_hostname=name, session=session)
+        transport, _ = await loop.create_connection(lambda: layer, sock=sock)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        await layer.ready
+    except BaseException:
+        transport.abort()
+        raise
+    return connection
+
+
+async def _open_proxy_tunnel(
+    connection: Connection, config: ClientConfig, user: str | None, password: str | None
+) -> None:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    headers = [("Host", f"{host}:{config.port}"), ("User-Agent", USER_AGENT)]
+    if user is not None:
+        pair = f"{unquote(user)}:{unquote(password or '')}".encode()
+        headers.append(("Proxy-Authorization", "Basic " + base64.b64encode(pair).decode()))
+    connection.transport.write(http1.request("CONNECT", f"{host}:{config.port}", headers))
+    head = await connection.head()
+    if not 200 <= head.status < 300:
+        raise ConnectionError(f"the proxy answered {head.status} to CONNECT")
+
+
+class Connection(asyncio.Protocol):
+    """Buffers what a connection receives until another protocol takes it over."""
+
+    __slots__ = ("_buffer", "_closed", "_ended", "_error", "_received", "transport")
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._ended = False
+        self._error: Exception | None = None
+        self._closed = False
+        self._received: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if len(self._buffer) > http1.HEAD_LIMIT + http1.BODY_LIMIT:
+            self.transport.pause_reading()
+        self._notify()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        self._notify()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = self._closed = True
+        self._error = exc
+        self._notify()
+
+    def _notify(self) -> None:
+        if self._received is not None and not self._received.done():
+            self._received.set_result(None)
+
+    async def head(self) -> http1.Head:
+        """Reads a head. Raises ValueError if it is malformed, OSError if the connection ends."""
+        return http1.parse(await self._until(self._head_bytes))
+
+    def _head_bytes(self) -> bytes | None:
+        end = self._buffer.find(http1.END)
+        if end > http1.HEAD_LIMIT or (end < 0 and len(self._buffer) > http1.HEAD_LIMIT):
+            raise ValueError("the response's head is too long")
+        if end < 0:
+            return None
+        raw = bytes(self._buffer[:end])
+        del self._buffer[: end + len(http1.END)]
+        return raw
+
+    async def body(self, head: http1.Head) -> bytes:
+        """Reads the body of that response. Raises as `head` does."""
+        return await self._until(lambda: http1.body(head, bytes(self._buffer), ended=self._ended))
+
+    async def _until(self, parse: Callable[[], bytes | None]) -> bytes:
+        """Waits for data until ``parse`` returns a result."""
+        while (result := parse()) is None:
+            if self._ended:
+                raise self._error or ConnectionResetError(errno.ECONNRESET, _CLOSED_EARLY)
+            self._received = asyncio.get_running_loop().create_future()
+            try:
+                await self._received
+            finally:
+                self._received = None
+        return result
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        """Makes ``protocol`` the connection's protocol and passes it the buffered bytes."""
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        # Resumed first: the buffered bytes may make the protocol pause reading.
+        if not self._closed:
+            self.transport.resume_reading()
+        if self._buffer:
+            protocol.data_received(bytes(self._buffer))
+        if self._closed:
+            protocol.connection_lost(self._error)
+        elif self._ended and not protocol.eof_received():
+            self.transport.close()

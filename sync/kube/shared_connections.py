@@ -1,0 +1,106 @@
+"""Long-lived GETs to one API server that share HTTP/2 connections.
+
+A bridge holds thousands of watches of single objects. Over HTTP/1.1 each takes a TLS connection of
+some 300 KB in the bridge; over HTTP/2 `MAX_STREAMS` share one (`python -m e2e.bench references`).
+
+- A connection is opened when the others are full, and closed with its last response.
+- Requests after a change of address, CA or credential use new connections.
+- `get` returns None where the server, or a proxy in front of it, does not speak HTTP/2: the caller
+  uses HTTP/1.1. It is asked again after the kubeconfig has been read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+
+from yarl import URL
+
+from sync.kube.credentials import ClientConfig
+from sync.kube.http2_connection import MAX_STREAMS as MAX_STREAMS  # noqa: PLC0414  # re-exported
+from sync.kube.http2_connection import Http2Connection, Http2Response
+from sync.kube.raw_connection import connect
+from sync.kube.request import CONNECT_TIMEOUT
+
+#: Headers of HTTP/1.1 requests that HTTP/2 forbids, or that a stream of small chunks does not need.
+_OMITTED = frozenset({"connection", "host", "accept-encoding"})
+
+
+class SharedConnections:
+    """The connections to the API server of ``config``."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        # The connections that take further requests, by the TLS context they were opened with.
+        self._open: dict[Http2Connection, ssl.SSLContext] = {}
+        self._without_http2: ssl.SSLContext | None = None
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<SharedConnections {self._config.side} {len(self._open)}>"
+
+    async def get(
+        self, url: URL, headers: Iterable[tuple[str, str]], *, what: str
+    ) -> Http2Response | None:
+        """Sends a GET and waits for the head of the response; None without HTTP/2. Raises
+        `Unreachable`, OSError and ssl.SSLError."""
+        context = self._config.ssl_http2
+        if context is None or self._without_http2 is context:
+            return None
+        async with self._lock:
+            connection = self._with_room(context) or await self._connect(context, what)
+            if connection is None:
+                return None
+            response = connection.get(_encode(url, headers))
+        try:
+            await response.head()
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def close(self) -> None:
+        """Ends the connections and their responses."""
+        for connection in list(self._open):
+            connection.abort()
+
+    def _with_room(self, context: ssl.SSLContext) -> Http2Connection | None:
+        for connection, its in self._open.items():
+            if its is context and connection.has_room:
+                return connection
+        return None
+
+    async def _connect(self, context: ssl.SSLContext, what: str) -> Http2Connection | None:
+        if self._without_http2 is context:
+            return None  # found out while this call waited for the lock
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            raw = await connect(self._config, what, context=context)
+            tls = raw.transport.get_extra_info("ssl_object")
+            if tls is None or tls.selected_alpn_protocol() != "h2":
+                raw.transport.abort()
+                self._without_http2 = context
+                return None
+            connection = Http2Connection(self._ended)
+            raw.hand_over(connection)
+            self._open[connection] = context
+            try:
+                await connection.ready()
+            except BaseException:
+                connection.abort()
+                raise
+        return connection
+
+    def _ended(self, connection: Http2Connection) -> None:
+        self._open.pop(connection, None)
+
+
+def _encode(url: URL, headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    pairs = [
+        (":method", "GET"),
+        (":scheme", url.scheme),
+        (":authority", url.raw_authority.rpartition("@")[2]),
+        (":path", url.raw_path_qs),
+        *((name.lower(), value) for name, value in headers if name.lower() not in _OMITTED),
+    ]
+    return [(name.encode(), value.encode()) for name, value in pairs]
