@@ -17,7 +17,14 @@ from typing import Annotated, Any
 import typer
 
 from e2e import bridge_image
-from e2e.bench import memory_savings, performance_page, relay_forward, relay_reverse, report_tables
+from e2e.bench import (
+    memory_savings,
+    performance_page,
+    referenced_objects,
+    relay_forward,
+    relay_reverse,
+    report_tables,
+)
 from e2e.bench import streams as stream_bench
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
@@ -92,6 +99,25 @@ def memory(
 ) -> None:
     """Measure resident memory with and without each memory saving; needs no cluster."""
     typer.echo(json.dumps(memory_savings.measure(rounds=rounds, pods=pods, say=say), indent=2))
+
+
+@app.command()
+def references(
+    *,
+    prefix: StreamsPrefix = "cb",
+    rounds: Rounds = 1,
+    objects: Annotated[int, typer.Option(help="ConfigMaps that are followed.", min=1)] = 2000,
+    unreferenced: Annotated[
+        int, typer.Option(help="ConfigMaps of a megabyte beside them.", min=0)
+    ] = 200,
+    plot: Plot = None,
+) -> None:
+    """Measure how ConfigMaps are followed by name, beside other ways to follow them."""
+    with print_reports("references", plot) as add, _pair(prefix) as (home, _, __):
+        report = referenced_objects.run(
+            home, objects=objects, unreferenced=unreferenced, rounds=rounds, say=say
+        )
+        add(with_targets(report.as_json()))
 
 
 @app.command()
