@@ -40,8 +40,9 @@ def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged)
         "the status has the reason",
     )
     message = _pod(bridged)["status"]["message"]
-    # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`).
-    kinds = "configmaps, secrets, services"
+    # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`), and needs no
+    # Secret for this pod.
+    kinds = "configmaps, services"
     assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
     events = wait_for(lambda: bridged.events("HomeForbidden"), "an Event has the reason")
     assert [event["message"] for event in events] == [message]

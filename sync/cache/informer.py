@@ -29,7 +29,7 @@ from typing import NoReturn
 
 from sync.base.backoff import Backoff
 from sync.base.resource_version import is_newer, version_of
-from sync.base.safe_callbacks import expire_now
+from sync.base.safe_callbacks import Callbacks, expire_now
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
 from sync.cache.store import Indexer, Key, Store, key_of
@@ -55,8 +55,9 @@ class Informer:
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
     (`sync.cache.interning`). With ``fast_keepalive`` a dead server is detected in
-    `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. ``warns_forbidden`` is False if the
-    owner reports a 403.
+    `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
+    ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at
+    debug level: the owner reports them.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Informer:
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         fast_keepalive: bool = False,
-        warns_forbidden: bool = True,
+        shares_connection: bool = False,
+        quiet: tuple[type[KubeError], ...] = (),
         rng: random.Random | None = None,
     ) -> None:
         self.client = client
@@ -85,9 +87,7 @@ class Informer:
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._query = {key: value for key, value in selectors.items() if value}
         self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool)
-        self._health = InformerHealth(
-            client, resource, namespace=namespace, warns_forbidden=warns_forbidden, rng=rng
-        )
+        self._health = InformerHealth(client, resource, namespace=namespace, quiet=quiet, rng=rng)
         self._watcher = Watcher(
             client,
             resource,
@@ -98,6 +98,10 @@ class Informer:
             rng=rng,
             on_alive=self._watch_works,
             fast_keepalive=fast_keepalive,
+            shares_connection=shares_connection,
+        )
+        self._synced_handlers: Callbacks[[]] = Callbacks(
+            f"{client.side}: {resource} listed", on_defect=self._health.count_defect
         )
         self._relists = Backoff(first=0.8, cap=30.0, rng=rng)
         # Objects that were written while a list was being read.
@@ -147,6 +151,10 @@ class Informer:
         """Calls ``handler(self)`` when the informer begins to fail, when it fails with another type
         of error, and when it works again."""
         self._health.on_change(lambda: handler(self))
+
+    def on_synced(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` when `synced` is set."""
+        self._synced_handlers.add(handler)
 
     def rewatch(self) -> None:
         """Ends the watch, and requests it again from the last version: servers do not end a watch
@@ -247,7 +255,9 @@ class Informer:
                 self._writer.remove(key, known)
         self._health.succeeded()
         self._watcher.contact()
-        self.synced.set()
+        if not self.synced.is_set():
+            self.synced.set()
+            self._synced_handlers()
         return page.resource_version
 
     async def _store_page(self, items: list[Object], present: set[Key]) -> None:

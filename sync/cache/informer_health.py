@@ -16,7 +16,7 @@ from sync.base import exception_summary
 from sync.base.backoff import Backoff
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.watcher import BrokenWatchError
-from sync.kube.api_errors import ApiServerCertificateError, Forbidden, KubeError, Unreachable
+from sync.kube.api_errors import ApiServerCertificateError, KubeError, Unreachable
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.runtime.log_fields import name_fields
@@ -28,8 +28,8 @@ UNREACHABLE_CAP = 5.0
 
 
 class InformerHealth:
-    """The state of one informer's list and watch. Without ``warns_forbidden`` a 403 is logged at
-    debug level: the owner of the informer reports it."""
+    """The state of one informer's list and watch. Errors of the types ``quiet`` are logged
+    at debug level: the owner of the informer reports them."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class InformerHealth:
         resource: Resource,
         *,
         namespace: str | None,
-        warns_forbidden: bool,
+        quiet: tuple[type[KubeError], ...],
         rng: random.Random,
     ) -> None:
         self.error: KubeError | None = None
@@ -46,7 +46,7 @@ class InformerHealth:
         """The loop's time of the first failure since it last worked; None while it works."""
         self._client = client
         self._resource = resource
-        self._warns_forbidden = warns_forbidden
+        self._quiet = quiet
         self._handlers: Callbacks[[]] = Callbacks(
             f"{client.side}: watch of {resource}", on_defect=self.count_defect
         )
@@ -102,5 +102,4 @@ class InformerHealth:
         self._client.metrics.defects[str(self._resource)] += 1
 
     def _level(self, error: KubeError, level: int) -> int:
-        is_quiet = isinstance(error, Forbidden) and not self._warns_forbidden
-        return logging.DEBUG if is_quiet else level
+        return logging.DEBUG if isinstance(error, self._quiet) else level

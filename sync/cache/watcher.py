@@ -61,7 +61,8 @@ class BrokenWatchError(Unreachable):
 
 class Watcher:
     """The watches of one informer, one after the other. ``on_alive`` is called when a watch works:
-    at its first event, and after `SHORT_WATCH`."""
+    at its first event, and after `SHORT_WATCH`. With ``shares_connection`` the watch uses a
+    connection together with others (`sync.kube.shared_connections`)."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Watcher:
         rng: random.Random,
         on_alive: Callable[[], None],
         fast_keepalive: bool = False,
+        shares_connection: bool = False,
     ) -> None:
         self.resource_version = ""
         """The version that the store is at; "" before a list, and when a new list is needed."""
@@ -89,6 +91,7 @@ class Watcher:
         self._rng = rng
         self._on_alive = on_alive
         self._fast_keepalive = fast_keepalive
+        self._open = client.shared_stream if shares_connection else client.stream
         # The timeout that ends the open watch, and the loop's time when the watch was requested.
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
@@ -148,7 +151,7 @@ class Watcher:
         self._client.metrics.watches[str(self._resource)] += 1
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
-        async with self._client.stream(
+        async with self._open(
             self._path,
             query=query,
             answer_timeout=REQUEST_TIMEOUT,
@@ -156,7 +159,7 @@ class Watcher:
             read_ahead=READ_AHEAD,
         ) as response:
             self.contact()
-            if self._fast_keepalive:
+            if self._fast_keepalive and isinstance(response, aiohttp.ClientResponse):
                 _set_fast_keepalive(response)
             alive = loop.call_later(SHORT_WATCH, self._on_alive)
             try:

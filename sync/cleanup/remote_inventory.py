@@ -19,7 +19,8 @@ from sync.kube.api_errors import ApiError, Conflict, KubeError, NotFound, UidMis
 from sync.kube.api_resources import NAMESPACES, PODS, SERVICES, Resource
 from sync.kube.client import KubeClient
 from sync.kube.discovery import ListableResources
-from sync.mirror.copy_rules import COPIED_RESOURCES, CopyKey, copies_selector, reference_keys
+from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector
+from sync.references.reference_keys import CopyKey, reference_keys
 from translators.object_accessors import (
     Object,
     is_deleting,

@@ -14,6 +14,7 @@ from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.namespaces.per_namespace_informers import NamespaceWatches
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
+from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.event_recorder import EventRecorder
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
@@ -29,7 +30,7 @@ class ControllerContext:
     policy: Policy
     home_pods: Informer
     """Pods bound to the virtual node. Indexes: ``namespace``, ``reference`` (the ConfigMaps and
-    Secrets that a pod refers to); both only of pods that are to run in the remote."""
+    Secrets that a pod needs); both only of pods that are to run in the remote."""
     remote_pods: Informer
     """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
     and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
@@ -42,6 +43,7 @@ class ControllerContext:
     ``origin`` (home namespace) and ``relay``."""
     namespaces: NamespaceMapping
     watches: NamespaceWatches
+    references: ReferenceWatches
     events: EventRecorder
     now: Callable[[], str]
     """The current time in RFC 3339."""

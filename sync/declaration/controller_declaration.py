@@ -30,6 +30,7 @@ from sync.cache.informer import Informer
 from sync.cache.store_writer import Handler
 from sync.kube.api_resources import Resource
 from sync.namespaces.per_namespace_informers import RunInNamespace
+from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import Controller
 from translators.object_accessors import HomeNamespace
 
@@ -51,7 +52,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class HomeWatch:
-    """A resource that a controller reads in each home namespace with pods on the virtual node."""
+    """A resource that a controller reads in each home namespace with pods on the virtual node; of
+    ConfigMaps and Secrets only the objects that these pods need."""
 
     resource: Resource
     handler: Handler
@@ -69,6 +71,9 @@ class Declaration:
     requeue_namespace: Callable[[HomeNamespace], None] | None = None
     """Queues all keys of a home namespace whose resources were listed, or whose remote namespace
     was deleted."""
+    requeue_reference: Callable[[CopyKey], None] | None = None
+    """Queues what waits for a ConfigMap or Secret of home, when it was read for the first time, and
+    when home begins or ceases to forbid it."""
     namespace_forbidden: Callable[[HomeNamespace], None] | None = None
     """Called when the set of resources that home forbids in a namespace changes."""
     run_in_namespace: RunInNamespace | None = None

@@ -36,13 +36,15 @@ from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.engine.controller_list import Build, ControllerOptions, build_controllers
-from sync.engine.shared_informers import SharedInformers
+from sync.engine.shared_informers import SharedInformers, home_references
 from sync.kube.api_resources import PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
 from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
 from sync.namespaces.per_namespace_informers import NamespaceWatches
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.pods.pod_controller import PodController
+from sync.references.reference_keys import REFERENCED_RESOURCES
+from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
@@ -107,6 +109,9 @@ class Engine:
         )
         self._ownership.on_recognized = lambda it: self.capacity.namespace_changed(it, it)
         self._home_watches = NamespaceWatches(home)
+        self._references = ReferenceWatches(
+            home, shared.home_pods, functools.partial(home_references, policy)
+        )
         context = ControllerContext(
             home=home,
             remote=remote,
@@ -118,6 +123,7 @@ class Engine:
             copies=shared.copies,
             namespaces=self._namespaces,
             watches=self._home_watches,
+            references=self._references,
             events=self.events,
             now=now,
         )
@@ -153,6 +159,11 @@ class Engine:
             Declaration("event-recorder", run=self.events.run),
             Declaration("namespace-record", prepare=self._ownership.load, run=self._ownership.run),
             Declaration(
+                "references",
+                watches=[Watch(self.home_pods, self._references.pod_changed, replay=False)],
+                run=self._references.run,
+            ),
+            Declaration(
                 "namespace-mapping",
                 watches=[
                     Watch(self.home_pods),
@@ -176,9 +187,13 @@ class Engine:
 
     @property
     def watches(self) -> list[Informer]:
-        """All informers: the cluster-wide ones, and those of the namespaces that are watched
-        now."""
-        informers = [*self.informers, *self._home_watches.informers]
+        """All informers: the cluster-wide ones, and those of the namespaces and objects that are
+        watched now."""
+        informers = [
+            *self.informers,
+            *self._home_watches.informers,
+            *self._references.informers,
+        ]
         for declared in self._declarations:
             if declared.own_informers is not None:
                 informers += declared.own_informers()
@@ -209,9 +224,13 @@ class Engine:
                 if watch.on_state is not None:
                     watch.informer.on_state(watch.on_state)
             for home_watch in declared.home_watches:
-                self._home_watches.on_change(home_watch.resource, home_watch.handler)
+                by_name = home_watch.resource in REFERENCED_RESOURCES.values()
+                watches = self._references if by_name else self._home_watches
+                watches.on_change(home_watch.resource, home_watch.handler)
             if declared.requeue_namespace is not None:
                 self._requeue.add(declared.requeue_namespace)
+            if declared.requeue_reference is not None:
+                self._references.on_read(declared.requeue_reference)
             if declared.namespace_forbidden is not None:
                 self._home_watches.on_forbidden(declared.namespace_forbidden)
             if declared.run_in_namespace is not None:
@@ -219,6 +238,7 @@ class Engine:
             if declared.controller is not None:
                 declared.controller.queue.pause()
         self._home_watches.on_synced(self._requeue)
+        self._home_watches.on_synced(self._references.retry_now)
         for informer in self.informers:
             informer.on_state(lambda it: self.retry_now() if it.error is None else None)
 

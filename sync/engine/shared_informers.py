@@ -15,9 +15,10 @@ from sync.cache.interning import InternPool
 from sync.capacity.remote_capacity import slim_namespace
 from sync.kube.api_resources import NAMESPACES, NODES, PODS, Resource
 from sync.kube.client import KubeClient
-from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector, reference_keys
+from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector
 from sync.pods import action_planner
-from translators.object_accessors import HomeNamespace, Object, namespace_of
+from sync.references.reference_keys import CopyKey, reference_keys, watched_keys
+from translators.object_accessors import Object, namespace_of
 from translators.ownership_labels import home_selector, is_in_mapped_namespace, origin_of
 from translators.pods import references
 from translators.relay import reverse_plan
@@ -41,7 +42,7 @@ class SharedInformers:
                 "namespace": lambda pod: (
                     (namespace_of(pod),) if action_planner.may_run(pod, policy) else ()
                 ),
-                "reference": functools.partial(_home_references, policy),
+                "reference": functools.partial(home_references, policy),
             },
             indexed=("spec", "metadata.ownerReferences"),
             pool=pool,
@@ -77,10 +78,9 @@ class SharedInformers:
         }
 
 
-def _home_references(policy: Policy, home: Object) -> Iterable[Hashable]:
-    if not action_planner.may_run(home, policy):
-        return ()
-    return reference_keys(home, HomeNamespace(namespace_of(home)))
+def home_references(policy: Policy, home: Object) -> Iterable[CopyKey]:
+    """The ConfigMaps and Secrets of home that a pod needs; none if it is not to run."""
+    return watched_keys(home, policy) if action_planner.may_run(home, policy) else ()
 
 
 def _origin_namespace(identity: Identity, remote: Object) -> Iterable[Hashable]:

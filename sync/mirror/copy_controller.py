@@ -30,16 +30,10 @@ from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_errors import AlreadyExists, Forbidden, Invalid
-from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
-from sync.mirror.copy_rules import (
-    COPIED_RESOURCES,
-    COPY_RULES,
-    REFERENCED_RESOURCES,
-    CopyKey,
-    copy_patch,
-    reference_keys,
-)
+from sync.kube.api_resources import ENDPOINT_SLICES, SERVICES, Resource
+from sync.mirror.copy_rules import COPIED_RESOURCES, COPY_RULES, copy_patch
 from sync.mirror.missing_references import MissingReferences
+from sync.references.reference_keys import REFERENCED_RESOURCES, CopyKey, reference_keys
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields
 from translators.mirror import endpoint_slice, service
@@ -74,6 +68,7 @@ class CopyController:
         self._client = context.remote
         self._identity = context.identity
         self._watches = context.watches
+        self._references = context.references
         self._namespaces = context.namespaces
         self._copies = context.copies
         self._home_pods = context.home_pods
@@ -111,6 +106,7 @@ class CopyController:
                 if resource is not ENDPOINT_SLICES or self._copies_endpoints
             ],
             requeue_namespace=self.requeue_namespace,
+            requeue_reference=self.controller.queue.add,
         )
 
     # -- for the pod controller -------------------------------------------------------------------
@@ -125,8 +121,8 @@ class CopyController:
         """
         namespace = HomeNamespace(namespace_of(pod))
         keys = list(reference_keys(pod, namespace))
-        resources = {key.resource for key in keys}
-        self._watches.require(namespace, resources)
+        self._watches.require(namespace)
+        self._references.require(keys)
         missing = [key for key in keys if not self._is_current(key)]
         for key in missing:
             self.controller.queue.add(key)  # so that all are created in parallel
@@ -141,7 +137,8 @@ class CopyController:
                 except (ReconcileBlocked, Forbidden, Invalid) as error:
                     log.debug("pod %s/%s: %s", namespace, name_of(pod), error)
         # If home forbids a list meanwhile, optional references would be dropped silently.
-        self._watches.require(namespace, resources)
+        self._watches.require(namespace)
+        self._references.require(keys)
         missing_references = [
             ref
             for ref in references(pod)
@@ -220,9 +217,9 @@ class CopyController:
     # -- reconcile -------------------------------------------------------------------------
 
     async def _reconcile(self, key: CopyKey) -> None:
-        watch = self._watches.get(key.namespace)
-        if watch is None and self._has_pods(key.namespace):
-            return  # The namespace is being listed; `requeue_namespace` queues the key again.
+        is_known = self._is_known(key)
+        if not is_known and self._is_used(key):
+            return  # Home is being read; `requeue_namespace` or `requeue_reference` follows.
         home = self._original(key)
         copy = self._copy(key)
         if home is not None and self._is_used(key):
@@ -234,12 +231,10 @@ class CopyController:
         elif is_owned_by_node(copy, self._identity) and self._namespaces.has_usable(key.namespace):
             # Without a watch the original is unknown, but no pod of the node needs the copy.
             # An unmanaged object could take the copy's name and be read by pods.
-            is_data = key.resource in (CONFIG_MAPS, SECRETS)
-            keeps_name = is_data and not self._namespaces.is_owned(key.namespace)
-            is_used = self._is_used_in_remote(key) and (
-                home is not None or watch is None or keeps_name
-            )
-            if not is_used and not (home is not None and self._lingers(key)):
+            keeps_name = _is_reference(key) and not self._namespaces.is_owned(key.namespace)
+            may_exist = home is not None or not is_known
+            is_used = self._is_used_in_remote(key) and (may_exist or keeps_name)
+            if not is_used and not (may_exist and self._lingers(key)):
                 await self._delete(key, copy)
 
     def _lingers(self, key: CopyKey) -> bool:
@@ -311,8 +306,11 @@ class CopyController:
 
     def _original(self, key: CopyKey) -> Object | None:
         """The home object, if it exists and may be copied."""
-        store = self._watches.store(key.namespace, key.resource)
-        home = store.get(Key(key.namespace, key.name))
+        if _is_reference(key):
+            home = self._references.get(key)
+        else:
+            store = self._watches.store(key.namespace, key.resource)
+            home = store.get(Key(key.namespace, key.name))
         if home is None or not COPY_RULES[key.resource].is_copied(home, self._identity):
             return None
         if key.resource is not ENDPOINT_SLICES:
@@ -321,6 +319,12 @@ class CopyController:
         service_key = CopyKey(SERVICES, key.namespace, endpoint_slice.service_name(home))
         has_copy = self._original(service_key) is not None and self._copy(service_key) is not None
         return home if self._copies_endpoints and has_copy else None
+
+    def _is_known(self, key: CopyKey) -> bool:
+        """Whether the bridge knows if home has the object."""
+        if _is_reference(key):
+            return self._references.is_known(key)
+        return self._watches.get(key.namespace) is not None
 
     def _originals(self, resource: Resource, namespace: HomeNamespace) -> Iterator[CopyKey]:
         for home in self._watches.store(namespace, resource):
@@ -364,15 +368,19 @@ class CopyController:
 
     def _is_used(self, key: CopyKey) -> bool:
         """Whether a pod on this node refers to the home object, or may use the Service."""
-        if key.resource in (CONFIG_MAPS, SECRETS):
+        if _is_reference(key):
             return self._home_pods.store.has("reference", key)
         return self._has_pods(key.namespace)
 
     def _is_used_in_remote(self, key: CopyKey) -> bool:
         """Whether a remote pod of this home, on any of its virtual nodes, still uses the copy."""
-        if key.resource in (CONFIG_MAPS, SECRETS):
+        if _is_reference(key):
             return self._remote_pods.store.has("reference", key)
         return self._remote_pods.store.has("namespace", key.namespace)
+
+
+def _is_reference(key: CopyKey) -> bool:
+    return key.resource in REFERENCED_RESOURCES.values()
 
 
 def _is_copied(home_service: Object | None) -> bool:

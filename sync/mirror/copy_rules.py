@@ -5,32 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, SERVICES, Resource
 from translators.merge_patch import merge_patch
 from translators.mirror import configmap_secret, endpoint_slice, service
-from translators.object_accessors import HomeNamespace, Object, metadata
+from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import LABEL_NODE, may_be_set_by_remote
-from translators.pods.references import Kind as ReferenceKind
-from translators.pods.references import references
+from translators.pods.references import ROOT_CA
 from translators.virtual_node_identity import Identity
 
 #: Maps that must be equal on both sides, so that removed keys are removed from the copy.
 _EXACT = frozenset({"annotations", "labels", "data", "binaryData", "selector"})
-
-
-class CopyKey(NamedTuple):
-    """A home object that has, or should have, a copy."""
-
-    resource: Resource
-    namespace: HomeNamespace
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +33,11 @@ class CopyRule:
 
 
 COPY_RULES: dict[Resource, CopyRule] = {
-    CONFIG_MAPS: CopyRule(configmap_secret.translate_data, lambda *_: True),
+    CONFIG_MAPS: CopyRule(
+        # The remote publishes its own CA under that name.
+        configmap_secret.translate_data,
+        lambda home, _: name_of(home) != ROOT_CA,
+    ),
     SECRETS: CopyRule(
         configmap_secret.translate_data, lambda home, _: configmap_secret.is_copied_secret(home)
     ),
@@ -59,19 +50,10 @@ COPY_RULES: dict[Resource, CopyRule] = {
     ),
 }
 COPIED_RESOURCES = tuple(COPY_RULES)
-#: The resources to which pods refer by name.
-REFERENCED_RESOURCES: dict[ReferenceKind, Resource] = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
 
 def copies_selector(resource: Resource, labels: str) -> str:
     return ",".join(part for part in (labels, COPY_RULES[resource].selector) if part)
-
-
-def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
-    """The ConfigMaps and Secrets to which a pod of either cluster refers; ``namespace`` is its home
-    namespace."""
-    for ref in references(pod):
-        yield CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)
 
 
 def copy_patch(resource: Resource, home: Object, copy: Object, identity: Identity) -> Object:

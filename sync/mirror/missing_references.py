@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sync.kube.client import KubeClient
-from sync.mirror.copy_rules import REFERENCED_RESOURCES
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
+from sync.references.reference_keys import REFERENCED_RESOURCES
 from sync.runtime.controller import ReconcileBlocked
 from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.ownership_labels import is_owned

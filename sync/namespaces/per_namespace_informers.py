@@ -23,7 +23,7 @@ from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Indexer, Store
 from sync.cache.store_writer import Handler
-from sync.kube.api_errors import Forbidden
+from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.api_resources import ENDPOINT_SLICES, Resource
 from sync.kube.client import KubeClient
 from sync.runtime.controller import ReconcileBlocked
@@ -73,7 +73,7 @@ class NamespaceWatch:
                 resource,
                 namespace=namespace,
                 indexers=_INDEXERS.get(resource),
-                warns_forbidden=False,  # `NamespaceWatches` logs one line for all.
+                quiet=(Forbidden,),  # `NamespaceWatches` logs one line for all.
             )
             for resource in resources
         }
@@ -93,6 +93,11 @@ class NamespaceWatch:
         return tuple(
             resource for resource, it in self.informers.items() if isinstance(it.error, Forbidden)
         )
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether home has not answered yet for a resource."""
+        return any(it.error is None and not it.synced.is_set() for it in self.informers.values())
 
     async def run(self, alongside: Iterable[RunInNamespace]) -> None:
         try:
@@ -130,12 +135,9 @@ class NamespaceWatch:
     def _report_forbidden(self, *, shrunk: bool = False) -> None:
         self._report_timer = None
         forbidden = self.forbidden
-        has_pending = any(
-            it.error is None and not it.synced.is_set() for it in self.informers.values()
-        )
         if forbidden == self.reported:
             return
-        if forbidden and has_pending:
+        if forbidden and self.is_pending:
             self._report_later(SETTLE)
         elif forbidden and set(forbidden) < set(self.reported) and not shrunk:
             self._report_later(SETTLE_SHRUNK, shrunk=True)
@@ -194,35 +196,31 @@ class NamespaceWatches:
         watch = self._watches.get(namespace)
         return watch if watch is not None and watch.synced else None
 
-    def require(self, namespace: HomeNamespace, resources: Iterable[Resource]) -> None:
-        """Raises ReconcileBlocked unless the watch is complete and these resources are being
-        watched: a cache whose watch fails may lack an edit. A failed watch is retried now."""
-        watch = self.get(namespace)
-        if watch is None:
-            raise self.missing_permission(namespace) or _unreadable(namespace, "its objects")
-        failing = [
-            resource
-            for resource in resources
-            if resource in watch.informers and watch.informers[resource].error
-        ]
-        for resource in failing:
-            watch.informers[resource].retry_now()
-        if failing:
-            raise _unreadable(namespace, " and ".join(sorted(map(str, failing))))
+    def require(self, namespace: HomeNamespace) -> None:
+        """Raises ReconcileBlocked unless the watch is complete."""
+        if self.get(namespace) is None:
+            raise self.missing_permission(namespace) or home_unreadable(namespace, "its objects")
 
     @property
     def informers(self) -> list[Informer]:
         return [it for watch in self._watches.values() for it in watch.informers.values()]
 
-    def missing_permission(self, namespace: HomeNamespace) -> ReconcileBlocked | None:
+    def missing_permission(
+        self, namespace: HomeNamespace, others: Mapping[Resource, Forbidden] | None = None
+    ) -> ReconcileBlocked | None:
         """Why pods of the namespace cannot be created; None if home forbids nothing as far as is
-        known."""
+        known, or if this is still being found out. ``others`` are errors of resources that
+        are not watched here."""
         watch = self._watches.get(namespace)
-        if watch is None or not watch.reported:
+        if watch is not None and not watch.reported and (watch.forbidden or watch.is_pending):
             return None
-        errors = [watch.informers[resource].error for resource in watch.reported]
-        server_message = next((str(error) for error in errors if error is not None), "")
-        action = f"list and watch {', '.join(map(str, watch.reported))}"
+        errors: dict[Resource, KubeError | None] = dict(others or {})
+        if watch is not None:
+            errors |= {resource: watch.informers[resource].error for resource in watch.reported}
+        if not errors:
+            return None
+        server_message = next((str(error) for error in errors.values() if error is not None), "")
+        action = f"list and watch {', '.join(sorted(map(str, errors)))}"
         return home_forbids(action, namespace, server_message=server_message)
 
     def retain(self, namespace: HomeNamespace) -> None:
@@ -279,7 +277,8 @@ class NamespaceWatches:
             self._synced_handlers(watch.namespace)
 
 
-def _unreadable(namespace: HomeNamespace, objects: str) -> ReconcileBlocked:
+def home_unreadable(namespace: HomeNamespace, objects: str) -> ReconcileBlocked:
+    """Returns the error for ``objects`` of a home namespace whose watch does not work."""
     return ReconcileBlocked(
         "HomeUnread",
         f"home: cannot watch {objects} of namespace {namespace} at the moment, and the pod could "

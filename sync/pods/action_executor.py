@@ -99,6 +99,7 @@ class ActionExecutor:
         self._remote_pods = context.remote_pods
         self._remote_nodes = context.remote_nodes
         self._watches = context.watches
+        self._references = context.references
         self._namespaces = context.namespaces
         self._events = context.events
         self._now = context.now
@@ -195,9 +196,15 @@ class ActionExecutor:
 
     async def _create(self, key: Key, home: Object) -> None:
         namespace = HomeNamespace(key.namespace)
-        if self._watches.get(namespace) is None:
-            # `PodController.requeue_namespace` queues the key again.
-            if (blocked := self._watches.missing_permission(namespace)) is not None:
+        references = list(self._references.keys_of(home))
+        is_watched = self._watches.get(namespace) is not None
+        if not is_watched or not all(map(self._references.is_readable, references)):
+            # `PodController.requeue_namespace` and `requeue_reference` queue the key again.
+            blocked = None
+            if not any(map(self._references.is_pending, references)):
+                forbidden = self._references.forbidden(references)
+                blocked = self._watches.missing_permission(namespace, forbidden)
+            if blocked is not None:
                 await self._report_not_created(key, home, blocked.reason, blocked.message)
             return
         try:

@@ -22,7 +22,6 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
 from sync.kube.api_resources import CONFIG_MAPS, PRIORITY_CLASSES, SECRETS, Resource
 from sync.mirror.copy_controller import CopyController
-from sync.mirror.copy_rules import CopyKey
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
 from sync.pods.actions import ConfirmAbsence, PodState, WriteStatus
@@ -31,6 +30,7 @@ from sync.pods.remote_pod_lookup import RemotePodLookup
 from sync.pods.service_account_tokens import TokenController
 from sync.pods.sync_latency import PodLatency
 from sync.pods.unreachable_node_deletion import UnreachableNodeDeletions
+from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, key_fields, object_fields
 from translators.object_accessors import (
@@ -111,6 +111,7 @@ class PodController:
                 for resource in (CONFIG_MAPS, SECRETS)
             ],
             requeue_namespace=self.requeue_namespace,
+            requeue_reference=self.requeue_reference,
             namespace_forbidden=self.requeue_namespace,
             start=self.latency.begin,
         )
@@ -179,6 +180,11 @@ class PodController:
         """Queues all pods of a namespace whose resources have been listed, or are forbidden."""
         for home in self._home_pods.store.by_index("namespace", namespace):
             self.controller.queue.add(Key(namespace, name_of(home)))
+
+    def requeue_reference(self, key: CopyKey) -> None:
+        """Queues all pods that need a home object which was read, or is forbidden."""
+        for home in self._home_pods.store.by_index("reference", key):
+            self.controller.queue.add(Key(key.namespace, name_of(home)))
 
     def reference_changed(self, resource: Resource, old: Object | None, new: Object | None) -> None:
         """Queues the pods that may wait for a ConfigMap or Secret that was created at home."""

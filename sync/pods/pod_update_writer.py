@@ -59,6 +59,7 @@ class PodUpdater:
         self._policy = context.policy
         self._remote_pods = context.remote_pods
         self._watches = context.watches
+        self._references = context.references
         self._copies = copies
         self._events = context.events
         self._rejected: FairCache[_Path, ResizeRejection] = FairCache(REMEMBERED_MAX)
@@ -72,8 +73,12 @@ class PodUpdater:
             return False
         key, sent = Key(namespace_of(home), name_of(home)), update
         if update.subresource == "ephemeralcontainers":
-            if self._watches.get(HomeNamespace(key.namespace)) is None:
-                return False  # `PodController.requeue_namespace` queues the key again.
+            references = self._references.keys_of(home)
+            if self._watches.get(HomeNamespace(key.namespace)) is None or not all(
+                map(self._references.is_readable, references)
+            ):
+                # `PodController.requeue_namespace` or `requeue_reference` queues the key again.
+                return False
             resolved = await self._resolved(home, update)
             if resolved is None:
                 self._ineffective.put(key.namespace, path, update.patch)

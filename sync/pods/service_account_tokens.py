@@ -30,6 +30,7 @@ from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, 
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
+from sync.references.reference_keys import CopyKey, root_ca_key
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, key_fields
 from translators.object_accessors import (
@@ -79,7 +80,7 @@ class TokenController:
         self._home_pods = context.home_pods
         self._remote_pods = context.remote_pods
         self._secrets = context.copies[SECRETS]
-        self._watches = context.watches
+        self._references = context.references
         self._namespaces = context.namespaces
         self._events = context.events
         self._now = context.now
@@ -103,7 +104,7 @@ class TokenController:
                 Watch(self._secrets, self.secret_changed),
             ],
             home_watches=[HomeWatch(CONFIG_MAPS, self.config_map_changed)],
-            requeue_namespace=self.requeue_namespace,
+            requeue_reference=self.requeue_reference,
         )
 
     # -- for the pod controller -------------------------------------------------------------------
@@ -148,15 +149,16 @@ class TokenController:
             self.controller.queue.add(ref)
 
     def config_map_changed(self, old: Object | None, new: Object | None) -> None:
-        """Requeues the namespace when home's CA in it changes."""
+        """Queues the pods that mount home's CA when it changes."""
         obj = new or old or {}
-        if name_of(obj) == references.ROOT_CA:
-            self.requeue_namespace(HomeNamespace(namespace_of(obj)))
+        self.requeue_reference(CopyKey(CONFIG_MAPS, HomeNamespace(namespace_of(obj)), name_of(obj)))
 
-    def requeue_namespace(self, namespace: HomeNamespace) -> None:
-        """Queues the pods that mount tokens, after home's CA was listed or has changed."""
-        for pod in self._home_pods.store.by_index("namespace", namespace):
-            with exception_summary.log_defects(f"pod {namespace}/{name_of(pod)}"):
+    def requeue_reference(self, key: CopyKey) -> None:
+        """Queues the pods that mount home's CA beside a token, after it was read."""
+        if key != root_ca_key(key.namespace):
+            return
+        for pod in self._home_pods.store.by_index("reference", key):
+            with exception_summary.log_defects(f"pod {key.namespace}/{name_of(pod)}"):
                 if self._needs(pod).tokens:
                     self.controller.queue.add(service_accounts.pod_ref_of(pod))
 
@@ -172,8 +174,8 @@ class TokenController:
             if secret is not None and is_usable and not self._has_remote_pod(ref):
                 await self._delete(ref, secret)
             return
-        if self._watches.last_synced(ref.namespace) is None:
-            return  # `requeue_namespace` queues the key again.
+        if needs.needs_ca and not self._references.is_known(root_ca_key(ref.namespace)):
+            return  # `requeue_reference` queues the key again.
         if secret is None and is_deleting(home) and not self._has_remote_pod(ref):
             return
         try:
@@ -329,8 +331,8 @@ class TokenController:
 
     def _is_current(self, ref: PodRef, needs: RequiredTokens) -> bool:
         """Whether the Secret has all tokens, and the CA if needed."""
-        secret, watch = self._secret(ref), self._watches.last_synced(ref.namespace)
-        if secret is None or is_deleting(secret) or watch is None:
+        secret = self._secret(ref)
+        if secret is None or is_deleting(secret):
             return False
         valid = self._valid(secret, needs)
         if any(wanted.key not in valid for wanted in needs.tokens):
@@ -339,9 +341,7 @@ class TokenController:
 
     def _ca(self, namespace: HomeNamespace) -> str:
         """Home's CA, as published in the namespace. Raises ReconcileBlocked if it is missing."""
-        watch = self._watches.last_synced(namespace)
-        key = Key(namespace, references.ROOT_CA)
-        config_map = watch.informers[CONFIG_MAPS].store.get(key) if watch else None
+        config_map = self._references.get(root_ca_key(namespace))
         text = ((config_map or {}).get("data") or {}).get(CA_KEY)
         if not text:
             raise ReconcileBlocked(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
-from sync.engine.shared_informers import SharedInformers
+from sync.engine.shared_informers import SharedInformers, home_references
 from sync.kube.client import KubeClient
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.namespaces.per_namespace_informers import NamespaceWatches
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
+from sync.references.reference_watches import ReferenceWatches
 from sync.runtime.event_recorder import EventRecorder
 from tests.sync.memory_ownership_record import MemoryRecord
 from translators.translation_options import Policy
@@ -29,6 +32,9 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         copies=shared.copies,
         namespaces=NamespaceMapping(remote, shared.remote_namespaces, policy.identity, ownership),
         watches=NamespaceWatches(home),
+        references=ReferenceWatches(
+            home, shared.home_pods, functools.partial(home_references, policy)
+        ),
         events=EventRecorder(home, node=policy.identity.node, now=utc_now),
         now=utc_now,
     )

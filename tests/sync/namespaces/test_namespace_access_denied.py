@@ -81,11 +81,14 @@ def reported_messages(harness: EngineHarness) -> list[Object]:
 
 async def test_pod_reports_the_missing_permission_and_the_command(harness: EngineHarness) -> None:
     harness.home.put(config_map("conf"))
+    harness.home.put(secret("key"))
     await harness.start()
     with forbid(harness, "configmaps", "secrets"):
-        harness.pod(uses=["cm/conf"])
+        harness.pod(uses=["cm/conf", "secret/key"])
         await harness.events_with_reason("HomeForbidden")
-        await harness.home.until(lambda: harness.status().get("reason"))
+        await harness.home.until(
+            lambda: "configmaps, secrets" in harness.status().get("message", "")
+        )
         assert harness.status()["reason"] == "HomeForbidden"
         assert harness.status()["message"] == (
             "home: the bridge may not list and watch configmaps, secrets in namespace default; "
@@ -100,6 +103,27 @@ async def test_pod_reports_the_missing_permission_and_the_command(harness: Engin
     await harness.settle()
     assert harness.status()["phase"] == "Running"
     assert "reason" not in harness.status()
+
+
+async def test_permissions_are_reported_when_home_has_answered_for_each_resource(
+    harness: EngineHarness,
+) -> None:
+    """The answer for Services is late; until then nothing is reported."""
+    harness.home.put(config_map("conf"))
+    await harness.start()
+    late = Fault(
+        *("GET", "*/namespaces/default/services"),
+        code=403,
+        message=forbidden_message("services"),
+        delay=0.3,
+        times=None,
+    )
+    harness.home.fail(late)
+    with forbid(harness, "configmaps"):
+        harness.pod(uses=["cm/conf"])
+        await harness.events_with_reason("HomeForbidden")
+    [reported] = reported_messages(harness)
+    assert "list and watch configmaps, services in namespace default" in reported["message"]
 
 
 async def test_forbidden_namespace_is_one_warning_with_the_command(
@@ -120,9 +144,11 @@ async def test_forbidden_namespace_is_one_warning_with_the_command(
 
 async def test_remaining_missing_permission_is_reported_again(harness: EngineHarness) -> None:
     await harness.start()
+    harness.home.put(config_map("conf"))
+    harness.home.put(secret("key"))
     with forbid(harness, "secrets"):
         with forbid(harness, "configmaps"):
-            harness.pod()
+            harness.pod(uses=["cm/conf", "secret/key"])
             await harness.home.until(
                 lambda: "watch configmaps, secrets in" in harness.status().get("message", "")
             )
@@ -137,7 +163,7 @@ async def test_other_namespaces_are_not_affected(harness: EngineHarness) -> None
     add_namespace(harness, "shop")
     await harness.start()
     with forbid(harness, "secrets"):
-        harness.pod("waits")
+        harness.pod("waits", uses=["secret/key"])
         await harness.events_with_reason("HomeForbidden")
         harness.pod("goes", "shop")
         await harness.remote.until(lambda: harness.remote_pod("goes", "shop-h"))
@@ -149,7 +175,7 @@ async def test_other_namespaces_are_not_affected(harness: EngineHarness) -> None
 async def test_a_pod_that_waits_can_be_deleted(harness: EngineHarness) -> None:
     await harness.start()
     with forbid(harness, "secrets"):
-        harness.pod()
+        harness.pod(uses=["secret/key"])
         await harness.events_with_reason("HomeForbidden")
         harness.home.delete(PODS, "a", "default")
         await harness.home.until(lambda: harness.home.find(PODS, "a", "default") is None)
@@ -212,14 +238,16 @@ async def test_all_resources_are_retried_when_one_is_allowed(
             return 3600.0
 
     monkeypatch.setattr(informer_health, "Backoff", EndlessBackoff)
+    harness.home.put(config_map("conf"))
+    harness.home.put(secret("key"))
     await harness.start()
     with forbid(harness, "configmaps", "secrets", "services"):
-        harness.pod()
+        harness.pod(uses=["cm/conf", "secret/key"])
         await harness.events_with_reason("HomeForbidden")
         home = {it.resource: it for it in harness.engine.watches if it.client.side == "home"}
         forbidden = {kind for kind, it in home.items() if isinstance(it.error, Forbidden)}
         assert forbidden == {CONFIG_MAPS, SECRETS, SERVICES}
-    home[CONFIG_MAPS].retry_now()
+    home[SERVICES].retry_now()
     await harness.remote.until(harness.remote_pod)
 
 

@@ -1,0 +1,236 @@
+"""Watches each home ConfigMap and Secret to which a pod on the virtual node refers, by its name.
+
+- An object is read from the first pod that refers to it, and forgotten `LINGER` seconds after the
+  last. Other objects of a namespace are never read: one tenant could otherwise fill the memory of
+  the bridge, and a node's credential permits no other list (the Node authorizer in
+  plugin/pkg/auth/authorizer/node of Kubernetes).
+- Pods that refer to the same object share one watch; the watches share connections
+  (`sync.kube.shared_connections`). An idle watch costs no requests.
+- The watches run while `run` does, so that a standby replica has none.
+- `get` returns the last known state, which may be stale while a watch fails. `require` raises
+  unless the objects are known and are being watched.
+- Handlers of `on_change` are called as those of an informer; handlers of `on_read` when an object
+  was read for the first time (whether or not it exists), when home begins to forbid it, and when
+  it can be watched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+
+from sync.base.safe_callbacks import Callbacks
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.cache.store_writer import Handler
+from sync.kube.api_errors import Forbidden, KubeError
+from sync.kube.api_resources import Resource
+from sync.kube.client import KubeClient
+from sync.namespaces.per_namespace_informers import home_forbids, home_unreadable
+from sync.references.reference_keys import CopyKey
+from sync.runtime.controller import ReconcileBlocked
+from sync.runtime.log_fields import name_fields
+from translators.object_accessors import HomeNamespace, Object
+
+log = logging.getLogger(__name__)
+
+#: Seconds that an object is watched after its last pod, so that a rollout or a frequent Job does
+#: not read it each time.
+LINGER = 60.0
+#: Seconds from the end of a missing permission to `on_read`: the other objects of the namespace are
+#: tried again meanwhile, so that a pod does not report one after the other.
+SETTLE = 0.5
+
+
+class ReferenceWatches:
+    """The watched objects of all namespaces.
+
+    ``keys_of`` returns the objects that a home pod needs; ``home_pods`` has them as its index
+    ``reference``. ``linger`` defaults to `LINGER`.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        home_pods: Informer,
+        keys_of: Callable[[Object], Iterable[CopyKey]],
+        *,
+        linger: float | None = None,
+    ) -> None:
+        self.keys_of = keys_of
+        self._client = client
+        self._home_pods = home_pods
+        self._linger = LINGER if linger is None else linger
+        self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        self._handlers: dict[Resource, list[Handler]] = {}
+        self._read_handlers: Callbacks[CopyKey] = Callbacks("referenced home object read")
+        self._informers: dict[CopyKey, Informer] = {}
+        self._tasks: dict[CopyKey, asyncio.Task[None]] = {}
+        self._ending: dict[CopyKey, asyncio.TimerHandle] = {}
+        self._settling: dict[HomeNamespace, asyncio.TimerHandle] = {}
+        # Namespaces for which a missing permission was logged.
+        self._reported: set[HomeNamespace] = set()
+        self._group: asyncio.TaskGroup | None = None
+
+    @property
+    def informers(self) -> list[Informer]:
+        return list(self._informers.values())
+
+    def on_change(self, resource: Resource, handler: Handler) -> None:
+        """Calls ``handler(old, new)`` for each change of a watched object. Add handlers before
+        `run`."""
+        self._handlers.setdefault(resource, []).append(handler)
+
+    def on_read(self, handler: Callable[[CopyKey], None]) -> None:
+        """Calls ``handler`` as the module docstring states."""
+        self._read_handlers.add(handler)
+
+    # -- what is known ---------------------------------------------------------------------
+
+    def get(self, key: CopyKey) -> Object | None:
+        """The last known state; None if the object does not exist or is not known."""
+        informer = self._informers.get(key)
+        return informer.store.get(Key(key.namespace, key.name)) if informer is not None else None
+
+    def is_known(self, key: CopyKey) -> bool:
+        """Whether the object was read: `get` returns None only if it does not exist."""
+        informer = self._informers.get(key)
+        return informer is not None and informer.synced.is_set()
+
+    def is_pending(self, key: CopyKey) -> bool:
+        """Whether home has not answered yet, or is being asked again (`SETTLE`)."""
+        informer = self._informers.get(key)
+        if informer is None or key.namespace in self._settling:
+            return True
+        return informer.error is None and not informer.synced.is_set()
+
+    def is_readable(self, key: CopyKey) -> bool:
+        """Whether the object is known and home does not forbid it now."""
+        return self.is_known(key) and not isinstance(self._informers[key].error, Forbidden)
+
+    def missing_permission(self, keys: Iterable[CopyKey]) -> ReconcileBlocked | None:
+        """Why a pod that needs these objects, of one namespace, cannot be created; None if home
+        forbids none of them as far as is known."""
+        keys = list(keys)
+        forbidden = self.forbidden(keys)
+        if not forbidden:
+            return None
+        action = f"list and watch {', '.join(sorted(map(str, forbidden)))}"
+        server_message = str(next(iter(forbidden.values())))
+        return home_forbids(action, keys[0].namespace, server_message=server_message)
+
+    def forbidden(self, keys: Iterable[CopyKey]) -> dict[Resource, Forbidden]:
+        """The resources of these objects that home forbids, with its answer."""
+        found = {}
+        for key in keys:
+            informer = self._informers.get(key)
+            if informer is not None and isinstance(informer.error, Forbidden):
+                found[key.resource] = informer.error
+        return found
+
+    def require(self, keys: Iterable[CopyKey]) -> None:
+        """Raises ReconcileBlocked unless these objects are known and are being watched: an object
+        whose watch fails may lack an edit. A failed watch is retried now."""
+        keys = list(keys)
+        if (blocked := self.missing_permission(keys)) is not None:
+            raise blocked
+        for key in keys:
+            informer = self._informers.get(key)
+            if informer is None or not informer.synced.is_set() or informer.error is not None:
+                if informer is not None:
+                    informer.retry_now()
+                raise home_unreadable(key.namespace, f"{key.resource.kind} {key.name}")
+
+    # -- which objects are watched ---------------------------------------------------------
+
+    def pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Watches what a pod begins to refer to, and forgets what the last pod ceases to refer
+        to."""
+        if self._group is None:
+            return
+        before, now = (set(self.keys_of(pod)) if pod is not None else set() for pod in (old, new))
+        for key in now - before:
+            self._retain(self._group, key)
+        for key in before - now:
+            if key in self._informers and not self._home_pods.store.has("reference", key):
+                self._release(key)
+
+    def retry_now(self, namespace: HomeNamespace) -> None:
+        """Retries the failed watches of a namespace, because the cause may be gone."""
+        for key, informer in self._informers.items():
+            if key.namespace == namespace and informer.error is not None:
+                informer.retry_now()
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for pod in self._home_pods.store:
+                    for key in self.keys_of(pod):
+                        self._retain(group, key)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._group = None
+            for timer in (*self._ending.values(), *self._settling.values()):
+                timer.cancel()
+
+    def _retain(self, group: asyncio.TaskGroup, key: CopyKey) -> None:
+        timer = self._ending.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._informers:
+            return
+        informer = self._informers[key] = Informer(
+            self._client,
+            key.resource,
+            namespace=key.namespace,
+            fields=f"metadata.name={key.name}",
+            shares_connection=True,
+            # `_state_changed` logs one line for a namespace; an outage is logged by the other
+            # watches of home.
+            quiet=(KubeError,),
+            rng=self._rng,
+        )
+        for handler in self._handlers.get(key.resource, ()):
+            informer.on_change(handler)
+        informer.on_synced(lambda: self._read_handlers(key))
+        informer.on_state(lambda it: self._state_changed(key, it))
+        self._tasks[key] = group.create_task(informer.run(), name=f"watch-{key}")
+
+    def _release(self, key: CopyKey) -> None:
+        if key not in self._ending:
+            loop = asyncio.get_running_loop()
+            self._ending[key] = loop.call_later(self._linger, self._end, key)
+
+    def _end(self, key: CopyKey) -> None:
+        self._ending.pop(key, None)
+        del self._informers[key]
+        self._tasks.pop(key).cancel()
+
+    def _state_changed(self, key: CopyKey, informer: Informer) -> None:
+        if self._informers.get(key) is not informer:
+            return  # The watch has ended.
+        if isinstance(informer.error, Forbidden):
+            if key.namespace not in self._reported:
+                self._reported.add(key.namespace)
+                fields = name_fields("Namespace", name=key.namespace, cluster="home")
+                log.warning("%s", self.missing_permission([key]), extra=fields)
+            self._read_handlers(key)
+        elif informer.error is None:
+            self._reported.discard(key.namespace)
+            # A RoleBinding grants all objects of the namespace at once.
+            self.retry_now(key.namespace)
+            self._settle(key.namespace)
+
+    def _settle(self, namespace: HomeNamespace) -> None:
+        def settled() -> None:
+            del self._settling[namespace]
+            for key in [it for it in self._informers if it.namespace == namespace]:
+                self._read_handlers(key)
+
+        if namespace not in self._settling:
+            loop = asyncio.get_running_loop()
+            self._settling[namespace] = loop.call_later(SETTLE, settled)
