@@ -23,6 +23,7 @@ from pathlib import Path
 from e2e import clusters
 from e2e.clusters import Backend, Settings, docker_engine
 from e2e.clusters.cgroups import hierarchies
+from e2e.clusters.errors import MissingTool
 from e2e.clusters.mounts import MOUNTS
 from e2e.clusters.processes import identify
 from e2e.clusters.run_command import run
@@ -71,7 +72,10 @@ def left(before: _State, after: _State) -> list[str]:
 
 
 def _output_lines(*argv: str) -> list[str]:
-    done = run(argv, check=False)
+    try:
+        done = run(argv, check=False)
+    except MissingTool:  # The first start of clusters installs it: nothing can be left before.
+        return []
     return done.stdout.splitlines() if done.returncode == 0 else []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from e2e import cluster_leak_check
 
 
@@ -18,6 +20,15 @@ def test_the_machine_is_looked_at() -> None:
     found = cluster_leak_check.state()
     assert "/proc" in found["mount"]
     assert not [line for line in found["process"] if f" {os.getpid()} of " in line]
+
+
+def test_a_machine_without_the_programs_has_nothing_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    found = cluster_leak_check.state()
+    assert "/proc" in found["mount"]
+    assert not found["rule"]
 
 
 def test_where_others_work_only_what_has_the_name_of_the_set_or_of_docker_counts() -> None:
