@@ -226,7 +226,7 @@ def test_forced_leave_ends_both_replicas(bridged: Bridged, other: StandbyBridge)
         assert "has left" in bridge.log.read_text()
     time.sleep(FOUND_OUT)
     assert bridged.node not in uids(get(bridged.home, "nodes"))
-    leases = uids(get(bridged.home, "leases", namespace="kube-node-lease"))
+    leases = uids(get(bridged.home, "leases", all_namespaces=True))
     assert not [name for name in leases if bridged.node in name]
     assert not bridged.remote_pods()
 

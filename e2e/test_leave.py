@@ -89,8 +89,9 @@ def is_clean(bridged: Bridged) -> bool:
     """Whether neither side has an object of the node."""
     words = (bridged.node, bridged.remote_namespace)
     at_home = leftovers(bridged.home, *words)
-    leases = uids(get(bridged.home, "leases", namespace="kube-node-lease"))
-    return not (at_home or leftovers(bridged.remote, *words) or bridged.node in leases)
+    leases = uids(get(bridged.home, "leases", all_namespaces=True))
+    of_node = [name for name in leases if bridged.node in name]
+    return not (at_home or leftovers(bridged.remote, *words) or of_node)
 
 
 def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,7 @@ def _status(bridged: Bridged, name: str) -> Json:
 def _recorded(bridged: Bridged) -> str | None:
     """Home's namespace record of the node; None if there is none."""
     found = bridged.home.kubectl(
-        *("get", *_LEASE, "-n", "kube-node-lease", "-o", "json", "--ignore-not-found")
+        *("get", *_LEASE, "-n", "cluster-bridge", "-o", "json", "--ignore-not-found")
     ).stdout
     annotations = json.loads(found or "{}").get("metadata", {}).get("annotations", {})
     text: str | None = annotations.get(f"namespaces.cluster-bridge.io/{bridged.node}")
@@ -99,7 +99,7 @@ def test_created_namespaces_are_recognised_after_a_crash(bridged: Bridged) -> No
 
     # The record is deleted while no bridge runs; the node is not new.
     bridged.bridge.kill()
-    bridged.home.kubectl("delete", *_LEASE, "-n", "kube-node-lease")
+    bridged.home.kubectl("delete", *_LEASE, "-n", "cluster-bridge")
     bridged.bridge.start()
     bridged.bridge.wait_for_log("are taken for its own")
     bridged.apply(pod(bridged.node, "third"))

@@ -23,7 +23,7 @@ from bridge.checks.cluster_access import check_connectivity
 from bridge.clusters.connection import Notify, cluster_uid
 from bridge.election import election_lease
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
-from bridge.node import node_object
+from bridge.node import lease_namespace, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
 from sync.cleanup import remote_inventory
@@ -211,8 +211,11 @@ async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: 
 
 async def _leases(home: KubeClient, name: str, found: BugReport) -> list[Object]:
     leases = []
-    for lease_name in (name, election_lease.election_lease_name(name)):
-        leases += await _existing(home, LEASES, lease_name, found, namespace=LEASE_NAMESPACE)
+    for namespace, lease_name in (
+        (LEASE_NAMESPACE, name),
+        (lease_namespace.NAMESPACE, election_lease.election_lease_name(name)),
+    ):
+        leases += await _existing(home, LEASES, lease_name, found, namespace=namespace)
     return leases
 
 

@@ -1,10 +1,10 @@
 """Reads the Lease of an election, and computes the patches that acquire, renew, request and release
 it. Pure.
 
-The Lease is `cluster-bridge-NODE`, beside that of the Node. Its ``holderIdentity`` serves the node
-while it renews the Lease. As in client-go, clocks are never compared: a candidate takes the Lease
-over when it has not seen it change for the Lease's duration, by its own clock, and on condition of
-the observed resourceVersion.
+The Lease is `cluster-bridge-NODE` in home's namespace `bridge.node.lease_namespace`. Its
+``holderIdentity`` serves the node while it renews the Lease. As in client-go, clocks are never
+compared: a candidate takes the Lease over when it has not seen it change for the Lease's duration,
+by its own clock, and on condition of the observed resourceVersion.
 
 The Lease outlives the Node: it holds records of what bridges did in the remote, which the next
 bridge needs after a user deleted the Node.

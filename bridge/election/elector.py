@@ -18,6 +18,7 @@
   would have expired.
 - The Lease has records for the next holder (`bridge.election.election_lease_annotations`).
 - A Lease that `bridge leave` took ends the election: `NodeLeft`.
+- The first Lease of home creates its namespace (`bridge.node.lease_namespace`).
 - Requests have priority (`sync.kube.request_limiter.urgent`) and short timeouts. Standby replicas
   watch the Lease.
 """
@@ -38,7 +39,8 @@ from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
 from bridge.election.election_lease_annotations import LeaseRecords
 from bridge.election.remote_reachability import RemoteReachability
-from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
+from bridge.node import lease_namespace
+from bridge.node.node_lease import request_lease
 from sync.base.histograms import Histogram
 from sync.cache.informer import Informer
 from sync.kube.api_errors import Conflict, KubeError, NotFound
@@ -163,7 +165,10 @@ class LeaderElector:
         """Watches the Lease, and sets the event at each change."""
         changed = asyncio.Event()
         leases = Informer(
-            self._home, LEASES, namespace=LEASE_NAMESPACE, fields=f"metadata.name={self._name}"
+            self._home,
+            LEASES,
+            namespace=lease_namespace.NAMESPACE,
+            fields=f"metadata.name={self._name}",
         )
 
         def on_change(_: Object | None, new: Object | None) -> None:
@@ -387,7 +392,9 @@ class LeaderElector:
         )
         if before is None:
             body["metadata"]["name"] = self._name
-            written = await self._request("POST", "", body)
+            written = await lease_namespace.create_with_namespace(
+                self._home, lambda: self._request("POST", "", body)
+            )
         else:
             written = await self._request("PATCH", self._name, body)
         self._renewed_at = began
@@ -399,7 +406,14 @@ class LeaderElector:
         began = self._clock()
         try:
             seconds = self._request_seconds
-            return await request_lease(self._home, method, name, seconds=seconds, body=body)
+            return await request_lease(
+                self._home,
+                method,
+                name,
+                namespace=lease_namespace.NAMESPACE,
+                seconds=seconds,
+                body=body,
+            )
         finally:
             took = self._clock() - began
             self._request_seconds = min(max(2 * took, REQUEST_SECONDS), MAX_REQUEST_SECONDS)

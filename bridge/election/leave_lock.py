@@ -20,7 +20,7 @@ from bridge.base.progress_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election
-from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.node import lease_namespace
 from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
@@ -63,7 +63,7 @@ async def hold_lease_for_leave(
         raise
     await _cancel(renewal)
     name = election_lease.election_lease_name(node)
-    await home.delete(LEASES, name, namespace=LEASE_NAMESPACE, uid=held.uid)
+    await home.delete(LEASES, name, namespace=lease_namespace.NAMESPACE, uid=held.uid)
 
 
 async def _acquire(
@@ -101,5 +101,5 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 async def _patch(home: KubeClient, node: str, patch: Object) -> ElectionRecord:
     name = election_lease.election_lease_name(node)
     return election_lease.parse_lease(
-        await home.patch(LEASES, name, patch, namespace=LEASE_NAMESPACE)
+        await home.patch(LEASES, name, patch, namespace=lease_namespace.NAMESPACE)
     )

@@ -10,7 +10,7 @@ import asyncio
 
 from bridge.election import election_lease
 from bridge.election.election_lease import ElectionRecord
-from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.node import lease_namespace
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import clock
@@ -39,5 +39,5 @@ async def find_serving_bridge(home: KubeClient, node: str) -> str | None:
 async def read_election(home: KubeClient, node: str) -> ElectionRecord | None:
     """The election's Lease, None if there is none. Raises KubeError."""
     name = election_lease.election_lease_name(node)
-    lease = await home.find(LEASES, name, namespace=LEASE_NAMESPACE)
+    lease = await home.find(LEASES, name, namespace=lease_namespace.NAMESPACE)
     return election_lease.parse_lease(lease) if lease is not None else None

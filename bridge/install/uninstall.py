@@ -1,7 +1,7 @@
 """Stops and removes an installation that `bridge.install.installation_lookup` found.
 
-The Deployments are deleted first, after their pods have terminated, and the namespace last, if a
-join created it and it contains nothing else. Every step can be repeated after an error.
+The Deployments are deleted first, after their pods have terminated, and the namespace last
+(`remove_namespaces`). Every step can be repeated after an error.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import contextlib
 
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat
-from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.clusters.connection import Notify
 from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation
+from bridge.node import lease_namespace
 from sync.cleanup import remote_inventory
-from sync.kube.api_errors import NotFound
+from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, PODS
 from sync.kube.client import KubeClient
-from translators.object_accessors import metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import name_of, namespace_of, uid_of
 
 #: Seconds between checks of terminating pods.
 POLL_SECONDS = 0.5
@@ -53,17 +53,27 @@ async def stop(home: KubeClient, installation: ExistingInstallation, *, notify: 
         ) from None
 
 
-async def remove(home: KubeClient, installation: ExistingInstallation, *, notify: Notify) -> None:
-    """Deletes the installation's objects, and its namespace if a join created it and it contains
-    nothing else. Raises KubeError."""
+async def remove(home: KubeClient, installation: ExistingInstallation) -> None:
+    """Deletes the installation's objects. Raises KubeError."""
     for resource, obj in installation.objects:
         await home.delete(
             resource, name_of(obj), namespace=namespace_of(obj) or None, uid=uid_of(obj)
         )
-    if not installation.namespace:
-        return
-    namespace = await home.find(NAMESPACES, installation.namespace)
-    if namespace is None or (metadata(namespace).get("labels") or {}).get(NAME_LABEL) != APP:
-        return
-    for name, reason in await remote_inventory.delete_namespaces(home, [namespace]):
-        notify(Caveat(f"home: namespace {name} stays: {reason}"))
+
+
+async def remove_namespaces(
+    home: KubeClient, installation: ExistingInstallation | None, *, notify: Notify
+) -> None:
+    """Deletes the installation's namespace and that of the bridges' Leases, if a join created them
+    and they contain nothing else. Raises KubeError."""
+    installed_in = installation.namespace if installation is not None else ""
+    for name in dict.fromkeys(filter(None, (installed_in, lease_namespace.NAMESPACE))):
+        try:
+            namespace = await home.find(NAMESPACES, name)
+        except Forbidden:  # A credential that may not read it has not created it either.
+            continue
+        if namespace is None or not lease_namespace.was_created_by_join(namespace):
+            continue
+        kept = await remote_inventory.delete_namespaces(home, [namespace])
+        for _, reason in kept if name == installed_in else ():
+            notify(Caveat(f"home: namespace {name} stays: {reason}"))

@@ -55,8 +55,8 @@ async def remove_namespace_record(
     except Forbidden:
         notify(
             Caveat(
-                f"home: Lease {LEASE_NAMESPACE}/{namespace_ownership_lease.NAME} keeps the entries "
-                f"of node {settings.name}: the credential may not change it"
+                f"home: Lease {namespace_ownership_lease.NAME} keeps the "
+                f"entries of node {settings.name}: the credential may not change it"
             )
         )
 
@@ -92,7 +92,7 @@ async def remove(
     if state.relay_cidr:
         _delete_local_route(state.relay_cidr, notify=notify)
     if state.installation is not None:
-        await uninstall.remove(home, state.installation, notify=notify)
+        await uninstall.remove(home, state.installation)
     if state.node is not None:
         await home.delete(NODES, settings.name, uid=uid_of(state.node))
         # DaemonSet controllers may have created pods for the node meanwhile.

@@ -2,7 +2,8 @@
 
 All virtual nodes of home share the Lease and have one annotation each, so that a merge patch of one
 does not affect the others. The Lease is never held or renewed. The record is a Lease because the
-bridge may write Leases in this namespace anyway, and hardly any other client may.
+bridge may write Leases in this namespace anyway (`bridge.node.lease_namespace`), and hardly any
+other client may.
 `sync.namespaces.namespace_ownership` uses it.
 """
 
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.node import lease_namespace
+from bridge.node.lease_namespace import NAMESPACE
 from sync.kube.api_errors import AlreadyExists, NotFound
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
@@ -19,8 +21,7 @@ from translators.derived_names import label_value
 from translators.object_accessors import Object, metadata, uid_of
 from translators.ownership_labels import DOMAIN
 
-#: Differs from all other Leases there: a node's Lease has the node's name, an election's begins
-#: with ``cluster-bridge-``.
+#: Differs from all other Leases there: an election's begins with ``cluster-bridge-``.
 NAME = f"namespaces.{DOMAIN}"
 _PREFIX = f"namespaces.{DOMAIN}/"
 
@@ -40,7 +41,7 @@ class NamespaceRecord:
 
     async def read(self) -> OwnershipEntries:
         """This node's and the other nodes' namespaces. Raises KubeError."""
-        entries = _entries(await self._home.find(LEASES, NAME, namespace=LEASE_NAMESPACE))
+        entries = _entries(await self._home.find(LEASES, NAME, namespace=NAMESPACE))
         own = entries.pop(self._key, None)
         others = frozenset().union(*entries.values())
         return OwnershipEntries(own, others, fresh=self.fresh, adopts=self._is_takeover())
@@ -50,39 +51,41 @@ class NamespaceRecord:
         KubeError."""
         meta: Object = {"annotations": {self._key: ",".join(entries)}}
         try:
-            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
+            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=NAMESPACE)
         except NotFound:
             await self._create(meta)
 
     async def _create(self, meta: Object) -> None:
-        lease = LEASES.manifest({**meta, "name": NAME, "namespace": LEASE_NAMESPACE})
+        lease = LEASES.manifest({**meta, "name": NAME, "namespace": NAMESPACE})
         try:
-            await self._home.create(LEASES, lease, namespace=LEASE_NAMESPACE)
+            await lease_namespace.create_with_namespace(
+                self._home, lambda: self._home.create(LEASES, lease, namespace=NAMESPACE)
+            )
         except AlreadyExists:  # By another node's bridge.
-            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=LEASE_NAMESPACE)
+            await self._home.patch(LEASES, NAME, {"metadata": meta}, namespace=NAMESPACE)
 
 
 async def recorded_namespaces(home: KubeClient, node: str) -> frozenset[str]:
     """The namespaces that the virtual node recorded. Raises KubeError."""
-    lease = await home.find(LEASES, NAME, namespace=LEASE_NAMESPACE)
+    lease = await home.find(LEASES, NAME, namespace=NAMESPACE)
     return _entries(lease).get(_key(node), frozenset())
 
 
 async def remove_record(home: KubeClient, node: str, staying: Collection[str]) -> None:
     """Removes a virtual node's namespaces except ``staying``, and the Lease with its last entry.
     Raises KubeError."""
-    lease = await home.find(LEASES, NAME, namespace=LEASE_NAMESPACE)
+    lease = await home.find(LEASES, NAME, namespace=NAMESPACE)
     entries = _entries(lease)
     if lease is None or _key(node) not in entries:
         return
     if staying or len(entries) > 1:
         text = ",".join(staying) or None
         patch = {"metadata": {"uid": uid_of(lease), "annotations": {_key(node): text}}}
-        await home.patch(LEASES, NAME, patch, namespace=LEASE_NAMESPACE)
+        await home.patch(LEASES, NAME, patch, namespace=NAMESPACE)
     else:
         version = str(metadata(lease).get("resourceVersion") or "")
         await home.delete(
-            LEASES, NAME, namespace=LEASE_NAMESPACE, uid=uid_of(lease), resource_version=version
+            LEASES, NAME, namespace=NAMESPACE, uid=uid_of(lease), resource_version=version
         )
 
 

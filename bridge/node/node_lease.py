@@ -38,14 +38,20 @@ LEASE_SECONDS, RENEW_SECONDS = 40, 10.0
 
 
 async def request_lease(
-    client: KubeClient, method: str, name: str, *, seconds: float, body: Object | None = None
+    client: KubeClient,
+    method: str,
+    name: str,
+    *,
+    namespace: str,
+    seconds: float,
+    body: Object | None = None,
 ) -> Object:
-    """Sends one request for a Lease of `LEASE_NAMESPACE`; ``name`` is "" to create one.
+    """Sends one request for a Lease; ``name`` is "" to create one.
 
     Ends within ``seconds``, even where the server asks to retry later. A PATCH is a merge patch.
     Raises KubeError: Unreachable at the timeout.
     """
-    path = LEASES.path(name or None, namespace=LEASE_NAMESPACE)
+    path = LEASES.path(name or None, namespace=namespace)
     try:
         async with asyncio.timeout(seconds):
             return await client.request(

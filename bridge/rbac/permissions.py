@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from bridge.base.join_settings import JoinSettings, MetricsSource, NetworkChoice
 from bridge.certificates import home_client_ca
 from bridge.election import election_lease
-from bridge.node import namespace_ownership_lease
+from bridge.node import lease_namespace, namespace_ownership_lease
 from sync.kube.api_errors import Side
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -89,18 +89,19 @@ HOME = (
     Permission(EVENTS, ("create", "get", "patch")),
     Permission(LEASES, ("create",), namespace="kube-node-lease"),
     Permission(LEASES, ("patch",), namespace="kube-node-lease", names=(NODE,)),
+    Permission(LEASES, ("create",), namespace=lease_namespace.NAMESPACE),
     # Standby replicas watch the election Lease.
     Permission(
         LEASES,
         ("get", "list", "watch", "patch"),
-        namespace="kube-node-lease",
+        namespace=lease_namespace.NAMESPACE,
         names=(election_lease.election_lease_name(NODE),),
     ),
     # The record of the namespaces that the bridge created in the remote.
     Permission(
         LEASES,
         ("get", "patch"),
-        namespace="kube-node-lease",
+        namespace=lease_namespace.NAMESPACE,
         names=(namespace_ownership_lease.NAME,),
     ),
     Permission(TOKEN_REVIEWS, ("create",)),
@@ -139,12 +140,11 @@ HOME_LEAVE = (
     Permission(
         LEASES,
         ("delete",),
-        namespace="kube-node-lease",
-        names=(election_lease.election_lease_name(NODE),),
+        namespace=lease_namespace.NAMESPACE,
+        names=(election_lease.election_lease_name(NODE), namespace_ownership_lease.NAME),
     ),
-    Permission(
-        LEASES, ("delete",), namespace="kube-node-lease", names=(namespace_ownership_lease.NAME,)
-    ),
+    # Removed if a join created it.
+    Permission(NAMESPACES, ("get",), names=(lease_namespace.NAMESPACE,)),
 )
 #: Reads in a namespace that has pods on the node, and tokens for these pods. Granted per namespace:
 #: pods of other namespaces stay Pending, with an Event that shows the required command.

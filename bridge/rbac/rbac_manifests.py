@@ -1,7 +1,7 @@
 """RBAC objects that grant the permissions of `bridge.rbac.permissions` to a ServiceAccount. Pure.
 
-`home_objects` and `remote_objects` return, in the order that `kubectl apply` needs: the account
-with its namespace, roles, and bindings. `namespace_bindings` returns the bindings of home
+`home_objects` and `remote_objects` return, in the order that `kubectl apply` needs: namespaces, the
+account, roles, and bindings. `namespace_bindings` returns the bindings of home
 namespaces alone, to admit one more. Every permission is limited to a namespace or to named objects
 where RBAC can do that.
 """
@@ -19,6 +19,7 @@ from bridge.base.join_settings import (
     SettingsError,
     invalid_option,
 )
+from bridge.node import lease_namespace
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from translators.object_accessors import Object
@@ -143,8 +144,10 @@ def home_objects(
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
     per_namespace = account.role("home-namespace")
+    namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
-        *_account(account),
+        *map(_namespace, namespaces),
+        _service_account(account),
         *_granted(account.role("home"), account, options.cluster_level, description),
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
@@ -175,7 +178,8 @@ def remote_objects(options: RemotePermissions, account: Account) -> list[Object]
     """The RBAC objects for the remote."""
     description = "Permissions of Cluster Bridge to run pods in this cluster"
     made = [
-        *_account(account),
+        _namespace(account.namespace),
+        _service_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
     ]
     if contents := options.namespace_contents:
@@ -189,11 +193,8 @@ def remote_objects(options: RemotePermissions, account: Account) -> list[Object]
 # -- objects -------------------------------------------------------------------------------
 
 
-def _account(account: Account) -> list[Object]:
-    return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": account.namespace}},
-        _service_account(account),
-    ]
+def _namespace(name: str) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 def _service_account(account: Account) -> Object:

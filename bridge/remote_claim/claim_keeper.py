@@ -338,4 +338,6 @@ class RemoteClaim:
 
     async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         client = self._remote if method == "GET" else self._fenced
-        return await request_lease(client, method, name, seconds=REQUEST_SECONDS, body=body)
+        return await request_lease(
+            client, method, name, namespace=LEASE_NAMESPACE, seconds=REQUEST_SECONDS, body=body
+        )

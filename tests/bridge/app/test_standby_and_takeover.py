@@ -14,7 +14,7 @@ from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node.join_record import recorded_network
-from bridge.node.node_lease import LEASE_NAMESPACE
+from bridge.node.lease_namespace import NAMESPACE
 from sync.base.exception_summary import first_leaf
 from sync.kube.api_resources import CONFIG_MAPS, LEASES, NODES, PODS
 from tests.bridge.running_join import (
@@ -52,7 +52,7 @@ def harness(two: Clusters) -> EngineHarness:
 
 
 def holder(two: Clusters) -> str:
-    return election_lease.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE)).holder
+    return election_lease.parse_lease(two.home.get(LEASES, LEASE, NAMESPACE)).holder
 
 
 def port(two: Clusters) -> int:
@@ -230,7 +230,7 @@ async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
 ) -> None:
     async with running_join(two) as run:
         theirs = {"holderIdentity": "third_1", "leaseDurationSeconds": 60}
-        two.home.update(LEASES, LEASE, {"spec": theirs}, LEASE_NAMESPACE)
+        two.home.update(LEASES, LEASE, {"spec": theirs}, NAMESPACE)
         await run.wait_for_report("is held by")
         two.home.clear_log()
         two.remote.clear_log()
@@ -239,7 +239,7 @@ async def test_replica_without_the_lease_writes_nothing_until_it_holds_it_again(
         assert two.writes() == []
         async with kubelet_api_client(run) as session:
             assert (await answer(session, "/pods"))[0] == 503
-        two.home.update(LEASES, LEASE, {"spec": {"holderIdentity": None}}, LEASE_NAMESPACE)
+        two.home.update(LEASES, LEASE, {"spec": {"holderIdentity": None}}, NAMESPACE)
         await two.remote.until(lambda: harness.remote_pod("web"))
         assert sum("is registered" in line for line in run.reports) == 2
         async with kubelet_api_client(run) as session:
@@ -294,7 +294,7 @@ async def test_forced_leave_ends_all_replicas_and_the_node_stays_deleted(
             await asyncio.wait_for(run.task, SOON)
         assert "bridge leave" in str(first_leaf(caught.value))
     assert any("has lost the lease" in line for line in messages)
-    for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, LEASE_NAMESPACE)):
+    for kind, name, namespace in ((NODES, NODE, ""), (LEASES, LEASE, NAMESPACE)):
         assert two.home.find(kind, name, namespace) is None
     assert harness.remote_pod("web") is None
 
@@ -305,5 +305,5 @@ async def test_failed_leave_releases_the_lease(two: Clusters) -> None:
     two.home.fail(Fault("DELETE", "/api/v1/nodes/*", code=500, times=None))
     with pytest.raises(PreflightError):
         await leave(leaving(two, force=False), notify=lambda _: None, confirm=lambda _: True)
-    record = election_lease.parse_lease(two.home.get(LEASES, LEASE, LEASE_NAMESPACE))
+    record = election_lease.parse_lease(two.home.get(LEASES, LEASE, NAMESPACE))
     assert (record.holder, record.leaving) == ("", False)

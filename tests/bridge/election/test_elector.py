@@ -105,7 +105,7 @@ class Link:
         self.metrics = RequestMetrics()
 
     async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
-        assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
+        assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/cluster-bridge/leases")
         if self.cut:
             await asyncio.sleep(3600)
         await asyncio.sleep(self.slow / 2)

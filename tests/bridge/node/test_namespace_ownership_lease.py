@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bridge.node import namespace_ownership_lease
+from bridge.node.lease_namespace import NAMESPACE
 from bridge.node.namespace_ownership_lease import NAME, NamespaceRecord
-from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.namespaces import namespace_ownership
@@ -26,7 +26,7 @@ async def test_read_returns_own_and_other_nodes_entries(api: FakeApi, client: Ku
 async def test_deleted_lease_is_recreated(api: FakeApi, client: KubeClient) -> None:
     record = NamespaceRecord(client, "a")
     await record.write(["1"])
-    api.remove(LEASES, NAME, LEASE_NAMESPACE)
+    api.remove(LEASES, NAME, NAMESPACE)
     await record.write(["1", "2"])
     assert (await record.read()).own == frozenset({"1", "2"})
 

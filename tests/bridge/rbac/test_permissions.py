@@ -14,6 +14,7 @@ from aiohttp import web
 from bridge.base.command_error import PreflightError
 from bridge.checks.permission_checks import MAX_NAMED
 from bridge.checks.required_at_join import check_join
+from bridge.node import lease_namespace
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
@@ -356,6 +357,8 @@ async def test_tables_match_requests_of_the_bridge(
     """Every request of a join is covered by a right, and every right is used by a request."""
     harness = EngineHarness(two.home, two.remote)
     serve_empty_discovery(two.remote)
+    # As `bridge rbac home` prints it.
+    two.home.put(NAMESPACES.manifest({"name": lease_namespace.NAMESPACE}))
     await clashes_and_life(two, harness)
     two.home.update(NODES, NODE, {"metadata": {"labels": {"type": None}}})
     settings = two.but(

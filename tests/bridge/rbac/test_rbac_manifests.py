@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.base.join_settings import SettingsError
-from bridge.node import namespace_ownership_lease
+from bridge.node import lease_namespace, namespace_ownership_lease
 from bridge.rbac import permissions, rbac_manifests
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
@@ -179,7 +179,8 @@ def test_two_accounts_share_no_role() -> None:
         *rbac_manifests.home_objects(HOME, other, ["shop"]),
         *rbac_manifests.remote_objects(RemotePermissions(), other),
     ]
-    assert not {_place(it) for it in objects} & {_place(it) for it in others}
+    shared = {_place(it) for it in objects} & {_place(it) for it in others}
+    assert shared == {("Namespace", "", lease_namespace.NAMESPACE)}
     assert granted(rbac_manifests.home_objects(HOME, other), other) == expand(HOME.cluster_level)
 
 

@@ -15,6 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.election import election_lease, elector
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
+from bridge.node import lease_namespace
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.prune.remote_leftovers import PruneSettings, remove_leftovers
 from bridge.remote_claim import claim_keeper, claim_record
@@ -225,12 +226,14 @@ async def test_home_restored_under_its_bridge_ends_it(two: Clusters) -> None:
     """Restored in place: the pods that it does not know any more are not deleted."""
     run = start_join(two.settings)
     await run.wait_for_report("is registered")
-    saved = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)["metadata"]["annotations"]
+    saved = two.home.get(LEASES, ELECTION, lease_namespace.NAMESPACE)["metadata"]["annotations"]
     before = await running(two, "new")
     await renewed(two)
     two.home.pause()
     await asyncio.sleep(election_lease.RENEW_DEADLINE + 0.1)
-    two.home.update(LEASES, ELECTION, {"metadata": {"annotations": saved}}, LEASE_NAMESPACE)
+    two.home.update(
+        LEASES, ELECTION, {"metadata": {"annotations": saved}}, lease_namespace.NAMESPACE
+    )
     two.home.remove(PODS, "new", "default")
     two.home.resume()
     assert "the record of this home went back" in await refused(run)
@@ -246,11 +249,11 @@ async def test_a_bridge_that_was_killed_is_followed_by_the_next_start(two: Clust
     await first.wait_for_report("is registered")
     before = await running(two, "web")
     kept = two.remote.get(LEASES, lease_of(two), LEASE_NAMESPACE)
-    at_home = two.home.get(LEASES, ELECTION, LEASE_NAMESPACE)
+    at_home = two.home.get(LEASES, ELECTION, lease_namespace.NAMESPACE)
     await first.end()
     # As a bridge leaves both Leases that is killed.
     two.remote.update(LEASES, lease_of(two), {"spec": kept["spec"]}, LEASE_NAMESPACE)
-    two.home.update(LEASES, ELECTION, {"spec": at_home["spec"]}, LEASE_NAMESPACE)
+    two.home.update(LEASES, ELECTION, {"spec": at_home["spec"]}, lease_namespace.NAMESPACE)
     async with running_join(two) as run:
         assert any("waiting 1 s to see whether" in line for line in run.reports)
         assert uids(two) == before
