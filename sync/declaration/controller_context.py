@@ -26,6 +26,10 @@ class ControllerContext:
     `Declaration`."""
 
     home: KubeClient
+    """Acts as the virtual node: it may do what a kubelet may."""
+    account: KubeClient
+    """Acts at home as the bridge's own account, for what a node may not do; the same client as
+    ``home`` where home signs no node's certificate."""
     remote: KubeClient
     policy: Policy
     home_pods: Informer

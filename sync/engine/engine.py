@@ -69,6 +69,7 @@ def _rfc3339(seconds: int) -> str:
 class Engine:
     """Runs the pods in the remote that home's scheduler has bound to ``policy.identity.node``.
 
+    ``account``: as in `ControllerContext`; None is ``home``.
     ``record``: where home keeps which remote namespaces it created
     (`sync.namespaces.namespace_ownership`). ``limits``: bounds of the virtual node's capacity.
     ``build`` creates the controllers.
@@ -79,6 +80,7 @@ class Engine:
         home: KubeClient,
         remote: KubeClient,
         *,
+        account: KubeClient | None = None,
         policy: Policy,
         record: OwnershipRecord,
         options: ControllerOptions,
@@ -87,7 +89,8 @@ class Engine:
         build: Build = build_controllers,
     ) -> None:
         self._identity = policy.identity
-        self.events = EventRecorder(home, node=policy.identity.node, now=now)
+        account = account or home
+        self.events = EventRecorder(home, reader=account, node=policy.identity.node, now=now)
         shared = SharedInformers(home, remote, policy, fast_keepalive=options.listeners is not None)
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
@@ -108,12 +111,13 @@ class Engine:
             policy.identity, limits, accepts=self._namespaces.may_use
         )
         self._ownership.on_recognized = lambda it: self.capacity.namespace_changed(it, it)
-        self._home_watches = NamespaceWatches(home)
+        self._home_watches = NamespaceWatches(account)
         self._references = ReferenceWatches(
             home, shared.home_pods, functools.partial(home_references, policy)
         )
         context = ControllerContext(
             home=home,
+            account=account,
             remote=remote,
             policy=policy,
             home_pods=shared.home_pods,

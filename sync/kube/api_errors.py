@@ -90,6 +90,15 @@ class NamespaceTerminating(Forbidden):
     """403 with the cause NamespaceTerminating: the namespace is being deleted."""
 
 
+class NotRelatedToNode(Forbidden):
+    """403 of the Node authorizer (plugin/pkg/auth/authorizer/node of Kubernetes): it does not know
+    yet, or no longer, that a pod of the node refers to the object."""
+
+
+class AdmissionLags(ApiError):
+    """404 of the NodeRestriction admission plugin, whose cache does not have the pod yet."""
+
+
 class NotFound(ApiError):
     """404 with a Status: no such object, namespace or resource."""
 
@@ -159,6 +168,10 @@ def from_status(
         cls = AlreadyExists
     elif code == 403 and _has_cause(status, "reason", "NamespaceTerminating"):
         cls = NamespaceTerminating
+    elif code == 403 and "no relationship found between node" in message:
+        cls = NotRelatedToNode
+    elif code == 404 and message.startswith('pod "'):
+        cls = AdmissionLags  # the resource itself is called "pods"
     elif code == 422 and _has_cause(status, "field", "metadata.uid"):
         cls = UidMismatch
     elif reason == "Expired" or _has_cause(status, "reason", "ResourceVersionTooLarge"):

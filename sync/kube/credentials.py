@@ -162,6 +162,11 @@ class ClientConfig:
         if kubeconfig.changed(self._sources):
             self._start_read(self._reload())
 
+    @property
+    def authorities(self) -> bytes | None:
+        """The CA certificates (PEM) that verify the server; None for those of the system."""
+        return self._authorities
+
     def confirm_cluster(self, cluster_uid: str) -> None:
         """Compares the cluster behind a new address or CA, by the UID of its kube-system namespace,
         with the one that was joined. Raises ClientConfigError for another one."""

@@ -58,9 +58,19 @@ _CONNECTION_FAILURES = (aiohttp.ClientError, OSError, HttpProcessingError)
 
 
 class Transport:
-    """A connection pool to the API server of ``config``. Use as an async context manager."""
+    """A connection pool to the API server of ``config``. Use as an async context manager.
 
-    def __init__(self, config: ClientConfig, *, user_agent: str = "cluster-bridge") -> None:
+    ``beside``: another transport to the same server, with which this one shares the limiter and the
+    metrics, and which confirms a changed endpoint: not every credential may read the cluster's UID.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        user_agent: str = "cluster-bridge",
+        beside: Transport | None = None,
+    ) -> None:
         self.config = config
         self._user_agent = user_agent
         self._defaults: RequestDefaults | None = None
@@ -68,9 +78,12 @@ class Transport:
         self._streams: aiohttp.ClientSession | None = None
         self._unauthorized_handlers: Callbacks[[]] = Callbacks(f"{config.side}: unauthorized")
         self._fence: Fence | None = None
-        self.metrics = RequestMetrics()
+        self._beside = beside
+        self.metrics: RequestMetrics = RequestMetrics() if beside is None else beside.metrics
         """Counters of the requests of this transport."""
-        self.limiter = RequestLimiter(most=MAX_CONNECTIONS)
+        self.limiter: RequestLimiter = (
+            RequestLimiter(most=MAX_CONNECTIONS) if beside is None else beside.limiter
+        )
         """Limits the requests in flight, streams aside."""
 
     def __repr__(self) -> str:
@@ -170,11 +183,16 @@ class Transport:
         """Checks, after the address or CA changed, that the cluster is the same. Raises
         ClientConfigError if it is not, and the errors of `request`."""
         async with self.config.confirming:
-            if self.config.unconfirmed:
-                path = NAMESPACES.path("kube-system")
-                request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
-                namespace = _decode(await self._attempt(request))
-                self.config.confirm_cluster(uid_of(namespace or {}))
+            if not self.config.unconfirmed:
+                return
+            if self._beside is not None:
+                await self._beside._confirm_cluster()
+                self.config.unconfirmed = False
+                return
+            path = NAMESPACES.path("kube-system")
+            request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
+            namespace = _decode(await self._attempt(request))
+            self.config.confirm_cluster(uid_of(namespace or {}))
 
     async def _send_confirmed(self, request: ApiRequest) -> bytes:
         """Sends the request once, in a span if tracing is on, after the cluster was checked."""

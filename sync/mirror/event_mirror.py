@@ -76,6 +76,7 @@ class EventMirror:
     def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
         self._in_burst = in_burst
         self._home = context.home
+        self._account = context.account
         self._remote = context.remote
         self._identity = context.identity
         self._remote_pods = context.remote_pods
@@ -193,7 +194,9 @@ class EventMirror:
         self, namespace: HomeNamespace, followed: _FollowedNamespace
     ) -> None:
         selector = event.mirrored_events_selector(self._identity)
-        page = await self._home.list(EVENTS, namespace=namespace, labels=selector, slim=_progress)
+        page = await self._account.list(
+            EVENTS, namespace=namespace, labels=selector, slim=_progress
+        )
         known = {name_of(it): it["progress"] for it in page.items}
         written = {}
         for count, packed in enumerate(followed.events.store, start=1):
@@ -223,7 +226,7 @@ class EventMirror:
         try:
             existing = await self._home.create(EVENTS, wanted, namespace=namespace)
         except AlreadyExists:
-            existing = await self._home.get(EVENTS, name_of(wanted), namespace=namespace)
+            existing = await self._account.get(EVENTS, name_of(wanted), namespace=namespace)
         return event.progress_fields(existing)
 
     async def _patch(self, wanted: Object, patch: Object) -> None:

@@ -26,7 +26,14 @@ from sync.base import exception_summary
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.api_errors import (
+    AlreadyExists,
+    BadRequest,
+    Forbidden,
+    Invalid,
+    NotFound,
+    NotRelatedToNode,
+)
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.pods import action_planner
@@ -218,6 +225,8 @@ class TokenController:
         path = SERVICE_ACCOUNTS.path(name, namespace=ref.namespace, subresource="token")
         try:
             answer = await self._home.request("POST", path, body=body)
+        except NotRelatedToNode:
+            raise  # The authorizer is about to see the pod; no permission is missing.
         except (BadRequest, Forbidden, Invalid, NotFound) as error:
             # Admission webhooks answer 403 too.
             if isinstance(error, Forbidden) and 'cannot create resource "' in error.message:

@@ -25,7 +25,7 @@ from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.cache.store_writer import Handler
-from sync.kube.api_errors import Forbidden, KubeError
+from sync.kube.api_errors import Forbidden, KubeError, NotRelatedToNode
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.namespaces.per_namespace_informers import home_forbids, home_unreadable
@@ -104,6 +104,8 @@ class ReferenceWatches:
         informer = self._informers.get(key)
         if informer is None or key.namespace in self._settling:
             return True
+        if isinstance(informer.error, NotRelatedToNode):
+            return True  # The authorizer is about to see the pod.
         return informer.error is None and not informer.synced.is_set()
 
     def is_readable(self, key: CopyKey) -> bool:
@@ -125,9 +127,9 @@ class ReferenceWatches:
         """The resources of these objects that home forbids, with its answer."""
         found = {}
         for key in keys:
-            informer = self._informers.get(key)
-            if informer is not None and isinstance(informer.error, Forbidden):
-                found[key.resource] = informer.error
+            error = informer.error if (informer := self._informers.get(key)) is not None else None
+            if isinstance(error, Forbidden) and not isinstance(error, NotRelatedToNode):
+                found[key.resource] = error
         return found
 
     def require(self, keys: Iterable[CopyKey]) -> None:
@@ -182,6 +184,7 @@ class ReferenceWatches:
         if timer is not None:
             timer.cancel()
         if key in self._informers:
+            self._informers[key].retry_now()
             return
         informer = self._informers[key] = Informer(
             self._client,
@@ -213,7 +216,11 @@ class ReferenceWatches:
     def _state_changed(self, key: CopyKey, informer: Informer) -> None:
         if self._informers.get(key) is not informer:
             return  # The watch has ended.
-        if isinstance(informer.error, Forbidden):
+        if isinstance(informer.error, NotRelatedToNode):
+            if key in self._ending:  # The authorizer has forgotten the last pod.
+                self._ending[key].cancel()
+                self._end(key)
+        elif isinstance(informer.error, Forbidden):
             if key.namespace not in self._reported:
                 self._reported.add(key.namespace)
                 fields = name_fields("Namespace", name=key.namespace, cluster="home")

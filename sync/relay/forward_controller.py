@@ -82,7 +82,7 @@ class ForwardRelayController:
     def __init__(
         self, context: ControllerContext, listeners: Listeners, *, pods: PodController
     ) -> None:
-        self._client = context.home
+        self._client = context.account
         self._listeners = listeners
         self._identity = context.identity
         self._address = context.policy.relay_address
@@ -92,12 +92,12 @@ class ForwardRelayController:
         self._remote_pods = context.remote_pods
         self._events = ServiceEvents(context.events)
         self.slices = Informer(
-            context.home,
+            context.account,
             ENDPOINT_SLICES,
             labels=forward_plan.slice_selector(context.identity),
             indexers={"service": _service_keys, "pod": recorded_pods},
         )
-        self._writer = EndpointSliceWriter(context.home, self.slices)
+        self._writer = EndpointSliceWriter(context.account, self.slices)
         self._remote_lost = False
         self._grace_timer: asyncio.TimerHandle | None = None
         # When the last Event about rejected connections was emitted, in the loop's time.

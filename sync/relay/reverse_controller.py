@@ -121,7 +121,7 @@ class ReverseRelayController:
         self, context: ControllerContext, forwarder: Forwarder | None, *, linger: float
     ) -> None:
         self._forwarder = forwarder
-        self._verifier = EndpointVerifier(context.home)
+        self._verifier = EndpointVerifier(context.account)
         self._identity = context.identity
         self._watches = context.watches
         self._namespaces = context.namespaces

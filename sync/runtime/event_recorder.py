@@ -24,10 +24,21 @@ BACKLOG = 1000
 
 
 class EventRecorder:
-    """Writes Events with ``node`` as ``source.host``. `run` is a task of the caller's group."""
+    """Writes Events with ``node`` as ``source.host``. `run` is a task of the caller's group.
 
-    def __init__(self, client: KubeClient, *, node: str, now: Callable[[], str]) -> None:
+    ``reader`` gets Events, which a node may write and not read; None is ``client``.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        reader: KubeClient | None = None,
+        node: str,
+        now: Callable[[], str],
+    ) -> None:
         self._client = client
+        self._reader = reader or client
         self._node = node
         self._now = now
         self._waiting: asyncio.Queue[Object] = asyncio.Queue(BACKLOG)
@@ -65,7 +76,7 @@ class EventRecorder:
         except AlreadyExists:
             # The same Event about the same object exists: increment its count, as the kubelet does.
             name, namespace = name_of(event), namespace_of(event)
-            existing = await self._client.get(EVENTS, name, namespace=namespace)
+            existing = await self._reader.get(EVENTS, name, namespace=namespace)
             repeated = {"count": int(existing.get("count") or 1) + 1, "lastTimestamp": self._now()}
             await self._client.patch(EVENTS, name, repeated, namespace=namespace)
 

@@ -23,6 +23,7 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
     ownership = NamespaceOwnership(MemoryRecord(), shared.remote_namespaces, policy.identity)
     return ControllerContext(
         home=home,
+        account=home,
         remote=remote,
         policy=policy,
         home_pods=shared.home_pods,

@@ -237,7 +237,8 @@ async def test_orphan_is_deleted_only_after_home_confirmed_it(
     harness: EngineHarness,
 ) -> None:
     await harness.start_running()
-    refuse = harness.home.fail(Fault("GET", "*/pods/a", code=500, times=None))
+    lists = Fault("GET", "*/namespaces/default/pods", code=500, times=None)
+    refuse = harness.home.fail(lists)
     harness.home.remove(PODS, "a", "default")
     await harness.home.until(lambda: refuse.hits >= 3)
     assert "deletionTimestamp" not in (harness.remote_pod() or {})["metadata"]
