@@ -206,7 +206,8 @@ def certificate_source(
         return FileSource(settings.certificate, settings.key)
     if settings.serving == "csr":
         from bridge.certificates.csr import CsrSource
+        from bridge.certificates.csr_approval import Approver
 
-        folder = CertDir(cert_dir(settings, facts))
-        return CsrSource(home, node, addresses, folder, notify=notify)
+        store = CertDir(cert_dir(settings, facts))
+        return CsrSource(home, node, addresses, store, approver=Approver(), notify=notify)
     return SelfSignedSource(node, addresses)

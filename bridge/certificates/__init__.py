@@ -1,7 +1,8 @@
 """The kubelet API's serving certificate and home's client CA.
 
 A certificate is self-signed, read from files (`serving_certificate`), or signed by home (`csr`).
-`tls_key_pair` loads a pair into TLS, `x509_builder` creates and parses X.509, `cert_dir` stores
-certificates signed by home, and `home_client_ca` watches the CA that authenticates home's API
-server.
+`signed_certificate` gets any certificate of the node from home, with the requests of
+`signing_request`, the approvals of `csr_approval` and the files of `cert_dir`. `tls_key_pair` loads
+a pair into TLS, `x509_builder` creates and parses X.509, and `home_client_ca` watches the CA that
+authenticates home's API server.
 """

@@ -9,6 +9,7 @@ or written.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import tempfile
@@ -34,7 +35,7 @@ def default_cert_dir(home_id: str, node_name: str) -> Path:
 
 
 class CertDir:
-    """The certificate directory of one node."""
+    """The certificate directory of one node: a `CertificateStore` of files."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,35 +45,31 @@ class CertDir:
     def __str__(self) -> str:
         return str(self._directory)
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Creates the directory and checks that it is writable. Raises CertificateError."""
-        with _storage_errors(self._directory):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self._directory):
-                pass
+        await asyncio.to_thread(_prepare, self._directory)
 
-    def current(self) -> TlsKeyPair | None:
+    async def current(self) -> TlsKeyPair | None:
         """The issued certificate with its key, or None. Raises CertificateError."""
-        content = _read(self._current)
+        content = await asyncio.to_thread(_read, self._current)
         return parse_pem(content) if content is not None else None
 
-    def keep(self, pair: TlsKeyPair) -> None:
+    async def keep(self, pair: TlsKeyPair) -> None:
         """Stores an issued certificate and removes the key of its request."""
-        _write(self._current, pair.pem)
-        self.forget_pending()
+        await asyncio.to_thread(_write, self._current, pair.pem)
+        await self.forget_pending()
 
-    def pending(self) -> bytes | None:
+    async def pending(self) -> bytes | None:
         """The key of the pending request, or None."""
-        return _read(self._pending)
+        return await asyncio.to_thread(_read, self._pending)
 
-    def keep_pending(self, key: bytes) -> None:
+    async def keep_pending(self, key: bytes) -> None:
         """Stores the key of a request before the request is created."""
-        _write(self._pending, key)
+        await asyncio.to_thread(_write, self._pending, key)
 
-    def forget_pending(self) -> None:
+    async def forget_pending(self) -> None:
         """Removes the key of the pending request; the next request gets a new key."""
-        with _storage_errors(self._pending):
-            self._pending.unlink(missing_ok=True)
+        await asyncio.to_thread(_remove, self._pending)
 
     def files(self) -> list[Path]:
         """The existing files of the node; empty if the directory cannot be read."""
@@ -106,6 +103,18 @@ class CertDir:
                 directory.rmdir()
 
 
+def _prepare(directory: Path) -> None:
+    with _storage_errors(directory):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+
+
+def _remove(path: Path) -> None:
+    with _storage_errors(path):
+        path.unlink(missing_ok=True)
+
+
 def _read(path: Path) -> bytes | None:
     with _storage_errors(path), contextlib.suppress(FileNotFoundError):
         return path.read_bytes()
@@ -134,6 +143,6 @@ def _storage_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CertificateError(
-            f"cannot store the serving certificate in {path}: {error.strerror}; "
+            f"cannot store a certificate in {path}: {error.strerror}; "
             "choose another directory with --cert-dir"
         ) from error

@@ -80,10 +80,11 @@ async def _remedy(context: CheckContext) -> str:
 
 async def _pending_csrs(context: CheckContext) -> list[str]:
     """The undecided requests of the node; empty if they cannot be listed."""
-    from bridge.certificates.csr import csr_outcome, list_csrs_of_node
+    from bridge.certificates.csr import SERVING
+    from bridge.certificates.signing_request import csr_outcome, list_csrs_of_node
 
     try:
-        found = await list_csrs_of_node(context.home_client, context.name)
+        found = await list_csrs_of_node(context.home_client, SERVING, context.name)
     except KubeError:
         return []
     return [name_of(it) for it in found if csr_outcome(it) is None]

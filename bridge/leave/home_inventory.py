@@ -144,10 +144,11 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's CSRs for serving certificates; empty if the credential may not list them."""
-    from bridge.certificates.csr import list_csrs_of_node
+    from bridge.certificates.csr import SERVING
+    from bridge.certificates.signing_request import list_csrs_of_node
 
     try:
-        return await list_csrs_of_node(home, node_name)
+        return await list_csrs_of_node(home, SERVING, node_name)
     except Forbidden:
         return []
 

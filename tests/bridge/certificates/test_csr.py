@@ -11,15 +11,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from bridge.certificates import csr
+from bridge.certificates import signed_certificate
 from bridge.certificates.cert_dir import CertDir
-from bridge.certificates.csr import (
-    CsrSource,
-    Rejected,
-    build_csr,
-    csr_outcome,
-    generate_key,
-)
+from bridge.certificates.csr import CsrSource
+from bridge.certificates.csr_approval import Approver
+from bridge.certificates.signing_request import generate_key
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.certificates.x509_builder import missing_names, self_signed, validity
 from sync.base.backoff import Backoff
@@ -34,10 +30,9 @@ from tests.fakeapi.csr_signer import Signer
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hints and retries come soon."""
-    monkeypatch.setattr(csr, "HINT_AFTER", 0.02)
+    """Retries come soon."""
     for name in ("RETRY_FIRST", "RETRY_CAP", "RECREATE_FIRST", "RECREATE_CAP"):
-        monkeypatch.setattr(csr, name, 0.02)
+        monkeypatch.setattr(signed_certificate, name, 0.02)
 
 
 @pytest.fixture
@@ -60,6 +55,7 @@ class SourceFactory:
             node,
             [address],
             CertDir(self.folder),
+            approver=Approver(),
             notify=self.reports.append,
         )
 
@@ -76,8 +72,8 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
         await wait_until(lambda: bool(make.reports))
         (hint,) = make.reports
         assert hint == (
-            f"home: waiting for the approval of certificate signing request {name}: "
-            f"kubectl certificate approve {name}"
+            f"home: waiting for the approval of certificate signing request {name} (no terminal to "
+            f"ask on, and no --yes): kubectl certificate approve {name}"
         )
         assert not used
         signer.approve(name)
@@ -102,18 +98,6 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
         await asyncio.sleep(0.05)
     assert not used
     assert not home_api.log
-
-
-async def test_immediate_approval_reports_no_hint(
-    make: SourceFactory, home_api: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(csr, "HINT_AFTER", 5.0)
-    signer, source = Signer(home_api), make()
-    await source.first()
-    async with running_source(source):
-        signer.approve(await signer.requested())
-        await wait_until(lambda: bool(make.reports))
-    assert ["waiting" in line for line in make.reports] == [False]
 
 
 async def test_pending_request_is_reused_after_a_restart(
@@ -154,14 +138,14 @@ async def test_stored_certificate_that_is_expired_mismatched_or_invalid_is_not_u
     make: SourceFactory, home_api: FakeApi
 ) -> None:
     folder = CertDir(make.folder)
-    folder.prepare()
+    await folder.prepare()
     for pair in (
         self_signed(NODE, [ADDRESS], now=datetime.now(UTC) - timedelta(days=999)),
         self_signed(NODE, ["192.0.2.8"]),
         TlsKeyPair(b"nonsense", generate_key()),
         TlsKeyPair(self_signed(NODE, [ADDRESS]).certificate, generate_key()),
     ):
-        folder.keep(pair)
+        await folder.keep(pair)
         source = make()
         assert await source.first() != pair
         assert source.origin.startswith("self-signed")
@@ -180,9 +164,9 @@ async def test_denied_request_is_recreated_with_backoff(
             waits.append(super().next())
             return 0.0
 
-    monkeypatch.setattr(csr, "Backoff", RecordingBackoff)
-    monkeypatch.setattr(csr, "RECREATE_FIRST", 60.0)
-    monkeypatch.setattr(csr, "RECREATE_CAP", 4 * 3600.0)
+    monkeypatch.setattr(signed_certificate, "Backoff", RecordingBackoff)
+    monkeypatch.setattr(signed_certificate, "RECREATE_FIRST", 60.0)
+    monkeypatch.setattr(signed_certificate, "RECREATE_CAP", 4 * 3600.0)
     signer, source = Signer(home_api), make()
     await source.first()
     names = []
@@ -241,7 +225,7 @@ async def test_failed_create_is_retried_without_a_second_request(
         signer.approve(await signer.requested())
         await wait_until(lambda: bool(used))
     assert len(home_api.objects(CERTIFICATE_SIGNING_REQUESTS)) == 1
-    assert "cannot renew the serving certificate: " in caplog.text
+    assert "cannot renew the kubelet API's certificate: " in caplog.text
 
 
 async def test_invalid_stored_key_is_replaced(
@@ -249,7 +233,7 @@ async def test_invalid_stored_key_is_replaced(
 ) -> None:
     signer, source = Signer(home_api), make()
     await source.first()
-    CertDir(make.folder).keep_pending(b"nonsense")
+    await CertDir(make.folder).keep_pending(b"nonsense")
     async with running_source(source) as used:
         signer.approve(await signer.requested())
         await wait_until(lambda: bool(used))
@@ -261,7 +245,7 @@ async def test_unusable_directory_is_named_in_the_error(
 ) -> None:
     (tmp_path / "certs").write_text("a file")
     with pytest.raises(
-        CertificateError, match=r"cannot store the serving certificate in .*certs: .* --cert-dir"
+        CertificateError, match=r"cannot store a certificate in .*certs: .* --cert-dir"
     ):
         await make().first()
 
@@ -277,36 +261,3 @@ async def test_private_key_is_in_no_log_and_no_request(
         key = (make.folder / "pending.key").read_text().splitlines()[1]
     assert key not in caplog.text
     assert not [entry for entry in home_api.log if key in str(entry.body)]
-
-
-def test_request_name_depends_on_key_and_names() -> None:
-    key = generate_key()
-    one = build_csr(key, NODE, [ADDRESS])["metadata"]["name"]
-    assert one.startswith("kubelet-serving-virtual-")
-    assert build_csr(key, NODE, [ADDRESS])["metadata"]["name"] == one
-    assert build_csr(key, NODE, ["192.0.2.8"])["metadata"]["name"] != one
-    assert build_csr(generate_key(), NODE, [ADDRESS])["metadata"]["name"] != one
-    assert len(build_csr(key, "n" * 253, [ADDRESS])["metadata"]["name"]) <= 253
-
-
-@pytest.mark.parametrize("key", [b"", b"nonsense"])
-def test_invalid_key_raises(key: bytes) -> None:
-    with pytest.raises(CertificateError, match="the stored key"):
-        build_csr(key, NODE, [ADDRESS])
-
-
-def test_outcome_by_status() -> None:
-    approved = {"type": "Approved", "status": "True"}
-    assert csr_outcome({}) is None
-    assert csr_outcome({"status": {"conditions": [approved]}}) is None
-    assert csr_outcome({"status": {"certificate": "AAAA"}}) is None
-    failed = {"type": "Failed", "reason": "SignerValidationFailure", "message": "why"}
-    assert csr_outcome({"status": {"conditions": [approved, failed]}}) == Rejected(
-        "cannot be signed: SignerValidationFailure, why"
-    )
-    assert csr_outcome({"status": {"conditions": [{"type": "Denied"}]}}) == Rejected(
-        "was denied: no reason is given"
-    )
-    assert csr_outcome({"status": {"conditions": [approved], "certificate": "!"}}) == Rejected(
-        "was signed, but status.certificate is not base64"
-    )

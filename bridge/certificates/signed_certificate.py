@@ -1,0 +1,242 @@
+"""One certificate of a node that home signs: requested, approved, stored, and renewed in time.
+
+`SignedCertificate` keeps the certificate in a `CertificateStore`, so that a restart needs no
+approval. It waits as long as its request exists and creates it again after home's controllers have
+removed it (after a day). A pending request is reported at once, with the command that approves it,
+unless the `Approver` approves it. An issued certificate stays in use past its expiry until the next
+one is issued. A failure is logged as a warning and retried with backoff.
+
+This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from bridge.base.progress_lines import Waiting
+from bridge.certificates.csr_approval import Approver, NotOwnRequestError
+from bridge.certificates.serving_certificate import (
+    Clock,
+    UseCertificate,
+    renewal_time,
+    sleep_until,
+    utc_now,
+)
+from bridge.certificates.signing_request import (
+    CertificateKind,
+    Issued,
+    Rejected,
+    build_csr,
+    conditions_of,
+    csr_outcome,
+    generate_key,
+    requests_the_same,
+)
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
+from bridge.certificates.x509_builder import missing_names, validity
+from sync.base.backoff import Backoff
+from sync.cache.informer import Informer
+from sync.cache.store import Key
+from sync.kube.api_errors import AlreadyExists, KubeError
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
+from sync.kube.client import KubeClient
+from translators.object_accessors import name_of
+
+#: First and longest delay in seconds after a failed API request.
+RETRY_FIRST, RETRY_CAP = 2.0, 300.0
+#: First and longest delay in seconds before another CertificateSigningRequest after a denied one:
+#: a person has to look at each.
+RECREATE_FIRST, RECREATE_CAP = 60.0, 4 * 3600.0
+
+log = logging.getLogger(__name__)
+
+
+class CertificateStore(Protocol):
+    """Keeps the certificate and the key of a pending request. Methods raise CertificateError."""
+
+    async def prepare(self) -> None:
+        """Checks that the store can be written."""
+
+    async def current(self) -> TlsKeyPair | None:
+        """The issued certificate with its key, or None."""
+
+    async def keep(self, pair: TlsKeyPair) -> None:
+        """Stores an issued certificate and removes the key of its request."""
+
+    async def pending(self) -> bytes | None:
+        """The key of the pending request, or None."""
+
+    async def keep_pending(self, key: bytes) -> None:
+        """Stores the key of a request before the request is created."""
+
+    async def forget_pending(self) -> None:
+        """Removes the key of the pending request; the next request gets a new key."""
+
+
+class _NotIssuedError(Exception):
+    """The request will not lead to a usable certificate."""
+
+
+class SignedCertificate:
+    """A certificate of one kind for one node; without ``addresses``, a client certificate.
+
+    ``notify`` gets progress and instructions for the user.
+    """
+
+    def __init__(
+        self,
+        home: KubeClient,
+        kind: CertificateKind,
+        node_name: str,
+        addresses: Sequence[str],
+        store: CertificateStore,
+        *,
+        approver: Approver,
+        notify: Callable[[str], None],
+        now: Clock = utc_now,
+    ) -> None:
+        self._home = home
+        self._kind = kind
+        self._node = node_name
+        self._addresses = addresses
+        self._store = store
+        self._approver = approver
+        self._notify = notify
+        self._now = now
+        self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        self._renew_at: datetime | None = None  # None: home has issued none
+        self._failures = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
+        self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
+
+    async def stored(self) -> TlsKeyPair | None:
+        """The stored certificate if it is still usable. Raises CertificateError."""
+        await self._store.prepare()
+        pair = await self._store.current()
+        if pair is None or self._defect(pair):
+            return None
+        self._renew_at = renewal_time(*validity(pair), self._rng)
+        return pair
+
+    async def run(self, use: UseCertificate) -> None:
+        """Requests a certificate unless one is `stored`, and renews it in time, until cancelled."""
+        while True:
+            if self._renew_at is not None:
+                await sleep_until(self._renew_at, self._now)
+            await asyncio.sleep(await self._renew(use))
+
+    async def _renew(self, use: UseCertificate) -> float:
+        """Makes one attempt; returns the delay in seconds before the next step."""
+        try:
+            pair = await self._request()
+            use(pair)
+            await self._store.keep(pair)
+        except _NotIssuedError as error:
+            delay = self._rejections.next()
+            log.warning("home: %s; another request follows in %.0f s", error, delay)
+            return delay
+        except (KubeError, CertificateError) as error:
+            delay = self._failures.next()
+            log.warning("cannot renew %s: %s; retry in %.0f s", self._kind.title, error, delay)
+            return delay
+        self._renew_at = renewal_time(*validity(pair), self._rng)
+        self._failures.reset()
+        self._rejections.reset()
+        self._notify(f"home: {self._kind.title} is signed by home, valid until {expiry(pair)}")
+        return 0.0
+
+    async def _request(self) -> TlsKeyPair:
+        """A certificate signed by home. Raises KubeError, CertificateError, _NotIssuedError."""
+        key = await self._store.pending() or generate_key()
+        try:
+            request = build_csr(self._kind, key, self._node, self._addresses)
+        except CertificateError:
+            await self._store.forget_pending()  # the next attempt generates a key
+            raise
+        await self._store.keep_pending(key)
+        name = name_of(request)
+        try:
+            await self._home.create(CERTIFICATE_SIGNING_REQUESTS, request)
+        except AlreadyExists:
+            log.info("home: certificate signing request %s exists already; waiting for it", name)
+        outcome = await self._wait_for_outcome(request)
+        if isinstance(outcome, Rejected):
+            await self._store.forget_pending()
+            raise _NotIssuedError(f"certificate signing request {name} {outcome.reason}")
+        pair = TlsKeyPair(outcome.certificate, key)
+        if defect := self._defect(pair):
+            await self._store.forget_pending()
+            raise _NotIssuedError(f"the certificate of signing request {name} {defect}")
+        return pair
+
+    async def _wait_for_outcome(self, own: Object) -> Issued | Rejected:
+        """Waits until the request is decided. Raises _NotIssuedError when it is deleted."""
+        name = name_of(own)
+        selector = f"metadata.name={name}"
+        informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+        changed = asyncio.Event()
+        informer.on_change(lambda *_: changed.set())
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(informer.run(), name=f"request {name}")
+            await informer.synced.wait()
+            approving: asyncio.Task[None] | None = None
+            outcome: Issued | Rejected | None = None
+            while (request := informer.store.get(Key("", name))) is not None:
+                outcome = csr_outcome(request)
+                if not requests_the_same(own, request):
+                    outcome = Rejected("is not the one that this bridge created")
+                if outcome is not None:
+                    break
+                if approving is None and not conditions_of(request):
+                    approving = group.create_task(self._approve_or_report(own))
+                changed.clear()
+                await changed.wait()
+            watching.cancel()
+            if approving is not None:
+                approving.cancel()  # or an administrator has decided it
+        if request is None or outcome is None:
+            raise _NotIssuedError(f"certificate signing request {name} was deleted")
+        return outcome
+
+    async def _approve_or_report(self, request: Object) -> None:
+        """Approves the request, or reports at once the command that does. Raises nothing."""
+        name = name_of(request)
+        summary = f"node {self._node}" + "".join(f", address {it}" for it in self._addresses)
+        try:
+            reason = await self._approver.approve(self._home, self._kind, request, summary)
+        except NotOwnRequestError as error:
+            log.warning("home: %s", error)
+            return
+        except KubeError as error:
+            reason = f"this bridge cannot approve it: {error}"
+        if not reason:
+            self._notify(f"home: approved certificate signing request {name}")
+            return
+        self._notify(
+            Waiting(
+                f"home: waiting for the approval of certificate signing request {name} ({reason}): "
+                f"kubectl certificate approve {name}"
+            )
+        )
+
+    def _defect(self, pair: TlsKeyPair) -> str:
+        """Why the certificate is unusable, or ""."""
+        try:
+            server_context(pair, client_ca="")
+            missing = missing_names(pair, self._node, self._addresses) if self._addresses else []
+            end = validity(pair)[1]
+        except CertificateError as error:
+            return f"cannot be used: {error}"
+        if missing:
+            return f"is not valid for {', '.join(missing)}"
+        return "has expired" if end <= self._now() else ""
+
+
+def expiry(pair: TlsKeyPair) -> str:
+    """The end of the certificate's validity, for people."""
+    return f"{validity(pair)[1]:%F %R} UTC"

@@ -1,0 +1,167 @@
+"""CertificateSigningRequests of a node: built, recognised, and their outcome read.
+
+A `CertificateKind` declares what a signer of Kubernetes expects
+(k8s.io/kubernetes/pkg/apis/certificates/helpers.go). Every request has organization
+``system:nodes``, common name ``system:node:NAME`` and an ECDSA key; a serving certificate names the
+node and its addresses too. A request's name is derived from the key and the requested names, so
+that a retry after a restart or a lost response finds the same object.
+
+This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
+it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+
+from bridge.certificates.tls_key_pair import CertificateError
+from bridge.certificates.x509_builder import key_pem, subject, subject_alternative_name
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
+from sync.kube.client import KubeClient
+from translators.object_accessors import name_of
+
+#: A request's name: a prefix, the node's name, and this many hexadecimal digits of a hash.
+_DIGEST_LENGTH = 10
+#: Characters of the node's name in the request's name, which may have 253 in all.
+_NODE_NAME_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateKind:
+    """One kind of certificate that a node gets from a signer."""
+
+    title: str
+    """For people: "the kubelet API's certificate"."""
+    signer: str
+    usages: tuple[str, ...]
+    """Usages of an ECDSA key; an RSA key would need "key encipherment" too."""
+    prefix: str
+    """The beginning of the names of such requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The request is signed: the certificate and its chain (PEM)."""
+
+    certificate: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The request was denied, or the signer failed; it will not be signed."""
+
+    reason: str
+
+
+def generate_key() -> bytes:
+    return key_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def build_csr(
+    kind: CertificateKind, key: bytes, node_name: str, addresses: Sequence[str] = ()
+) -> Object:
+    """The CertificateSigningRequest; without addresses, one without subject alternative names.
+
+    Raises CertificateError for a key that is not ECDSA in PEM.
+    """
+    try:
+        private = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise CertificateError("the stored key of the pending request is not valid PEM") from error
+    if not isinstance(private, ec.EllipticCurvePrivateKey):
+        raise CertificateError("the stored key of the pending request is not an ECDSA key")
+    builder = x509.CertificateSigningRequestBuilder().subject_name(subject(node_name))
+    requested = [_der(private.public_key())]
+    if addresses:
+        names = subject_alternative_name(node_name, addresses)
+        builder = builder.add_extension(names, critical=False)
+        requested.append(names.public_bytes())
+    request = builder.sign(private, hashes.SHA256())
+    digest = hashlib.sha256(b"\0".join(requested)).hexdigest()
+    name = f"{kind.prefix}{node_name[:_NODE_NAME_LENGTH]}-{digest[:_DIGEST_LENGTH]}"
+    spec = {
+        "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
+        "signerName": kind.signer,
+        "usages": list(kind.usages),
+    }
+    return CERTIFICATE_SIGNING_REQUESTS.manifest({"name": name}, spec=spec)
+
+
+def requests_the_same(one: Object, other: Object) -> bool:
+    """Whether both objects request one certificate: the same key, subject, names, signer, usages
+    and lifetime. Only the signature of the key may differ, as ECDSA signatures do."""
+    return _requested(one) is not None and _requested(one) == _requested(other)
+
+
+def _requested(request: Object) -> tuple[object, ...] | None:
+    """The content of the object's request; None if it is malformed or not signed by its key."""
+    spec = request.get("spec") or {}
+    try:
+        parsed = x509.load_pem_x509_csr(base64.b64decode(spec.get("request") or "", validate=True))
+        if not parsed.is_signature_valid:
+            return None
+        content = parsed.tbs_certrequest_bytes
+    except (ValueError, TypeError, x509.ExtensionNotFound):
+        return None
+    usages = sorted(map(str, spec.get("usages") or ()))
+    return content, spec.get("signerName"), usages, spec.get("expirationSeconds")
+
+
+def key_fingerprint(request: Object) -> str:
+    """SHA-256 of the requested public key, as ``openssl pkey -pubin -outform DER | sha256sum``
+    prints it."""
+    parsed = x509.load_pem_x509_csr(base64.b64decode(request["spec"]["request"]))
+    return hashlib.sha256(_der(parsed.public_key())).hexdigest()
+
+
+def _der(key: CertificatePublicKeyTypes) -> bytes:
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+def is_csr_of_node(kind: CertificateKind, request: Object, node_name: str) -> bool:
+    """Whether `build_csr` named this CertificateSigningRequest for the node."""
+    name, _, digest = name_of(request).rpartition("-")
+    return name == kind.prefix + node_name[:_NODE_NAME_LENGTH] and len(digest) == _DIGEST_LENGTH
+
+
+async def list_csrs_of_node(
+    home: KubeClient, kind: CertificateKind, node_name: str
+) -> list[Object]:
+    """The CertificateSigningRequests of this kind of the node's bridges. Raises KubeError."""
+    selector = f"spec.signerName={kind.signer}"
+    found = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+    return [it for it in found.items if is_csr_of_node(kind, it, node_name)]
+
+
+def conditions_of(request: Object) -> dict[str, Object]:
+    """The conditions in the request's status, by type."""
+    status = request.get("status") or {}
+    return {str(it.get("type")): it for it in status.get("conditions") or []}
+
+
+def csr_outcome(request: Object) -> Issued | Rejected | None:
+    """The outcome in the request's status; None while it is not decided, or approved and not signed
+    yet."""
+    conditions = conditions_of(request)
+    for kind, text in (("Denied", "was denied"), ("Failed", "cannot be signed")):
+        if kind in conditions:
+            causes = (conditions[kind].get(part) for part in ("reason", "message"))
+            return Rejected(f"{text}: " + (", ".join(filter(None, causes)) or "no reason is given"))
+    encoded = (request.get("status") or {}).get("certificate")
+    if "Approved" not in conditions or not encoded:
+        return None
+    try:
+        return Issued(base64.b64decode(encoded, validate=True))
+    except (binascii.Error, ValueError):
+        return Rejected("was signed, but status.certificate is not base64")
