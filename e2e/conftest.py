@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from e2e import bridge_process, service_accounts, used_permissions
+from e2e import bridge_process, certificate_approver, service_accounts, used_permissions
 from e2e.bench.pods.audit_log import Requests
 from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
@@ -241,7 +241,8 @@ def limited(
     logs = {it.name: it.audit_log for it in clusters.values() if it.audit_log is not None}
     requests = {name: Requests(log) for name, log in logs.items()}
     home = service_accounts.at_home(clusters["home"], folder)
-    yield Limited(home, service_accounts.in_remote(clusters["remote"], folder))
+    with certificate_approver.approving(clusters["home"]):
+        yield Limited(home, service_accounts.in_remote(clusters["remote"], folder))
     _permission_report(request.config).add(used_permissions.report(requests).as_json())
 
 

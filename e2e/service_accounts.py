@@ -6,6 +6,7 @@ Home's namespaces are bound one by one, as by a user. Tests themselves act as an
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -16,7 +17,10 @@ from e2e.clusters.cluster import Cluster
 
 OURS = Account()
 #: The union of the permissions that the tests' joins need, and the arguments that print them.
-HOME = HomePermissions(serving="csr", network="auto", leave=True)
+HOME = HomePermissions(identity="node", serving="csr", network="auto", leave=True)
+#: The permissions of an account that acts in place of the node, and the arguments.
+IN_PLACE_OF_NODE = replace(HOME, identity="service-account")
+_IN_PLACE_OF_NODE = ("--home-identity", "service-account")
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
@@ -27,6 +31,11 @@ _TOKEN_LIFE = "24h"
 def at_home(home: Cluster, folder: Path) -> Cluster:
     """A handle of home for the bridge's account; its kubeconfig is in ``folder``."""
     return granted(home, folder, *_HOME)
+
+
+def in_place_of_node(home: Cluster, folder: Path, account: Account) -> Cluster:
+    """A handle of home for an account that acts in place of the node."""
+    return granted(home, folder, *_HOME, *_IN_PLACE_OF_NODE, account=account)
 
 
 def in_remote(remote: Cluster, folder: Path) -> Cluster:

@@ -34,9 +34,16 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 
 #: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
+#: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
+#: it has beyond the table of ``home`` must be used.
+IN_PLACE = "home, in place of the node"
 #: The permissions of each side's account, and those of the webhook at home.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
     "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
+    IN_PLACE: (
+        *service_accounts.IN_PLACE_OF_NODE.cluster_level,
+        *service_accounts.IN_PLACE_OF_NODE.per_namespace,
+    ),
     "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
     WEBHOOK: permissions.for_webhook(),
 }
@@ -96,7 +103,7 @@ class Report:
     @property
     def unused(self) -> list[Granted]:
         """The grants without a use."""
-        return [it for it in all_grants() if not self.used[str(it)]]
+        return [it for it in all_grants() if not self.used[str(it)] and not _is_shared(it)]
 
     def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
         """Adds another report in the form of `as_json`."""
@@ -140,7 +147,7 @@ def report(logs: Mapping[str, Requests]) -> Report:
         for request in requests.all():
             if not _counts(side, request):
                 continue
-            who = WEBHOOK if request.user.endswith(_WEBHOOKS) else side
+            who = _table(side, request.user)
             description = f"{who}: {request} in {request.namespace or 'all namespaces'}"
             uses = [it for it in granted if it.side == who and it.covers(request)]
             if request.forbidden:
@@ -151,9 +158,21 @@ def report(logs: Mapping[str, Requests]) -> Report:
             # A request that another permission covers is no use of the one for all resources.
             exact = [it for it in uses if it.permission.resource != ALL_RESOURCES]
             found.used.update(map(str, exact or uses))
-            if not uses and not any(it.side == who and it.covers(request) for it in _SHOWN):
+            if not uses and not any(it.side == side and it.covers(request) for it in _SHOWN):
                 found.undeclared[description] += 1
     return found
+
+
+def _table(side: str, user: str) -> str:
+    """The key of the account's table."""
+    if user.endswith(_WEBHOOKS):
+        return WEBHOOK
+    ours = f"{_ACCOUNTS}{service_accounts.OURS.namespace}:{service_accounts.OURS.name}"
+    return IN_PLACE if side == "home" and user != ours else side
+
+
+def _is_shared(granted: Granted) -> bool:
+    return granted.side == IN_PLACE and granted.permission in TABLES["home"]
 
 
 def _counts(side: str, request: Request) -> bool:

@@ -27,10 +27,12 @@ from bridge.app.replica_handover import ReplicaTerm, TermOutdated
 from bridge.base import memory_savings
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
+from bridge.certificates.csr_approval import Approver
 from bridge.checks.required_at_join import JoinFacts, checked_clusters
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.node import join_record, node_object
 from bridge.node.namespace_ownership_lease import NamespaceRecord
 from bridge.node.node_controller import NodeController
@@ -109,26 +111,29 @@ async def _serve_node(
         serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
+            approver=Approver(),
             notify=notify,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
     ):
         home, remote, facts = clusters.home, clusters.remote, clusters.facts
+        account = home.account
         NODE.set(facts.identity.node)
         candidate = Candidate.local(facts.address)
-        election = LeaderElector(home, facts.identity.node, candidate=candidate, notify=notify)
+        election = LeaderElector(account, facts.identity.node, candidate=candidate, notify=notify)
         factory = _TermFactory(
             settings, facts, home, remote, election, candidate, RelayMetrics(), notify
         )
         engine, claim, record = factory.new_engine()
-        source = certificate_source(settings, facts, home, notify)
+        source = certificate_source(settings, facts, home.home, notify)
         kubelet = NodeKubelet(
             settings,
             facts,
             engine,
             source=source,
             certificate=await source.first(),
-            home=home,
+            home=home.home,
+            account=account,
             remote=remote,
             election=election,
             recent_errors=recent_errors,
@@ -153,6 +158,7 @@ async def _serve_node(
                 )
                 group.create_task(serving, name="replica")
                 group.create_task(kubelet.run(), name="kubelet-api")
+                group.create_task(home.keep_renewed(), name="node-certificate")
         finally:
             await kubelet.stop()
 
@@ -163,7 +169,7 @@ class _TermFactory:
 
     settings: JoinSettings
     facts: JoinFacts
-    home: KubeClient
+    home: HomeClients
     remote: KubeClient
     election: LeaderElector
     candidate: Candidate
@@ -184,8 +190,10 @@ class _TermFactory:
             take_over=settings.take_over_claim or "",
             notify=self.notify,
         )
-        home = self.home.fenced(claim.home_fence)
-        record = NamespaceRecord(home, facts.identity.node, is_takeover=lambda: claim.is_taken_over)
+        home, account = self._fenced_home(claim.home_fence)
+        record = NamespaceRecord(
+            account, facts.identity.node, is_takeover=lambda: claim.is_taken_over
+        )
         listeners = forwarder = None
         if facts.network == "relay":
             from bridge.net.open_file_budget import fit_to_open_files
@@ -209,6 +217,7 @@ class _TermFactory:
         engine = Engine(
             home,
             self.remote.fenced(claim.fence),
+            account=account,
             policy=policy,
             record=record,
             options=ControllerOptions(
@@ -221,18 +230,22 @@ class _TermFactory:
         )
         return engine, claim, record
 
+    def _fenced_home(self, fence: Fence) -> tuple[KubeClient, KubeClient]:
+        """Home's clients as node and as account, behind the fence."""
+        return self.home.home.fenced(fence), self.home.account.fenced(fence)
+
     def new_term(self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet) -> ReplicaTerm:
 
         async def remove_stale_slices() -> None:
             if self.facts.network != "relay":
                 from bridge.relay.forward import stale_endpoint_slices
 
-                home = self.home.fenced(claim.home_fence)
-                await stale_endpoint_slices.remove_stale_slices(home, self.facts.identity)
+                _, account = self._fenced_home(claim.home_fence)
+                await stale_endpoint_slices.remove_stale_slices(account, self.facts.identity)
 
         return ReplicaTerm(
             engine,
-            self._node_controller(engine, kubelet),
+            self._node_controller(engine, claim, kubelet),
             claim.home_fence,
             claim,
             RemoteReachability(self.remote, engine.informers),
@@ -245,7 +258,7 @@ class _TermFactory:
         replica recorded one since this replica selected its own. Raises KubeError."""
         if self.settings.network != "auto":
             return
-        node = await self.home.find(NODES, self.facts.identity.node)
+        node = await self.home.account.find(NODES, self.facts.identity.node)
         recorded = join_record.recorded_network(node) if node is not None else None
         if recorded is None or recorded == self.facts.recorded_network:
             return
@@ -271,10 +284,14 @@ class _TermFactory:
             unschedulable_timeout=settings.unschedulable_timeout,
         )
 
-    def _node_controller(self, engine: Engine, kubelet: NodeKubelet) -> NodeController:
+    def _node_controller(
+        self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet
+    ) -> NodeController:
+        home, account = self._fenced_home(claim.home_fence)
         controller = NodeController(
-            engine.home_pods.client,
+            home,
             self._node_facts(engine, kubelet.port),
+            account=account,
             capacity=engine.capacity,
             remote_nodes=engine.remote_nodes,
             watched=[engine.remote_pods, engine.remote_nodes],
@@ -292,7 +309,7 @@ class _TermFactory:
         files = config.ref.files().split(os.pathsep)
         # Absolute, because `bridge leave` may run in another directory.
         kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
-        is_installed = engine.home_pods.client.config.in_cluster
+        is_installed = self.home.account.config.in_cluster
         annotations = {
             node_object.ANNOTATION_KUBECONFIG: kubeconfig,
             node_object.ANNOTATION_CONTEXT: config.context,
@@ -302,11 +319,12 @@ class _TermFactory:
                 metrics=settings.metrics,
                 certificate="files" if settings.certificate else settings.serving,
                 network_source=facts.selected_network.source,
+                home_identity=self.home.identity,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
         }
-        if settings.serving == "csr":
+        if settings.serving == "csr" or self.home.identity == "node":
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return NodeFacts(
             name=facts.identity.node,

@@ -108,6 +108,7 @@ class NodeKubelet:
         source: CertificateSource,
         certificate: TlsKeyPair,
         home: KubeClient,
+        account: KubeClient,
         remote: KubeClient,
         election: LeaderElector,
         recent_errors: RecentErrors,
@@ -117,7 +118,7 @@ class NodeKubelet:
         self._address, self._configured_port = facts.address, settings.port
         self._notify = notify
         self._source = source
-        self._home, self._client_ca = home, facts.client_ca
+        self._account, self._client_ca = account, facts.client_ca
         self._election = election
         self._relay_metrics = relay_metrics
         directory = self._directory = EnginePodDirectory(engine)
@@ -181,7 +182,7 @@ class NodeKubelet:
             renewing = self._source.run(lambda pair: self._server.renew(certificate=pair))
             group.create_task(renewing, name="serving-certificate")
             following = follow_client_ca(
-                self._home, self._client_ca, lambda ca: self._server.renew(client_ca=ca)
+                self._account, self._client_ca, lambda ca: self._server.renew(client_ca=ca)
             )
             group.create_task(following, name="client-ca")
 

@@ -33,6 +33,12 @@ API_PORT = 443
 #: The signer of the serving certificate, unless it comes from files.
 ServingCertificate = Literal["self-signed", "csr"]
 
+#: Who the bridge is at home: the node, by a certificate that home signed, or its own account.
+HomeIdentity = Literal["node", "service-account"]
+#: ``auto`` is the node where home signs the certificate without a wait for a person, or where the
+#: account may not act in place of the node.
+HomeIdentityChoice = Literal["auto", "node", "service-account"]
+
 #: The format of log lines.
 LogFormat = Literal["console", "json"]
 
@@ -125,6 +131,8 @@ class JoinSettings:
     """The remote's kubeconfig and context."""
     home: KubeconfigRef
     """Home's; by default as kubectl finds it."""
+    home_identity: HomeIdentityChoice = "auto"
+    """Who the bridge is at home."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None

@@ -1,10 +1,10 @@
-"""The directory (`--cert-dir`) that keeps a certificate signed by home across restarts.
+"""The directory (`--cert-dir`) that keeps certificates signed by home across restarts.
 
 A user or a controller has to approve each CertificateSigningRequest, so a restart must not need
-another one. The directory belongs to one node and holds the certificate with its key
-(``serving.pem``) and the key of a pending request (``pending.key``). Files have mode 0600, the
-directory 0700; a file is replaced atomically. `CertificateError` names the file that cannot be read
-or written.
+another one. The directory belongs to one node and holds for each purpose (`Purpose`) the
+certificate with its key, and the key of a pending request. Files have mode 0600, the directory
+0700; a file is replaced atomically. `CertificateError` names the file that cannot be read or
+written.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, get_args
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
 
+#: The serving certificate of the kubelet API, or the client certificate of the node's identity.
+Purpose = Literal["serving", "client"]
 #: Below the XDG state directory: the parent of the certificate directories of all homes.
 _STATE = ("cluster-bridge", "serving")
 
@@ -35,12 +38,12 @@ def default_cert_dir(home_id: str, node_name: str) -> Path:
 
 
 class CertDir:
-    """The certificate directory of one node: a `CertificateStore` of files."""
+    """The certificate directory of one node: a `CertificateStore` of files for one purpose."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, purpose: Purpose = "serving") -> None:
         self._directory = directory
-        self._current = directory / "serving.pem"
-        self._pending = directory / "pending.key"
+        self._current = directory / f"{purpose}.pem"
+        self._pending = directory / f"{purpose}-pending.key"
 
     def __str__(self) -> str:
         return str(self._directory)
@@ -72,9 +75,9 @@ class CertDir:
         await asyncio.to_thread(_remove, self._pending)
 
     def files(self) -> list[Path]:
-        """The existing files of the node; empty if the directory cannot be read."""
+        """The node's files of all purposes; empty if the directory cannot be read."""
         try:
-            return [path for path in (self._current, self._pending) if path.exists()]
+            return [path for path in self._all_files() if path.exists()]
         except OSError:
             return []
 
@@ -89,7 +92,7 @@ class CertDir:
     def remove(self) -> None:
         """Removes the node's files, and the directory and its parents below the XDG state directory
         as far as they are empty then. Raises CertificateError."""
-        for path in (self._current, self._pending):
+        for path in self._all_files():
             try:
                 path.unlink(missing_ok=True)
             except OSError as error:
@@ -101,6 +104,10 @@ class CertDir:
         with contextlib.suppress(OSError):
             for directory in [self._directory, *(above if is_state else [])]:
                 directory.rmdir()
+
+    def _all_files(self) -> list[Path]:
+        stores = [CertDir(self._directory, purpose) for purpose in get_args(Purpose)]
+        return [path for store in stores for path in (store._current, store._pending)]
 
 
 def _prepare(directory: Path) -> None:

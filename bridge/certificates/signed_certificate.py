@@ -123,6 +123,15 @@ class SignedCertificate:
         self._renew_at = renewal_time(*validity(pair), self._rng)
         return pair
 
+    async def obtain(self) -> TlsKeyPair:
+        """Requests a certificate, again after each failure, and stores it."""
+        issued: list[TlsKeyPair] = []
+        while True:
+            delay = await self._renew(issued.append)
+            if issued:
+                return issued[0]
+            await asyncio.sleep(delay)
+
     async def run(self, use: UseCertificate) -> None:
         """Requests a certificate unless one is `stored`, and renews it in time, until cancelled."""
         while True:

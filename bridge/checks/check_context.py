@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from bridge.base.command_error import PreflightError
-from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
+from bridge.base.join_settings import (
+    HomeIdentity,
+    JoinSettings,
+    MetricsSource,
+    SelectedNetwork,
+)
 from bridge.checks.findings import Finding
 from bridge.clusters.advertised_address import find_bridge_address
 from bridge.clusters.connection import cluster_uid
@@ -20,6 +25,7 @@ from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_addre
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
 from bridge.election.serving_bridge_lookup import find_serving_bridge
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError, Side
@@ -61,6 +67,8 @@ class CheckContext:
     home: ClusterConnectivity
     remote: ClusterConnectivity
     node: Object | None = None
+    clients: HomeClients | None = None
+    """Home's clients of a join."""
     _facts: dict[str, Any] = field(default_factory=dict)
     _locks: defaultdict[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
@@ -70,6 +78,19 @@ class CheckContext:
     def home_client(self) -> KubeClient:
         """Home's client. Only for a check that requires home."""
         return _required(self.home.client)
+
+    @property
+    def node_client(self) -> KubeClient:
+        """A client of home that may read the pods of the node."""
+        return self.home_client if self.clients is None else self.clients.home
+
+    @property
+    def home_identity(self) -> HomeIdentity:
+        """Who the bridge is at home; before a join, that which needs the least permissions."""
+        if self.clients is not None:
+            return self.clients.identity
+        choice = self.settings.home_identity
+        return "service-account" if choice == "service-account" else "node"
 
     @property
     def remote_client(self) -> KubeClient:
@@ -161,7 +182,7 @@ class CheckContext:
             self.settings,
             node=await self.registered_node(),
             address=await self.bridge_address(),
-            home=self.home_client,
+            home=self.node_client,
             remote=self.remote_client,
         )
 

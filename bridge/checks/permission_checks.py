@@ -17,7 +17,7 @@ MAX_NAMED = 6
 
 async def check_home_permissions(context: CheckContext) -> list[Finding]:
     """BRG201."""
-    required = permissions.required_at_home(context.settings)
+    required = permissions.required_at_home(context.settings, context.home_identity)
     return [await _check_permissions("BRG201", context.home_client, required, context)]
 
 
@@ -47,7 +47,9 @@ async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
     """BRG203."""
     settings = context.settings
     required = permissions.for_home_namespaces(
-        network=settings.network, service_accounts=settings.service_accounts
+        identity=context.home_identity,
+        network=settings.network,
+        service_accounts=settings.service_accounts,
     )
     if await permissions.are_granted(context.home_client, required):
         return [ok("BRG203", "home", "pods of all namespaces may run")]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
@@ -23,6 +24,7 @@ from bridge.clusters import connection
 from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.clusters.wait_for_clusters import retry_while_unreachable
+from bridge.home_identity.identity_selection import HomeClients, home_clients
 from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden, NotFound
@@ -31,6 +33,9 @@ from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
 from translators.translation_options import HostPort, Network
 from translators.virtual_node_identity import Identity
+
+if TYPE_CHECKING:
+    from bridge.certificates.csr_approval import Approver
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ class JoinFacts:
 class JoinClusters:
     """Clients of the two clusters of a join, and the facts about them."""
 
-    home: KubeClient
+    home: HomeClients
     remote: KubeClient
     facts: JoinFacts
 
@@ -96,7 +101,11 @@ STAGES = (
 
 
 def checked_clusters(
-    settings: JoinSettings, *, notify: Notify, on_wait: Callable[[str], None] | None
+    settings: JoinSettings,
+    *,
+    approver: Approver,
+    notify: Notify,
+    on_wait: Callable[[str], None] | None,
 ) -> AbstractAsyncContextManager[JoinClusters]:
     """Both clusters once all checks pass. Raises PreflightError.
 
@@ -110,28 +119,38 @@ def checked_clusters(
             notified.add(line)
             notify(line)
 
-    return retry_while_unreachable(lambda: _attempt(settings, once), on_wait=on_wait)
+    return retry_while_unreachable(lambda: _attempt(settings, approver, once), on_wait=on_wait)
 
 
 @asynccontextmanager
-async def _attempt(settings: JoinSettings, notify: Notify) -> AsyncIterator[JoinClusters]:
+async def _attempt(
+    settings: JoinSettings, approver: Approver, notify: Notify
+) -> AsyncIterator[JoinClusters]:
     async with (
         connect(settings.remote, side="remote", notify=notify) as remote,
-        connect(settings.home, side="home", notify=notify) as home,
+        connect(settings.home, side="home", notify=notify) as account,
+        home_clients(
+            settings, account, _node_name(settings, remote), approver=approver, notify=notify
+        ) as home,
     ):
         facts = await check_join(settings, home=home, remote=remote, notify=notify)
         yield JoinClusters(home, remote, facts)
 
 
+def _node_name(settings: JoinSettings, remote: KubeClient) -> str:
+    return settings.name or dns_label(remote.config.context)
+
+
 async def check_join(
-    settings: JoinSettings, *, home: KubeClient, remote: KubeClient, notify: Notify
+    settings: JoinSettings, *, home: HomeClients, remote: KubeClient, notify: Notify
 ) -> JoinFacts:
     """Runs the required checks of two clusters that respond. Raises PreflightError."""
     context = CheckContext(
         settings,
-        settings.name or dns_label(remote.config.context),
-        ClusterConnectivity("home", home),
+        _node_name(settings, remote),
+        ClusterConnectivity("home", home.account),
         ClusterConnectivity("remote", remote),
+        clients=home,
     )
     with as_preflight_errors():
         async with asyncio.timeout(connection.CONNECT_SECONDS):

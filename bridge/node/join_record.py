@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from bridge.base.join_settings import (
     DEFAULT_TEMPLATE,
+    HomeIdentity,
     JoinSettings,
     MetricsChoice,
     NetworkChoice,
@@ -40,8 +41,10 @@ def encode_policy(
     metrics: MetricsChoice = "auto",
     certificate: CertificateSource = "self-signed",
     network_source: NetworkSource = "configured",
+    home_identity: HomeIdentity = "service-account",
 ) -> str:
     content = policy_options(policy) | {
+        "homeIdentity": home_identity,
         "metrics": metrics,
         "networkSource": network_source,
         "servingCertificate": certificate,
@@ -91,6 +94,12 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
     return policy, bool(record)
 
 
+def home_identity(node: Object) -> HomeIdentity | None:
+    """Who the bridge is at home; None if the Node does not record it."""
+    found: HomeIdentity | None = _one_of(HomeIdentity, _record(node).get("homeIdentity"))
+    return found
+
+
 def read_settings(
     node: Object, *, home: KubeconfigRef, remote: KubeconfigRef, network: NetworkChoice
 ) -> JoinSettings:
@@ -101,6 +110,7 @@ def read_settings(
     return JoinSettings(
         remote=remote,
         home=home,
+        home_identity=home_identity(node) or "auto",
         name=name_of(node),
         home_name=policy.identity.home_name or None,
         address=policy.node_address or None,

@@ -65,15 +65,20 @@ class NodeTaken(BridgeError):
 
 
 class NodeController:
-    """The controller of one Node. ``capacity`` aggregates its capacity from ``remote_nodes``, the
-    informer of the remote's nodes; failures of the ``watched`` informers make it NotReady;
-    ``unschedulable_pods``: whether pods wait for a node of the remote (None: not observed)."""
+    """The controller of one Node.
+
+    ``account`` sets labels, annotations and taints, which a node may not all set itself; None is
+    ``home``. ``capacity`` aggregates its capacity from ``remote_nodes``, the informer of the
+    remote's nodes; failures of the ``watched`` informers make it NotReady; ``unschedulable_pods``:
+    whether pods wait for a node of the remote (None: not observed).
+    """
 
     def __init__(
         self,
         home: KubeClient,
         facts: NodeFacts,
         *,
+        account: KubeClient | None = None,
         capacity: CapacityAggregator,
         remote_nodes: Informer,
         watched: list[Informer],
@@ -83,6 +88,7 @@ class NodeController:
         lease_annotation: LeaseAnnotation | None = None,
     ) -> None:
         self._home = home
+        self._account = account or home
         self._facts = facts
         self.name = facts.name
         self._capacity = capacity
@@ -224,7 +230,10 @@ class NodeController:
         """
         nodes = list(self._remote_nodes.store)
         offered, ready = self._capacity_to_publish(), self._ready_condition(nodes)
-        body = node_object.build_node(self.name, self._desired_metadata(nodes, offered.largest))
+        wanted = self._desired_metadata(nodes, offered.largest)
+        body = node_object.build_node(
+            self.name, node_metadata_merge.permitted_at_registration(wanted)
+        )
         body["status"] = self._desired_status(body, nodes, offered, ready)
         try:
             node = await self._home.create(NODES, body)
@@ -312,7 +321,7 @@ class NodeController:
             # The UID is a precondition: another Node may have the name by now.
             patch["metadata"]["uid"] = uid_of(node)
             try:
-                node = await self._home.patch(NODES, self.name, patch)
+                node = await self._account.patch(NODES, self.name, patch)
                 self.node.observe_write(node)
             except Conflict:
                 if attempt == ATTEMPTS:

@@ -38,6 +38,19 @@ LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
 #: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
 _PLATFORM = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
+#: Labels of the domains of Kubernetes that a kubelet sets.
+_KUBELET_LABELS = frozenset(
+    {
+        LABEL_HOSTNAME,
+        *_PLATFORM,
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "beta.kubernetes.io/instance-type",
+        "node.kubernetes.io/instance-type",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +78,25 @@ def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:
     }
     recorded = {kind: keys for kind, keys in values.items() if keys}
     return {ANNOTATION_APPLIED: json.dumps(recorded, sort_keys=True, separators=(",", ":"))}
+
+
+def permitted_at_registration(wanted: NodeMetadata) -> NodeMetadata:
+    """The part of the metadata with which a node's own credential may create the Node, by the rules
+    of the NodeRestriction admission plugin. The labels that are missing are set afterwards."""
+    labels = {key: value for key, value in wanted.labels.items() if _may_register(key)}
+    return NodeMetadata(labels, wanted.annotations, wanted.taints)
+
+
+def _may_register(label: str) -> bool:
+    """IsKubeletLabel in k8s.io/kubelet/pkg/apis/well_known_labels.go; labels outside the domains of
+    Kubernetes are free."""
+    domain = label.rpartition("/")[0]
+    if not any(domain == it or domain.endswith(f".{it}") for it in ("kubernetes.io", "k8s.io")):
+        return True
+    of_kubelets = ("kubelet.kubernetes.io", "node.kubernetes.io")
+    return label in _KUBELET_LABELS or any(
+        domain == it or domain.endswith(f".{it}") for it in of_kubelets
+    )
 
 
 def metadata_patch(node: Object, wanted: NodeMetadata) -> Object:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bridge.base.join_settings import JoinSettings, MetricsSource, NetworkChoice
+from bridge.base.join_settings import HomeIdentity, JoinSettings, MetricsSource, NetworkChoice
 from bridge.certificates import home_client_ca
 from bridge.election import election_lease
 from bridge.node import lease_namespace, namespace_ownership_lease
@@ -78,17 +78,14 @@ class Permission:
         return replace(self, names=names)
 
 
-#: Permissions for the node and its pods in every namespace: less than a kubelet has.
+#: What the bridge's account does at home whatever the identity: a node may not.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
-    Permission(NODES, ("create",)),
-    Permission(NODES, ("get", "list", "watch", "patch"), names=(NODE,)),
-    Permission(NODES, ("patch",), "status", names=(NODE,)),
-    Permission(PODS, ("get", "list", "watch", "delete")),
-    Permission(PODS, ("patch",), "status"),
-    Permission(EVENTS, ("create", "get", "patch")),
-    Permission(LEASES, ("create",), namespace="kube-node-lease"),
-    Permission(LEASES, ("patch",), namespace="kube-node-lease", names=(NODE,)),
+    # Labels, annotations and taints: the NodeRestriction admission plugin lets a node set some
+    # labels, and taints only when it registers.
+    Permission(NODES, ("get", "patch"), names=(NODE,)),
+    # To count a repeated Event: a node may write Events and not read them.
+    Permission(EVENTS, ("get",)),
     Permission(LEASES, ("create",), namespace=lease_namespace.NAMESPACE),
     # Standby replicas watch the election Lease.
     Permission(
@@ -104,13 +101,26 @@ HOME = (
         namespace=lease_namespace.NAMESPACE,
         names=(namespace_ownership_lease.NAME,),
     ),
+)
+#: What the account does too where it acts in place of the node (`--home-identity service-account`):
+#: less than a kubelet may, but RBAC cannot limit it to the node's pods.
+HOME_IN_PLACE_OF_NODE = (
+    Permission(NODES, ("create",)),
+    Permission(NODES, ("list", "watch"), names=(NODE,)),
+    Permission(NODES, ("patch",), "status", names=(NODE,)),
+    Permission(PODS, ("list", "watch", "delete")),
+    Permission(PODS, ("patch",), "status"),
+    Permission(EVENTS, ("create", "patch")),
+    Permission(LEASES, ("create",), namespace="kube-node-lease"),
+    Permission(LEASES, ("patch",), namespace="kube-node-lease", names=(NODE,)),
     Permission(TOKEN_REVIEWS, ("create",)),
     Permission(SUBJECT_ACCESS_REVIEWS, ("create",)),
 )
 #: Needed at home too where pods have tokens of home's service accounts: the address of home's API
 #: server is looked up where pods cannot use the kubeconfig's.
 HOME_API = (Permission(ENDPOINT_SLICES, ("get",), namespace="default", names=("kubernetes",)),)
-#: Needed at home too where home signs the serving certificate.
+#: Needed at home too where home signs a certificate: that of the node's identity, or the serving
+#: certificate.
 HOME_CERTIFICATES = (Permission(CERTIFICATE_SIGNING_REQUESTS, ("create", "list", "watch")),)
 #: Needed at home too where the bridge forwards connections. EndpointSlices are listed in all
 #: namespaces, to find those of an earlier bridge, and written only in bound ones
@@ -133,6 +143,7 @@ HOME_CLIENT_CA = (
 )
 #: Needed at home by `bridge leave`, in addition.
 HOME_LEAVE = (
+    Permission(PODS, ("list", "delete")),
     Permission(PODS, ("create",), "eviction"),
     Permission(CERTIFICATE_SIGNING_REQUESTS, ("list", "delete")),
     Permission(NODES, ("delete",), names=(NODE,)),
@@ -146,15 +157,23 @@ HOME_LEAVE = (
     # Removed if a join created it.
     Permission(NAMESPACES, ("get",), names=(lease_namespace.NAMESPACE,)),
 )
-#: Reads in a namespace that has pods on the node, and tokens for these pods. Granted per namespace:
-#: pods of other namespaces stay Pending, with an Event that shows the required command.
+#: Reads in a namespace that has pods on the node. Granted per namespace: pods of other namespaces
+#: stay Pending, with an Event that shows the required command.
 HOME_NAMESPACE = (
-    *(Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS, SERVICES)),
+    Permission(SERVICES, ("list", "watch")),
     Permission(EVENTS, ("list",)),
 )
-HOME_NAMESPACE_FLAT = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
-HOME_NAMESPACE_RELAY = (Permission(ENDPOINT_SLICES, ("create", "patch", "delete")),)
+#: What the account does there too where it acts in place of the node.
+HOME_NAMESPACE_IN_PLACE_OF_NODE = tuple(
+    Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS)
+)
 HOME_NAMESPACE_TOKENS = (Permission(SERVICE_ACCOUNTS, ("create",), "token"),)
+HOME_NAMESPACE_FLAT = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
+HOME_NAMESPACE_RELAY = (
+    Permission(ENDPOINT_SLICES, ("create", "patch", "delete")),
+    # To verify addresses that EndpointSlices of users claim.
+    Permission(PODS, ("get", "list")),
+)
 #: Cluster-wide but for the claim: pods of any home namespace may arrive, their namespaces are
 #: created on demand, and RBAC cannot select objects by the bridge's labels.
 REMOTE = (
@@ -203,13 +222,19 @@ def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
     )
 
 
-def required_at_home(settings: JoinSettings) -> tuple[Permission, ...]:
-    """The permissions that a join with these settings needs at home."""
+def required_at_home(settings: JoinSettings, identity: HomeIdentity) -> tuple[Permission, ...]:
+    """The permissions that the account needs at home for a join with these settings."""
     tokens = HOME_API if settings.service_accounts == "home" else ()
-    certificates = HOME_CERTIFICATES if settings.serving == "csr" else ()
+    needs_csr = settings.serving == "csr" and identity == "service-account"
+    certificates = HOME_CERTIFICATES if needs_csr else ()
     # `auto` selects relay only where its permissions are granted.
     relay = HOME_RELAY if settings.network == "relay" else ()
-    return (*HOME, *tokens, *certificates, *relay)
+    return (*HOME, *in_place_of_node(identity), *tokens, *certificates, *relay)
+
+
+def in_place_of_node(identity: HomeIdentity) -> tuple[Permission, ...]:
+    """The permissions of an account that acts in place of the node, outside bound namespaces."""
+    return HOME_IN_PLACE_OF_NODE if identity == "service-account" else ()
 
 
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
@@ -218,13 +243,19 @@ def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
 
 
 def for_home_namespaces(
-    *, network: NetworkChoice = "auto", service_accounts: ServiceAccounts = "home"
+    *,
+    identity: HomeIdentity,
+    network: NetworkChoice = "auto",
+    service_accounts: ServiceAccounts = "home",
 ) -> tuple[Permission, ...]:
     """The permissions in each home namespace whose pods may run on the node."""
     flat = HOME_NAMESPACE_FLAT if network in ("flat", "auto") else ()
     relay = HOME_NAMESPACE_RELAY if network in ("relay", "auto") else ()
-    tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
-    return (*HOME_NAMESPACE, *flat, *relay, *tokens)
+    own: tuple[Permission, ...] = ()
+    if identity == "service-account":
+        tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
+        own = (*HOME_NAMESPACE_IN_PLACE_OF_NODE, *tokens)
+    return (*HOME_NAMESPACE, *own, *flat, *relay)
 
 
 def rbac_command(side: Side, settings: JoinSettings) -> str:
@@ -232,6 +263,8 @@ def rbac_command(side: Side, settings: JoinSettings) -> str:
     if side == "remote":
         return "bridge rbac remote"
     command = ["bridge rbac home"]
+    if settings.home_identity == "service-account":
+        command.append("--home-identity service-account")
     if settings.serving == "csr":
         command.append("--serving-certificate csr")
     if settings.network != "auto":

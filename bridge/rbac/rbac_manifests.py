@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bridge.base.join_settings import (
+    HomeIdentity,
     MetricsChoice,
     NetworkChoice,
     ServingCertificate,
@@ -60,15 +61,18 @@ class HomePermissions:
     network: NetworkChoice = "auto"
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
+    identity: HomeIdentity = "service-account"
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
         """All permissions except those granted per namespace."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
-        certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
+        needs_csr = self.serving == "csr" or self.identity == "node"
+        certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
         granted = (
             *permissions.HOME,
+            *permissions.in_place_of_node(self.identity),
             *tokens,
             *certificates,
             *permissions.HOME_CLIENT_CA,
@@ -81,7 +85,7 @@ class HomePermissions:
     def per_namespace(self) -> tuple[Permission, ...]:
         """The permissions granted namespace by namespace."""
         return permissions.for_home_namespaces(
-            network=self.network, service_accounts=self.service_accounts
+            identity=self.identity, network=self.network, service_accounts=self.service_accounts
         )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.join_settings import HomeIdentity, SettingsError, check_name
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN
 from bridge.cli.options.option_declaration import Option, with_options
@@ -32,6 +32,15 @@ def _declared(name: str, group: str, **changes: Any) -> Option:
 
 @with_options(
     _declared("all-namespaces", ""),
+    _declared(
+        "home-identity",
+        AS_JOIN,
+        kind=HomeIdentity,
+        default="node",
+        help="Who the bridge is at home. node: home signs a certificate of the node, and the "
+        "account needs little. service-account: the account acts in place of the node, for a home "
+        "that signs no such certificates.",
+    ),
     *(_declared(it, AS_JOIN) for it in ("service-accounts", "serving-certificate", "network")),
 )
 def rbac_home(
@@ -74,6 +83,7 @@ def rbac_home(
             serving=values["serving_certificate"],
             network=values["network"],
             leave=leave,
+            identity=values["home_identity"],
         )
         objects = rbac_manifests.home_objects(
             scope,

@@ -25,6 +25,7 @@ from bridge.base.join_settings import (
     DEFAULT_TEMPLATE,
     KUBELET_PORT,
     NAMESPACE_LINGER,
+    HomeIdentityChoice,
     JoinSettings,
     LogFormat,
     MetricsChoice,
@@ -97,6 +98,18 @@ JOIN: tuple[Option, ...] = (
         autocompletion=complete_home_contexts,
         field="home.context",
         in_cluster=CONSUMED,
+    ),
+    Option(
+        "home-identity",
+        "Who the bridge is at home. node: the node, by a certificate that home signs once an "
+        "administrator approves its request; the credential of the kubeconfig then needs little. "
+        "service-account: the credential of the kubeconfig alone. auto: node if the certificate is "
+        "stored or this command may approve its request, or if the credential may not act in place "
+        "of the node.",
+        CLUSTERS,
+        kind=HomeIdentityChoice,
+        default="auto",
+        in_cluster="an installed bridge uses its ServiceAccount",
     ),
     Option(
         "name",

@@ -104,6 +104,7 @@ async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -
     assert steps == [
         two.remote.url,
         two.home.url,
+        "the",
         "all",
         "all",
         "pods",

@@ -258,6 +258,6 @@ async def test_private_key_is_in_no_log_and_no_request(
     await source.first()
     async with running_source(source):
         await signer.requested()
-        key = (make.folder / "pending.key").read_text().splitlines()[1]
+        key = (make.folder / "serving-pending.key").read_text().splitlines()[1]
     assert key not in caplog.text
     assert not [entry for entry in home_api.log if key in str(entry.body)]

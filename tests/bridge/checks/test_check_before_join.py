@@ -195,7 +195,7 @@ CASES: dict[str, tuple[Break, str, Severity, str]] = {
     "old": (_old_remote_version, "BRG106", Severity.ERROR, "older than 1.27"),
     "newer": (_newer_remote_version, "BRG107", Severity.WARNING, "the remote is newer"),
     "itself": (_remote_is_home, "BRG109", Severity.ERROR, "is the home cluster itself"),
-    "home's permissions": (_missing_home_permissions, "BRG201", Severity.ERROR, "create nodes"),
+    "home's permissions": (_missing_home_permissions, "BRG201", Severity.ERROR, "patch nodes"),
     "the remote's permissions": (
         _missing_remote_permissions,
         "BRG202",

@@ -19,6 +19,7 @@ from bridge.checks import required_at_join
 from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters import advertised_address, connection
 from bridge.clusters.connection import connect
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.rbac import permissions
 from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
 from sync.kube.credentials import KubeconfigRef
@@ -42,7 +43,10 @@ async def check_join(settings: JoinSettings, messages: list[str] | None = None) 
         connect(settings.home, side="home", notify=notified.append) as home,
     ):
         return await required_at_join.check_join(
-            settings, home=home, remote=remote, notify=notified.append
+            settings,
+            home=HomeClients.of_account(home, ""),
+            remote=remote,
+            notify=notified.append,
         )
 
 
@@ -342,7 +346,10 @@ async def test_slow_requests_end_within_limit(
     with pytest.raises(PreflightError, match="no answer in 0 s, from an API server"):
         async with asyncio.timeout(2):
             await required_at_join.check_join(
-                two.settings, home=home, remote=remote, notify=lambda _: None
+                two.settings,
+                home=HomeClients.of_account(home, ""),
+                remote=remote,
+                notify=lambda _: None,
             )
 
 

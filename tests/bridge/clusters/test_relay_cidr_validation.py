@@ -10,6 +10,7 @@ from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import NetworkChoice, RelaySettings
 from bridge.checks import required_at_join
 from bridge.clusters import relay_cidr_validation
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.relay.forward import rtnetlink
 from sync.kube.api_resources import SERVICE_CIDRS, Object
 from sync.kube.client import KubeClient
@@ -119,7 +120,10 @@ async def check(two: Clusters, network: NetworkChoice) -> tuple[str, list[str]]:
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         found = await required_at_join.check_join(
-            settings, home=home, remote=remote, notify=messages.append
+            settings,
+            home=HomeClients.of_account(home, ""),
+            remote=remote,
+            notify=messages.append,
         )
     return found.relay_cidr, messages
 

@@ -827,7 +827,7 @@ async def test_certificate_and_its_requests_are_deleted_and_others_stay(
 ) -> None:
     home, folder = world.two.home, tmp_path / "certs"
     folder.mkdir()
-    for name in ("serving.pem", "pending.key", "theirs"):
+    for name in ("serving.pem", "serving-pending.key", "theirs"):
         (folder / name).write_text("x")
     annotation = {node_object.ANNOTATION_CERT_DIR: str(folder)}
     home.update(NODES, NODE, {"metadata": {"annotations": annotation}})

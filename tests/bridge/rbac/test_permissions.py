@@ -14,6 +14,7 @@ from aiohttp import web
 from bridge.base.command_error import PreflightError
 from bridge.checks.permission_checks import MAX_NAMED
 from bridge.checks.required_at_join import check_join
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.node import lease_namespace
 from bridge.rbac import permissions
 from bridge.rbac.permissions import (
@@ -60,7 +61,12 @@ async def lacking(two: Clusters, client_for: ClientFor) -> str:
     """The error of a join; "" where it passes all checks."""
     home, remote = await client_for(two.home, "home"), await client_for(two.remote, "remote")
     try:
-        await check_join(two.settings, home=home, remote=remote, notify=lambda _: None)
+        await check_join(
+            two.settings,
+            home=HomeClients.of_account(home, ""),
+            remote=remote,
+            notify=lambda _: None,
+        )
     except PreflightError as error:
         return str(error)
     return ""
@@ -82,7 +88,10 @@ async def test_join_passes_with_all_permissions(two: Clusters, client_for: Clien
 
 
 async def test_each_permission_is_reviewed_once(two: Clusters, client_for: ClientFor) -> None:
-    for api, table in ((two.home, required_at_home(two.settings)), (two.remote, REMOTE)):
+    for api, table in (
+        (two.home, required_at_home(two.settings, "service-account")),
+        (two.remote, REMOTE),
+    ):
         client = await client_for(api, "home" if api is two.home else "remote")
         assert await permissions.missing_permissions(client, table, NODE) == []
         reviews = [entry.body["spec"]["resourceAttributes"] for entry in api.log]
@@ -105,6 +114,7 @@ async def test_permission_on_several_names_is_reviewed_for_each(
     names = (permissions.NODE, f"of-{permissions.NODE}")
     monkeypatch.setattr(permissions, "HOME", (Permission(NODES, ("get",), names=names),))
     two.home.api.authorize = only(resource="nodes")
+    monkeypatch.setattr(permissions, "HOME_IN_PLACE_OF_NODE", ())
     message = await lacking(two, client_for)
     assert message.startswith(
         "home: the credential may not get nodes; `bridge rbac home --network flat`"
@@ -116,7 +126,7 @@ async def test_permission_on_several_names_is_reviewed_for_each(
 async def test_namespace_permissions_are_not_required(two: Clusters, client_for: ClientFor) -> None:
     per_namespace = {
         (right.resource.plural, right.subresource, verb)
-        for right in for_home_namespaces(network="flat")
+        for right in for_home_namespaces(identity="service-account", network="flat")
         for verb in right.verbs
     }
 
@@ -380,8 +390,8 @@ async def test_tables_match_requests_of_the_bridge(
     used: set[Use] = set()
     tables = {
         "home": (
-            *required_at_home(settings),
-            *for_home_namespaces(network="flat"),
+            *required_at_home(settings, "service-account"),
+            *for_home_namespaces(identity="service-account", network="flat"),
             *HOME_CLIENT_CA,
         ),
         "remote": (*REMOTE, *REMOTE_METRICS["kubelets"]),

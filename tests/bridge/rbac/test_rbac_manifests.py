@@ -114,7 +114,8 @@ def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
     ("options", "gone"),
     [
         (HomePermissions(service_accounts="none"), {"serviceaccounts/token"}),
-        (HomePermissions(network="none"), {"endpointslices"}),
+        (HomePermissions(network="none"), {"endpointslices", "pods"}),
+        (HomePermissions(identity="node"), {"configmaps", "secrets", "serviceaccounts/token"}),
     ],
 )
 def test_unused_options_grant_nothing(options: HomePermissions, gone: set[str]) -> None:

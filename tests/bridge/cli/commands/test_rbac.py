@@ -46,7 +46,9 @@ def test_join_options_change_the_permissions(invoke: Invoke) -> None:
         *("--service-accounts", "none", "--network", "none", "--leave", "--namespace", "shop"),
         *("--account", "team/burst"),
     ).stdout
-    permissions = HomePermissions(["one", "two"], "none", "csr", "none", leave=True)
+    permissions = HomePermissions(
+        ["one", "two"], "none", "csr", "none", leave=True, identity="node"
+    )
     assert list(yaml.safe_load_all(expected)) == rbac_manifests.home_objects(
         permissions, Account("team", "burst"), ["shop"]
     )
@@ -55,6 +57,12 @@ def test_join_options_change_the_permissions(invoke: Invoke) -> None:
         RemotePermissions("kubelets", keep_namespaces=True), Account()
     )
     assert list(yaml.safe_load_all(expected)) == wanted
+
+
+def test_account_in_place_of_the_node_gets_more(invoke: Invoke) -> None:
+    printed = invoke("rbac", "home", "--home-identity", "service-account").stdout
+    expected = rbac_manifests.home_objects(HomePermissions(), Account())
+    assert list(yaml.safe_load_all(printed)) == expected
 
 
 def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:

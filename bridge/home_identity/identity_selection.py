@@ -1,0 +1,198 @@
+"""Selects who the bridge is at home: the virtual node, or its own account.
+
+``--home-identity auto`` is the node if
+
+- a certificate of the node is stored (`--cert-dir`) and home accepts it, or
+- this process may request one and approve the request, after one question on the terminal or with
+  ``--yes``, or
+- the account lacks the permissions to act in place of the node; the bridge then waits until an
+  administrator has approved its request.
+
+Otherwise it is the account, as where home has no signer, no Node authorizer, or no TLS. With
+``node`` or ``service-account`` nothing else is tried. The choice and its reason are reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import HomeIdentity, JoinSettings
+from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.clusters.connection import as_preflight_errors, cluster_uid
+from bridge.rbac import permissions
+from bridge.rbac.permissions import NODE, Permission
+from sync.kube.api_errors import Forbidden, Unauthorized
+from sync.kube.api_resources import NODES
+from sync.kube.certificate_config import CertificateConfig
+from sync.kube.client import KubeClient
+from translators.virtual_node_identity import home_id_from_uid
+
+if TYPE_CHECKING:
+    from bridge.certificates.csr_approval import Approver
+    from bridge.home_identity.node_certificate import NodeCertificate
+
+#: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
+#: takes less than one.
+SIGNING_SECONDS = 15
+#: What only the Node authorizer permits to a node's credential.
+_AS_NODE = Permission(NODES, ("patch",), names=(NODE,))
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeClients:
+    """The bridge's clients of home."""
+
+    identity: HomeIdentity
+    reason: str
+    """Why it is that, for people."""
+    home: KubeClient
+    """Acts as the virtual node; the same client as ``account`` for ``service-account``."""
+    account: KubeClient
+    """Acts as the bridge's own account."""
+    certificate: NodeCertificate | None = None
+    """The node's certificate; None for ``service-account``."""
+
+    @staticmethod
+    def of_account(account: KubeClient, reason: str) -> HomeClients:
+        """The clients of a bridge that is its own account."""
+        return HomeClients("service-account", reason, account, account)
+
+    async def keep_renewed(self) -> None:
+        """Renews the certificate until cancelled; returns at once if there is none."""
+        config = self.home.config
+        if self.certificate is not None and isinstance(config, CertificateConfig):
+            await self.certificate.keep_renewed(
+                self.home, lambda pair: config.replace_certificate(pair.certificate, pair.key)
+            )
+
+
+class _NoNodeIdentityError(Exception):
+    """Home does not let the bridge be the node; the message states why."""
+
+
+@asynccontextmanager
+async def home_clients(
+    settings: JoinSettings,
+    account: KubeClient,
+    node: str,
+    *,
+    approver: Approver,
+    notify: Callable[[str], None],
+) -> AsyncIterator[HomeClients]:
+    """The clients of a join. Raises PreflightError and CertificateError."""
+    async with AsyncExitStack() as stack:
+        with as_preflight_errors("home"):
+            clients = await _Selection(settings, account, node, approver, notify, stack).select()
+        title = "node" if clients.identity == "node" else "its own account"
+        notify(f"home: the bridge acts as {title} ({clients.reason})")
+        yield clients
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    settings: JoinSettings
+    account: KubeClient
+    node: str
+    approver: Approver
+    notify: Callable[[str], None]
+    stack: AsyncExitStack
+    """Closes the node's client."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether another identity may be selected where this one is not to be had."""
+        return self.settings.home_identity == "auto"
+
+    async def select(self) -> HomeClients:
+        if self.settings.home_identity == "service-account":
+            return HomeClients.of_account(self.account, "by --home-identity")
+        try:
+            return await self._as_node()
+        except _NoNodeIdentityError as problem:
+            if not self.is_free:
+                raise PreflightError(
+                    f"home: the bridge cannot be node {self.node}: {problem}"
+                ) from None
+            return HomeClients.of_account(self.account, str(problem))
+
+    async def _as_node(self) -> HomeClients:
+        if self.account.config.in_cluster:
+            raise _NoNodeIdentityError("an installed bridge uses its ServiceAccount")
+        if self.account.config.ssl is None:
+            raise _NoNodeIdentityError("home's API server has no TLS")
+        certificate = await self._certificate()
+        pair = await certificate.stored(self.account)
+        if pair is not None:
+            try:
+                return await self._with_certificate(certificate, pair, "its certificate is stored")
+            except Unauthorized:
+                log.warning("home: does not accept the stored certificate of node %s", self.node)
+        reason = await self._reason_to_request()
+        pair = await self._request(certificate)
+        return await self._with_certificate(certificate, pair, reason)
+
+    async def _certificate(self) -> NodeCertificate:
+        from bridge.home_identity.node_certificate import NodeCertificate
+
+        try:
+            home_id = home_id_from_uid(await cluster_uid(self.account))
+        except Forbidden as error:
+            raise _NoNodeIdentityError(error.message) from error
+        folder = self.settings.cert_dir or default_cert_dir(home_id, self.node)
+        store = CertDir(folder.expanduser().absolute(), "client")
+        return NodeCertificate(self.node, store, approver=self.approver, notify=self.notify)
+
+    async def _reason_to_request(self) -> str:
+        """Why to request a certificate. Raises _NoNodeIdentityError if it would be in vain, or an
+        administrator has to be waited for without need."""
+        account = self.account
+        lacking = await permissions.missing_permissions(
+            account, permissions.HOME_CERTIFICATES, self.node
+        )
+        if lacking:
+            raise _NoNodeIdentityError(f"the credential may not {', '.join(lacking)}")
+        if not self.is_free:
+            return "by --home-identity"
+        in_place_of_node = permissions.in_place_of_node("service-account")
+        if await permissions.missing_permissions(account, in_place_of_node, self.node):
+            return "the credential may not act in its place"
+        raise _NoNodeIdentityError(
+            "this command cannot approve a certificate of the node; --home-identity node waits for "
+            "an administrator who does"
+        )
+
+    async def _request(self, certificate: NodeCertificate) -> TlsKeyPair:
+        """Waits for the certificate: for ever, unless another identity may be selected."""
+        requesting = asyncio.create_task(certificate.request(self.account), name="node-certificate")
+        try:
+            unsigned = 0
+            while not (await asyncio.wait({requesting}, timeout=1))[0]:
+                unsigned += self.approver.assume_yes
+                if self.is_free and unsigned >= SIGNING_SECONDS:
+                    raise _NoNodeIdentityError(
+                        f"home has not signed an approved certificate in {SIGNING_SECONDS} s"
+                    )
+            return requesting.result()
+        finally:
+            requesting.cancel()
+            await asyncio.gather(requesting, return_exceptions=True)
+
+    async def _with_certificate(
+        self, certificate: NodeCertificate, pair: TlsKeyPair, reason: str
+    ) -> HomeClients:
+        """Raises Unauthorized if home does not accept the certificate."""
+        config = CertificateConfig(self.account.config, pair.certificate, pair.key)
+        client = KubeClient(config, beside=self.account)
+        await self.stack.enter_async_context(client)
+        if await permissions.missing_permissions(client, [_AS_NODE], self.node):
+            raise _NoNodeIdentityError("home's API server does not run the Node authorizer")
+        return HomeClients("node", reason, client, self.account, certificate)
