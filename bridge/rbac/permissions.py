@@ -146,7 +146,8 @@ HOME_LEAVE = (
     Permission(PODS, ("list", "delete")),
     Permission(PODS, ("create",), "eviction"),
     Permission(CERTIFICATE_SIGNING_REQUESTS, ("list", "delete")),
-    Permission(NODES, ("delete",), names=(NODE,)),
+    # Home's other virtual nodes, as far as it may: their copies in the remote stay.
+    Permission(NODES, ("list", "delete"), names=(NODE,)),
     Permission(LEASES, ("get", "delete"), namespace="kube-node-lease", names=(NODE,)),
     Permission(
         LEASES,
