@@ -95,6 +95,11 @@ _CHECKS = (
         "`bridge rbac namespace NAME` prints what to apply for one namespace",
         join=True,
     ),
+    Check(
+        "BRG206",
+        "The bridge is the node at home",
+        "join with --home-identity node, and approve the request that it names",
+    ),
     # -- the node --------------------------------------------------------------------------
     Check(
         "BRG301",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok
+from bridge.node import join_record
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from sync.kube.client import KubeClient
@@ -57,8 +58,19 @@ async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
     return [info("BRG203", "home", text)]
 
 
+async def check_home_identity(context: CheckContext) -> list[Finding]:
+    """BRG206."""
+    identity = join_record.home_identity(context.existing_node)
+    if identity == "node":
+        text = f"the bridge is system:node:{context.name}, which may act only on this node"
+        return [ok("BRG206", "home", text)]
+    text = "the bridge acts as its own account, whose permissions RBAC cannot limit to the node"
+    return [info("BRG206", "home", text)]
+
+
 IMPLEMENTATIONS = (
     Implementation("BRG201", check_home_permissions, ("home",)),
     Implementation("BRG202", check_remote_permissions, ("remote",)),
     Implementation("BRG203", check_namespace_permissions, ("home",)),
+    Implementation("BRG206", check_home_identity, ("home", "node")),
 )

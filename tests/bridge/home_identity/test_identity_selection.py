@@ -1,0 +1,212 @@
+"""Who the bridge is at home: the node, by a certificate that home signs, or its own account."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import stat
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import HomeIdentityChoice, JoinSettings
+from bridge.certificates import signed_certificate
+from bridge.certificates.csr_approval import Approver
+from bridge.home_identity.identity_selection import HomeClients, home_clients
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, PODS, Object
+from sync.kube.client import KubeClient
+from sync.kube.credentials import KubeconfigRef, load
+from tests.conftest import ClientFor
+from tests.fakeapi import Authority, FakeApi, Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+
+NODE = "burst"
+SUBJECT = f"system:node:{NODE}"
+#: Nobody is there to approve.
+APPROVER = Approver()
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retries come soon."""
+    for name in ("RETRY_FIRST", "RETRY_CAP", "RECREATE_FIRST", "RECREATE_CAP"):
+        monkeypatch.setattr(signed_certificate, name, 0.02)
+
+
+@dataclass
+class World:
+    """A home with TLS, which signs what is approved, and an account of it."""
+
+    api: FakeApi
+    authority: Authority
+    account: KubeClient
+    folder: Path
+    reports: list[str] = field(default_factory=list)
+
+    def settings(self, choice: HomeIdentityChoice = "auto") -> JoinSettings:
+        here = KubeconfigRef(self.folder / "config")
+        return JoinSettings(here, here, home_identity=choice, cert_dir=self.folder / "certs")
+
+    @asynccontextmanager
+    async def clients(self, choice: HomeIdentityChoice = "auto") -> AsyncIterator[HomeClients]:
+        """What a join with this option selects."""
+        async with home_clients(
+            self.settings(choice), self.account, NODE, approver=APPROVER, notify=self.reports.append
+        ) as found:
+            yield found
+
+    def deny(self, **denied: str) -> None:
+        """Home denies the account what has these attributes."""
+
+        def authorize(spec: Object) -> bool:
+            attributes: Object = spec["resourceAttributes"]
+            return not all(attributes.get(key) == value for key, value in denied.items())
+
+        self.api.api.authorize = authorize
+
+    def requests(self) -> list[Object]:
+        return self.api.objects(CERTIFICATE_SIGNING_REQUESTS)
+
+    async def approve(self) -> None:
+        """Waits for a request, approves it as an administrator, and signs it."""
+        await self.api.until(lambda: [it for it in self.requests() if not it.get("status")])
+        (request,) = (it for it in self.requests() if not it.get("status"))
+        assert request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
+        assert request["spec"]["usages"] == ["digital signature", "client auth"]
+        signed = self.authority.sign(base64.b64decode(request["spec"]["request"]))
+        status = {
+            "conditions": [{"type": "Approved", "status": "True"}],
+            "certificate": base64.b64encode(signed).decode(),
+        }
+        name = request["metadata"]["name"]
+        self.api.update(CERTIFICATE_SIGNING_REQUESTS, name, {"status": status})
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    authority = Authority(tmp_path)
+    server = authority.issue("server", address="127.0.0.1")
+    async with FakeApi(tls=authority.server_context(server)) as api:
+        data = base64.b64encode(authority.cert.read_bytes()).decode()
+        cluster = {"certificate-authority-data": data}
+        content = kubeconfig(api.url, user={"token": "the account's"}, cluster=cluster)
+        config = await load(KubeconfigRef(write(tmp_path / "config", content)), side="home")
+        async with KubeClient(config) as account:
+            yield World(api, authority, account, tmp_path)
+
+
+async def subjects(clients: HomeClients, world: World) -> list[str]:
+    """The subjects of a request of each client."""
+    world.api.clear_log()
+    for client in (clients.home, clients.account):
+        await client.list(PODS)
+    return [entry.subject for entry in world.api.requests("GET", PODS.path())]
+
+
+async def test_account_that_may_act_in_place_of_the_node_does(world: World) -> None:
+    async with world.clients() as found:
+        assert found.identity == "service-account"
+        assert found.home is found.account is world.account
+    assert world.requests() == []
+    assert "--home-identity node waits for an administrator" in world.reports[-1]
+
+
+async def test_option_selects_the_account(world: World) -> None:
+    async with world.clients("service-account") as found:
+        assert found.identity == "service-account"
+    assert world.reports == ["home: the bridge acts as its own account (by --home-identity)"]
+
+
+async def test_account_with_few_permissions_waits_for_the_nodes_certificate(world: World) -> None:
+    world.deny(resource="pods", verb="delete")
+    command = "kubectl certificate approve kubelet-client-burst-"
+
+    async def approve_as_reported() -> None:
+        await world.api.until(lambda: any(command in line for line in world.reports))
+        await world.approve()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(approve_as_reported())
+        async with world.clients() as found:
+            assert found.identity == "node"
+            assert found.reason == "the credential may not act in its place"
+            assert await subjects(found, world) == [SUBJECT, ""]
+
+
+async def test_stored_certificate_needs_no_approval(world: World) -> None:
+    for _ in range(2):
+        async with asyncio.TaskGroup() as group:
+            if not world.requests():
+                group.create_task(world.approve())
+            async with world.clients("node") as found:
+                assert await subjects(found, world) == [SUBJECT, ""]
+    assert len(world.requests()) == 1
+    assert found.reason == "its certificate is stored"
+    (file,) = (world.folder / "certs").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_rejected_stored_certificate_is_replaced(world: World) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        async with world.clients("node"):
+            pass
+    world.api.fail(Fault(code=401, when=lambda entry: entry.subject == SUBJECT, times=1))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        async with world.clients("node") as found:
+            assert await subjects(found, world) == [SUBJECT, ""]
+    assert len(world.requests()) == 2
+
+
+async def test_home_without_node_authorizer_permits_nothing_to_the_node(world: World) -> None:
+    world.deny(resource="nodes", verb="patch")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        with pytest.raises(PreflightError, match="does not run the Node authorizer"):
+            async with world.clients("node"):
+                pass
+
+
+async def test_plain_http_has_no_client_certificates(
+    home_api: FakeApi, client_for: ClientFor, tmp_path: Path
+) -> None:
+    account = await client_for(home_api, "home")
+    world = World(home_api, Authority(tmp_path), account, tmp_path)
+    with pytest.raises(PreflightError, match="cannot be node burst: home's API server has no TLS"):
+        async with world.clients("node"):
+            pass
+    async with world.clients() as found:
+        assert found.identity == "service-account"
+
+
+async def test_missing_permission_to_request_is_named(world: World) -> None:
+    world.deny(resource="certificatesigningrequests", verb="create")
+    with pytest.raises(PreflightError, match="may not create certificatesigningrequests"):
+        async with world.clients("node"):
+            pass
+
+
+async def test_renewed_certificate_is_used_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node renews it itself, so that kube-controller-manager approves that."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        async with world.clients("node") as found:
+            monkeypatch.setattr(signed_certificate, "renewal_time", lambda begin, *_: begin)
+            world.api.clear_log()
+            is_renewed = asyncio.Event()
+            found.home.config.renewed.add(is_renewed.set)
+            renewing = asyncio.create_task(found.keep_renewed())
+            await world.approve()
+            async with asyncio.timeout(10):
+                await is_renewed.wait()
+            (created, *_) = world.api.requests("POST", CERTIFICATE_SIGNING_REQUESTS.path())
+            assert created.subject == SUBJECT
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
