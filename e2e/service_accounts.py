@@ -16,9 +16,9 @@ from e2e.clusters.cluster import Cluster
 
 OURS = Account()
 #: The union of the permissions that the tests' joins need, and the arguments that print them.
-HOME = HomePermissions(serving="csr", network="auto", leave=True)
+HOME = HomePermissions(network="auto", leave=True)
 REMOTE = RemotePermissions(metrics="auto")
-_HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
+_HOME = ("home", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
 #: Longer than any test run.
 _TOKEN_LIFE = "24h"

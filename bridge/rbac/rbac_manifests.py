@@ -55,7 +55,7 @@ class HomePermissions:
     nodes: Sequence[str] = ()
     """Names of the virtual nodes; empty for any name."""
     service_accounts: ServiceAccounts = "home"
-    serving: ServingCertificate = "self-signed"
+    serving: ServingCertificate = "auto"
     network: NetworkChoice = "auto"
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
@@ -64,7 +64,7 @@ class HomePermissions:
     def cluster_level(self) -> tuple[Permission, ...]:
         """All permissions except those granted per namespace."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
-        certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
+        certificates = permissions.HOME_CERTIFICATES if self.serving != "self-signed" else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
         granted = (
             *permissions.HOME,
