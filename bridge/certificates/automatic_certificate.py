@@ -12,9 +12,10 @@ alert, which leads to one request at home, for exactly the names of this node.
 Users should not have to see the first ``kubectl logs`` fail. So ``probe`` has home's API server
 connect once, as soon as the Node leads to this bridge. Its credential needs ``get nodes/proxy``,
 which administrators have. The Roles of `bridge rbac` grant it to no bridge, not even for its own
-node: the bridge writes the address in that Node's status, and whoever stole its credential could
-write the address of a real kubelet there and run commands on it through home's API server. Such a
-bridge learns it from the first ``kubectl logs``, or from ``bridge check``.
+node: the bridge writes the address in that Node's status, and a user who stole its credential
+could write the address of a real kubelet there and run commands on it through home's API server.
+Such a bridge sees the alert at the first ``kubectl logs``, or when an administrator runs ``bridge
+check NODE``.
 
 A certificate in the directory, a pending request there, or the join record of a bridge of this node
 that needed a certificate count as known demand: the bridge uses or requests one at once.

@@ -1,7 +1,7 @@
 """Has home's API server connect to the kubelet API, as for kubectl logs.
 
-``get nodes/proxy`` is the permission. The Roles of `bridge rbac` do not grant it
-(`bridge.certificates.automatic_certificate` says why).
+``get nodes/proxy`` is the permission. The Roles of `bridge rbac` do not grant it;
+`bridge.certificates.automatic_certificate` has the reason.
 """
 
 from __future__ import annotations

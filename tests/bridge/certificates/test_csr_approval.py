@@ -76,7 +76,7 @@ async def test_yes_approves_without_a_question(
     assert condition["reason"] == REASON == "BridgeJoinApproves"
 
 
-async def test_question_names_node_address_signer_and_fingerprint_and_is_asked_once(
+async def test_question_names_node_address_signer_and_fingerprint_and_comes_once(
     home: KubeClient, home_api: FakeApi, request_at_home: Object
 ) -> None:
     person = Person(True)

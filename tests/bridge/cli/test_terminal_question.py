@@ -86,7 +86,7 @@ def test_only_yes_is_consent_and_the_event_loop_is_not_blocked(keys: str, answer
         terminal.wait_for(f"answer: {answer}")
 
 
-def test_withdrawn_question_lets_the_next_one_be_asked() -> None:
+def test_withdrawn_question_is_followed_by_the_next() -> None:
     more = (
         'first = asyncio.create_task(questions.ask("The first?"))\n'
         "    await asyncio.sleep(0.05)\n"
