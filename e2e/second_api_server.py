@@ -34,14 +34,15 @@ _PORTS = itertools.count(26443)
 
 class SecondApiServer:
     """A context manager; the server runs in the block. ``cluster`` has the credential of the
-    kubeconfig that `write_kubeconfig` writes."""
+    kubeconfig that `write_kubeconfig` writes. ``flags``: more flags of the server."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
         control = cluster.control
         assert isinstance(control, NativeControl)
         self._cluster = cluster
         self._site = control.site
         self._folder = folder / f"api-server-{cluster.name}"
+        self._flags = flags
         self._names = itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = next(_PORTS)
@@ -106,6 +107,7 @@ class SecondApiServer:
         more = [
             *(f"{key}={value}" for key, value in own.items()),
             "--endpoint-reconciler-type=none",
+            *self._flags,
         ]
         return [program, *kept, *more]
 

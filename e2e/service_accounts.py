@@ -17,12 +17,12 @@ from e2e.clusters.cluster import Cluster
 
 OURS = Account()
 #: The union of the permissions that the tests' joins need, and the arguments that print them.
-HOME = HomePermissions(identity="node", serving="csr", network="auto", leave=True)
+HOME = HomePermissions(identity="node", network="auto", leave=True)
 #: The permissions of an account that acts in place of the node, and the arguments.
 IN_PLACE_OF_NODE = replace(HOME, identity="service-account")
 _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
 REMOTE = RemotePermissions(metrics="auto")
-_HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
+_HOME = ("home", "--network", "auto", "--leave")
 _REMOTE = ("remote", "--metrics", "auto")
 #: Longer than any test run.
 _TOKEN_LIFE = "24h"

@@ -125,10 +125,13 @@ def test_leave_leaves_no_managed_object_of_any_resource(bridged: Bridged) -> Non
 
 @pytest.mark.join("--serving-certificate", "csr")
 def test_leave_removes_the_certificate(bridged: Bridged) -> None:
-    """With the unapproved request, and the key in this user's state folder."""
+    """With the unapproved request, and the keys in this user's state folder."""
     assert bridged.bridge.stop() == 0
     mine = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
-    assert len(mine) == 1
+    assert sorted(it.partition(f"-{bridged.node}")[0] for it in mine) == [
+        "kubelet-client",
+        "kubelet-serving",
+    ]
     left = leave(bridged)
     assert left.returncode == 0, left.stderr
     folder = next(
@@ -148,7 +151,8 @@ def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: 
     bridged.bridge.args = (*bridged.bridge.args, *options)
     bridged.bridge.start()
     if approved:
-        (request,) = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
+        prefix = f"kubelet-serving-{bridged.node}"
+        (request,) = [it for it in uids(get(bridged.home, "csr")) if it.startswith(prefix)]
         bridged.home.kubectl("certificate", "approve", request)
         wait_for((folder / "serving.pem").exists, "the certificate is kept")
     assert bridged.bridge.stop() == 0

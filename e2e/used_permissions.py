@@ -85,7 +85,12 @@ class Granted:
 #: test's administrator may.
 _SHOWN = [
     Granted("home", permission, verb)
-    for permission in (*permissions.HOME_RANGES, *permissions.HOME_DAEMON_SETS)
+    for permission in (
+        *permissions.HOME_RANGES,
+        *permissions.HOME_DAEMON_SETS,
+        *(replace(it, names=()) for it in permissions.HOME_KUBELET_PROXY),
+        *permissions.HOME_APPROVAL,
+    )
     for verb in permission.verbs
 ]
 

@@ -25,9 +25,10 @@ from bridge.app.kubelet_api_setup import NodeKubelet, cert_dir, certificate_sour
 from bridge.app.probe_server import ProbeHandler, serve_probes
 from bridge.app.replica_handover import ReplicaTerm, TermOutdated
 from bridge.base import memory_savings
+from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
-from bridge.certificates.csr_approval import Approver
+from bridge.certificates.automatic_certificate import CertificateDemand
 from bridge.checks.required_at_join import JoinFacts, checked_clusters
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
@@ -53,15 +54,20 @@ from translators.translation_options import Policy
 
 
 async def join(
-    settings: JoinSettings, *, notify: Callable[[str], None], stop: asyncio.Event
+    settings: JoinSettings,
+    *,
+    notify: Callable[[str], None],
+    stop: asyncio.Event,
+    consent: Consent = NO_CONSENT,
 ) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``notify`` gets one line of progress at a time. Raises BridgeError (PreflightError, NodeTaken,
+    ``notify`` gets one line of progress at a time, ``consent`` the user's consent to approvals at
+    home. Raises BridgeError (PreflightError, NodeTaken,
     NodeLeft, ClaimRejected, ListenError, CertificateError) and KubeError.
     """
     async with cancel_when_set(stop), releasing_memory():
-        await serve_node(settings, notify)
+        await serve_node(settings, notify, consent)
 
 
 @asynccontextmanager
@@ -95,23 +101,29 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
             raise
 
 
-async def serve_node(settings: JoinSettings, notify: Callable[[str], None]) -> NoReturn:
+async def serve_node(
+    settings: JoinSettings, notify: Callable[[str], None], consent: Consent
+) -> NoReturn:
     """Runs `join` until cancelled."""
     recent_errors = RecentErrors()
     with recent_errors.collect():
-        await _serve_node(settings, notify, recent_errors)
+        await _serve_node(settings, notify, consent, recent_errors)
     raise AssertionError("a join ends with an error, or is cancelled")
 
 
 async def _serve_node(
-    settings: JoinSettings, notify: Callable[[str], None], recent_errors: RecentErrors
+    settings: JoinSettings,
+    notify: Callable[[str], None],
+    consent: Consent,
+    recent_errors: RecentErrors,
 ) -> None:
     probes = ProbeHandler()
+    consent = consent.for_join()
     async with (
         serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
-            approver=Approver(),
+            consent=consent,
             notify=notify,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
@@ -125,13 +137,23 @@ async def _serve_node(
             settings, facts, home, remote, election, candidate, RelayMetrics(), notify
         )
         engine, claim, record = factory.new_engine()
-        source = certificate_source(settings, facts, home.home, notify)
+        demand = CertificateDemand()
+        source = certificate_source(
+            settings,
+            facts,
+            home,
+            demand=demand,
+            consent=consent,
+            on_signed=factory.record_certificate_of_home,
+            notify=notify,
+        )
         kubelet = NodeKubelet(
             settings,
             facts,
             engine,
             source=source,
             certificate=await source.first(),
+            demand=demand,
             home=home.home,
             account=account,
             remote=remote,
@@ -150,7 +172,10 @@ async def _serve_node(
         try:
             first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
-            record.fresh = await first.node.is_name_free()
+            node = await first.node.find_node()
+            record.fresh = node is None
+            if node is not None and join_record.certificate_source(node) == "csr":
+                demand.report("an earlier bridge of this node needed a certificate of home")
             await election.observe(node_exists=not record.fresh)
             async with asyncio.TaskGroup() as group:
                 serving = replica_handover.run_replica(
@@ -175,6 +200,17 @@ class _TermFactory:
     candidate: Candidate
     relay_metrics: RelayMetrics
     notify: Callable[[str], None]
+    certificate_of_home: bool = False
+    """Whether home signs the serving certificate with ``--serving-certificate auto``."""
+    node: NodeController | None = None
+    """That of the current term."""
+
+    def record_certificate_of_home(self) -> None:
+        """Records on the Node that home signs the serving certificate: other replicas and later
+        joins then request theirs at once."""
+        self.certificate_of_home = True
+        if self.node is not None:
+            self.node.set_annotations(self._annotations())
 
     def new_engine(self) -> tuple[Engine, RemoteClaim, NamespaceRecord]:
         """The engine of one term, the claim (all writes of the engine pass its fences), and the
@@ -290,7 +326,7 @@ class _TermFactory:
         home, account = self._fenced_home(claim.home_fence)
         controller = NodeController(
             home,
-            self._node_facts(engine, kubelet.port),
+            self._node_facts(kubelet.port),
             account=account,
             capacity=engine.capacity,
             remote_nodes=engine.remote_nodes,
@@ -301,31 +337,11 @@ class _TermFactory:
             lease_annotation=kubelet.lease_annotation,
         )
         engine.pods.admission.cached_node = controller.current_node
+        self.node = controller
         return controller
 
-    def _node_facts(self, engine: Engine, port: int) -> NodeFacts:
+    def _node_facts(self, port: int) -> NodeFacts:
         settings, facts = self.settings, self.facts
-        config = engine.remote_nodes.client.config
-        files = config.ref.files().split(os.pathsep)
-        # Absolute, because `bridge leave` may run in another directory.
-        kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
-        is_installed = self.home.account.config.in_cluster
-        annotations = {
-            node_object.ANNOTATION_KUBECONFIG: kubeconfig,
-            node_object.ANNOTATION_CONTEXT: config.context,
-            node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
-            join_record.ANNOTATION_OPTIONS: join_record.encode_policy(
-                self._policy(),
-                metrics=settings.metrics,
-                certificate="files" if settings.certificate else settings.serving,
-                network_source=facts.selected_network.source,
-                home_identity=self.home.identity,
-            ),
-            # "" replaces the annotation of an installed bridge.
-            node_object.ANNOTATION_INSTALLATION: in_cluster.namespace() if is_installed else "",
-        }
-        if settings.serving == "csr" or self.home.identity == "node":
-            annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return NodeFacts(
             name=facts.identity.node,
             remote_id=facts.remote_id,
@@ -333,5 +349,37 @@ class _TermFactory:
             port=port,
             version=version(),
             configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
-            annotations=annotations,
+            annotations=self._annotations(),
         )
+
+    def _annotations(self) -> dict[str, str]:
+        settings, facts = self.settings, self.facts
+        config = self.remote.config
+        files = config.ref.files().split(os.pathsep)
+        # Absolute, because `bridge leave` may run in another directory.
+        kubeconfig = os.pathsep.join(str(Path(it).expanduser().absolute()) for it in files if it)
+        certificate = self._certificate_source()
+        annotations = {
+            node_object.ANNOTATION_KUBECONFIG: kubeconfig,
+            node_object.ANNOTATION_CONTEXT: config.context,
+            node_object.ANNOTATION_HOME_NAME: facts.identity.home_name,
+            join_record.ANNOTATION_OPTIONS: join_record.encode_policy(
+                self._policy(),
+                metrics=settings.metrics,
+                certificate=certificate,
+                network_source=facts.selected_network.source,
+                home_identity=self.home.identity,
+            ),
+            # "" replaces the annotation of an installed bridge.
+            node_object.ANNOTATION_INSTALLATION: (
+                in_cluster.namespace() if self.home.account.config.in_cluster else ""
+            ),
+        }
+        if certificate == "csr" or self.home.identity == "node":
+            annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
+        return annotations
+
+    def _certificate_source(self) -> join_record.CertificateSource:
+        if self.settings.certificate is not None:
+            return "files"
+        return "csr" if self.certificate_of_home else self.settings.serving

@@ -11,14 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bridge.app.readiness import Readiness
+from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings
+from bridge.base.progress_lines import Caveat
 from bridge.base.version import version
+from bridge.certificates.automatic_certificate import AutoSource, CertificateDemand
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.home_client_ca import follow_client_ca
 from bridge.certificates.serving_certificate import CertificateSource, FileSource, SelfSignedSource
-from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.checks.required_at_join import JoinFacts
+from bridge.clusters.kubelet_api_probe import probe_kubelet_api
 from bridge.election.elector import LeaderElector
+from bridge.home_identity.identity_selection import HomeClients
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
 from bridge.net.open_file_budget import max_streams, raise_open_file_limit
@@ -28,6 +33,7 @@ from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint
 from bridge.observability.metric_families import BridgeCollector
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
+from bridge.rbac import permissions
 from bridge.relay.relay_counters import RelayMetrics
 from bridge.status.status_endpoint import StatusEndpoint
 from sync.cache.informer import Informer
@@ -107,6 +113,7 @@ class NodeKubelet:
         *,
         source: CertificateSource,
         certificate: TlsKeyPair,
+        demand: CertificateDemand,
         home: KubeClient,
         account: KubeClient,
         remote: KubeClient,
@@ -118,6 +125,7 @@ class NodeKubelet:
         self._address, self._configured_port = facts.address, settings.port
         self._notify = notify
         self._source = source
+        self.certificate_demand = demand
         self._account, self._client_ca = account, facts.client_ca
         self._election = election
         self._relay_metrics = relay_metrics
@@ -145,6 +153,9 @@ class NodeKubelet:
             standby=lambda: election.standby_reason,
             ready=self.readiness.checks,
             max_streams=max_streams(raise_open_file_limit()),
+            on_certificate_rejected=lambda client: demand.report(
+                f"the client at {client} verifies the kubelet API's certificate and rejects it"
+            ),
         )
         self.use_engine(engine, None)
 
@@ -199,16 +210,46 @@ def cert_dir(settings: JoinSettings, facts: JoinFacts) -> Path:
 
 
 def certificate_source(
-    settings: JoinSettings, facts: JoinFacts, home: KubeClient, notify: Callable[[str], None]
+    settings: JoinSettings,
+    facts: JoinFacts,
+    home: HomeClients,
+    *,
+    demand: CertificateDemand,
+    consent: Consent,
+    on_signed: Callable[[], None],
+    notify: Callable[[str], None],
 ) -> CertificateSource:
-    """The source of the serving certificate that the options select. Raises CertificateError."""
+    """The source of the serving certificate that the options select. ``on_signed`` is called when
+    ``auto`` begins to use home as the signer. Raises CertificateError."""
     node, addresses = facts.identity.node, [facts.address]
     if settings.certificate is not None and settings.key is not None:
         return FileSource(settings.certificate, settings.key)
-    if settings.serving == "csr":
+    if settings.serving == "self-signed":
+        return SelfSignedSource(node, addresses)
+    try:
+        store = CertDir(cert_dir(settings, facts))
+    except CertificateError as error:
+        if settings.serving == "csr":
+            raise
+        notify(Caveat(f"home: no certificate will be requested from home: {error}"))
+        return SelfSignedSource(node, addresses)
+
+    def signed() -> CertificateSource:
         from bridge.certificates.csr import CsrSource
         from bridge.certificates.csr_approval import Approver
 
-        store = CertDir(cert_dir(settings, facts))
-        return CsrSource(home, node, addresses, store, approver=Approver(), notify=notify)
-    return SelfSignedSource(node, addresses)
+        approver = Approver(home.account, permissions.may_approve, consent)
+        return CsrSource(home.home, node, addresses, store, approver=approver, notify=notify)
+
+    if settings.serving == "csr":
+        return signed()
+    return AutoSource(
+        node,
+        addresses,
+        demand,
+        signed=signed,
+        is_stored=store.is_in_use,
+        probe=lambda: probe_kubelet_api(home.account, node),
+        on_signed=on_signed,
+        notify=notify,
+    )

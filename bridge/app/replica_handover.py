@@ -79,7 +79,7 @@ async def run_replica(
     term = first
     while True:
         try:
-            await _run_term(term, election, notify)
+            await _run_term(term, kubelet, election, notify)
         except* (LeadershipLost, TermOutdated) as ended:
             notify(str(first_leaf(ended)))
         term = next_term()
@@ -87,7 +87,10 @@ async def run_replica(
 
 
 async def _run_term(
-    term: ReplicaTerm, election: LeaderElector, notify: Callable[[str], None]
+    term: ReplicaTerm,
+    kubelet: NodeKubelet,
+    election: LeaderElector,
+    notify: Callable[[str], None],
 ) -> NoReturn:
     """Runs one term. Raises LeadershipLost in a group."""
     engine, node, fence, claim = term.engine, term.node, term.fence, term.claim
@@ -105,6 +108,7 @@ async def _run_term(
             group.create_task(claim.renew_until_lost(), name="claim")
             await _register(term, retry=outdated)
             notify(f"home: node {node.name} is registered; Ctrl-C stops, workloads go on")
+            kubelet.certificate_demand.node_registered.set()
             group.create_task(node.run(), name="node")
             if outdated:
                 await engine.refresh()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from bridge.app import join_lifecycle
 from bridge.base.command_error import find_user_error
+from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import Part
 from bridge.election.elector import NodeLeft
 from sync.base import exception_summary
@@ -29,24 +30,28 @@ STABLE_SECONDS = 60.0
 
 
 async def run_joins(
-    parts: Sequence[Part], *, notify: Callable[[str], None], stop: asyncio.Event
+    parts: Sequence[Part],
+    *,
+    notify: Callable[[str], None],
+    stop: asyncio.Event,
+    consent: Consent = NO_CONSENT,
 ) -> None:
     """Runs all joins until ``stop``. Raises NodeLeft when no join remains."""
     async with join_lifecycle.cancel_when_set(stop), join_lifecycle.releasing_memory():
         async with asyncio.TaskGroup() as group:
             for part in parts:
-                group.create_task(_run_join(part, notify), name=f"join-{part.label}")
+                group.create_task(_run_join(part, notify, consent), name=f"join-{part.label}")
         raise NodeLeft("no node remains to serve: `bridge leave` removed all of them")
 
 
-async def _run_join(part: Part, notify: Callable[[str], None]) -> None:
+async def _run_join(part: Part, notify: Callable[[str], None], consent: Consent) -> None:
     """Runs one join and restarts it after failures. Raises nothing."""
     loop, backoff = asyncio.get_running_loop(), Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
     while True:
         NODE.set(part.label)
         began = loop.time()
         try:
-            await join_lifecycle.serve_node(part.settings, notify)
+            await join_lifecycle.serve_node(part.settings, notify, consent)
         except Exception as error:  # noqa: BLE001  # the other joins continue
             reason = find_user_error(error)
             if isinstance(reason, NodeLeft):

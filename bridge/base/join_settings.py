@@ -30,8 +30,9 @@ DEFAULT_TAINTS = f"{DOMAIN}/virtual-node=true:NoSchedule"
 NAMESPACE_LINGER = 60.0
 #: The port of an API server whose address has none (that of https).
 API_PORT = 443
-#: The signer of the serving certificate, unless it comes from files.
-ServingCertificate = Literal["self-signed", "csr"]
+#: The signer of the serving certificate, unless it comes from files. ``auto``: home where a client
+#: verifies the certificate (`bridge.certificates.automatic_certificate`).
+ServingCertificate = Literal["auto", "self-signed", "csr"]
 
 #: Who the bridge is at home: the node, by a certificate that home signed, or its own account.
 HomeIdentity = Literal["node", "service-account"]
@@ -163,10 +164,10 @@ class JoinSettings:
     certificate: Path | None = None
     """PEM files of the kubelet API's serving certificate and key; None is by ``serving``."""
     key: Path | None = None
-    serving: ServingCertificate = "self-signed"
+    serving: ServingCertificate = "auto"
     """The signer of the serving certificate."""
     cert_dir: Path | None = None
-    """Directory of a certificate of ``csr``; None is in the user's state directory."""
+    """Directory of a certificate signed by home; None is in the user's state directory."""
     anonymous_auth: bool = False
     """Whether callers without a credential are authorized as ``system:anonymous``."""
     service_accounts: ServiceAccounts = "home"

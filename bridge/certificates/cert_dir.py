@@ -74,6 +74,10 @@ class CertDir:
         """Removes the key of the pending request; the next request gets a new key."""
         await asyncio.to_thread(_remove, self._pending)
 
+    def is_in_use(self) -> bool:
+        """Whether there is a certificate or a pending request of this purpose."""
+        return self._current.exists() or self._pending.exists()
+
     def files(self) -> list[Path]:
         """The node's files of all purposes; empty if the directory cannot be read."""
         try:

@@ -1,10 +1,8 @@
 """Approves the bridge's own CertificateSigningRequests, where a person or ``--yes`` wants it.
 
-`Approver.approve` decides once in the life of the process: with ``--yes``, or after a yes to one
-question on the terminal, it approves this request and the later ones for the same node. Home must
-permit it to the bridge's credential: ``update certificatesigningrequests/approval``, and ``approve
-signers`` of the signer, as API servers require (plugin/pkg/admission/certificates/approval).
-Bridges that run unattended have no such permission, and the Roles of `bridge rbac` do not grant it.
+With ``--yes``, or after a yes to one question on the terminal, `Approver.approve` approves a
+request and the later ones of the same join. Home must permit it to the credential of the join: an
+administrator's does, and the Roles of `bridge rbac` do not.
 
 Directly before the approval, the object is read and compared with what this process requested, and
 the update names the object's UID and resource version: a user who replaces the request cannot have
@@ -13,106 +11,56 @@ the replacement approved.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from bridge.base.consent import Consent
 from bridge.certificates.signing_request import (
     CertificateKind,
     conditions_of,
     key_fingerprint,
     requests_the_same,
 )
-from sync.kube.api_errors import KubeError
-from sync.kube.api_resources import (
-    CERTIFICATE_SIGNING_REQUESTS,
-    SELF_SUBJECT_ACCESS_REVIEWS,
-    Object,
-)
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
 from translators.object_accessors import name_of
 
-#: Asks a person; True is yes.
-Ask = Callable[[str], Awaitable[bool]]
+#: Whether the credential may approve requests for a signer. Raises KubeError.
+MayApprove = Callable[[KubeClient, str], Awaitable[bool]]
 
 #: The reason in the condition of an approved request.
 REASON = "BridgeJoinApproves"
-#: Timeout in seconds of an access review.
-REVIEW_SECONDS = 6.0
-
-log = logging.getLogger(__name__)
 
 
 class NotOwnRequestError(Exception):
     """The object at home is not the request that this process created."""
 
 
-@dataclass(slots=True)
 class Approver:
-    """Approves the requests of one join."""
+    """Approves the requests of one join with the credential of ``home``."""
 
-    assume_yes: bool = False
-    """``--yes``."""
-    ask: Ask | None = None
-    """None if there is no terminal."""
+    def __init__(self, home: KubeClient, may_approve: MayApprove, consent: Consent) -> None:
+        self._home = home
+        self._may_approve = may_approve
+        self._consent = consent
 
-    async def approve(
-        self, home: KubeClient, kind: CertificateKind, request: Object, summary: str
-    ) -> str:
-        """Approves the request; returns "", or why a person has to do it.
+    async def approve(self, kind: CertificateKind, request: Object, summary: str) -> str | None:
+        """Approves the request and returns None, or returns why another person has to: "" if there
+        is no person to ask.
 
         ``summary`` describes the request for the question. Raises KubeError and NotOwnRequestError.
         """
-        if not self.assume_yes and self.ask is None:
-            return "no terminal to ask on, and no --yes"
-        if not await _may_approve(home, kind):
-            return "the credential may not approve it"
-        if not self.assume_yes and self.ask is not None:
-            ask, self.ask = self.ask, None  # one question in the life of the process
-            fingerprint = f"SHA-256 of its public key {key_fingerprint(request)}"
-            self.assume_yes = await ask(
-                f"Home has to approve this bridge's own request for {kind.title} ({summary}, "
-                f"signer {kind.signer}, {fingerprint}). Approve it now?"
-            )
-            if not self.assume_yes:
-                return "not approved here"
-        await _approve(home, request)
-        return ""
-
-
-async def _may_approve(home: KubeClient, kind: CertificateKind) -> bool:
-    approval = {
-        "group": CERTIFICATE_SIGNING_REQUESTS.group,
-        "resource": CERTIFICATE_SIGNING_REQUESTS.plural,
-        "subresource": "approval",
-        "verb": "update",
-    }
-    domain = kind.signer.partition("/")[0]
-    signers = [
-        {
-            "group": CERTIFICATE_SIGNING_REQUESTS.group,
-            "resource": "signers",
-            "verb": "approve",
-            "name": name,
-        }
-        for name in (kind.signer, f"{domain}/*")
-    ]
-    updates, *approves = await asyncio.gather(
-        *(_is_allowed(home, attributes) for attributes in (approval, *signers))
-    )
-    return updates and any(approves)
-
-
-async def _is_allowed(home: KubeClient, attributes: Object) -> bool:
-    reviews = SELF_SUBJECT_ACCESS_REVIEWS
-    body = reviews.manifest({}, spec={"resourceAttributes": attributes})
-    try:
-        answer = await home.request("POST", reviews.path(), body=body, timeout=REVIEW_SECONDS)
-    except KubeError as error:
-        log.debug("home: cannot review the permission to approve: %s", error)
-        return False
-    return bool((answer.get("status") or {}).get("allowed"))
+        if not self._consent.is_possible:
+            return ""
+        if not await self._may_approve(self._home, kind.signer):
+            return "this credential may not approve it"
+        question = (
+            f"Home has to approve this bridge's own request for {kind.title} ({summary}, signer "
+            f"{kind.signer}, SHA-256 of its public key {key_fingerprint(request)}). Approve it now?"
+        )
+        if not await self._consent.obtain(question):
+            return "not approved here"
+        await _approve(self._home, request)
+        return None
 
 
 async def _approve(home: KubeClient, request: Object) -> None:

@@ -109,7 +109,9 @@ class SelfSignedSource:
         self._create = create
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self._due = now()
-        self.origin = "self-signed; API servers that check it need --serving-certificate csr"
+        self.origin = (
+            "self-signed; API servers that verify it need --serving-certificate auto or csr"
+        )
 
     async def first(self) -> TlsKeyPair:
         now = self._now()

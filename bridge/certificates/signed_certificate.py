@@ -161,6 +161,7 @@ class SignedCertificate:
 
     async def _request(self) -> TlsKeyPair:
         """A certificate signed by home. Raises KubeError, CertificateError, _NotIssuedError."""
+        await self._store.prepare()
         key = await self._store.pending() or generate_key()
         try:
             request = build_csr(self._kind, key, self._node, self._addresses)
@@ -217,18 +218,19 @@ class SignedCertificate:
         name = name_of(request)
         summary = f"node {self._node}" + "".join(f", address {it}" for it in self._addresses)
         try:
-            reason = await self._approver.approve(self._home, self._kind, request, summary)
+            reason = await self._approver.approve(self._kind, request, summary)
         except NotOwnRequestError as error:
             log.warning("home: %s", error)
             return
         except KubeError as error:
             reason = f"this bridge cannot approve it: {error}"
-        if not reason:
+        if reason is None:
             self._notify(f"home: approved certificate signing request {name}")
             return
+        why = f" ({reason})" if reason else ""
         self._notify(
             Waiting(
-                f"home: waiting for the approval of certificate signing request {name} ({reason}): "
+                f"home: waiting for the approval of certificate signing request {name}{why}: "
                 f"kubectl certificate approve {name}"
             )
         )

@@ -155,8 +155,8 @@ _CHECKS = (
     Check(
         "BRG404",
         "An authority signed the serving certificate",
-        "if home's API server verifies certificates, join with --serving-certificate csr or "
-        "--tls-cert-file",
+        "if home's API server verifies certificates, approve the bridge's request at home, or join "
+        "with --tls-cert-file",
     ),
     Check(
         "BRG405",

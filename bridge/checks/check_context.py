@@ -22,12 +22,12 @@ from bridge.checks.findings import Finding
 from bridge.clusters.advertised_address import find_bridge_address
 from bridge.clusters.connection import cluster_uid
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
+from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
 from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.node.join_record import recorded_network
-from bridge.rbac import permissions
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
@@ -194,15 +194,9 @@ class CheckContext:
 
     async def kubelet_api_error(self) -> ApiError | None:
         """The response of home's API server to a request for the kubelet API; None for success."""
-        return await self._read_once("kubelet API", self._request_kubelet_api)
-
-    async def _request_kubelet_api(self) -> ApiError | None:
-        path = NODES.path(self.name, subresource="proxy/healthz")
-        try:
-            await self.home_client.read(path, timeout=permissions.REQUEST_SECONDS)
-        except ApiError as error:
-            return error
-        return None
+        return await self._read_once(
+            "kubelet API", lambda: kubelet_api_error(self.home_client, self.name)
+        )
 
     async def _read_once(self, fact: str, read: Callable[[], Awaitable[T]]) -> T:
         async with self._locks[fact]:

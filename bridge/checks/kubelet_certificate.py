@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
+from bridge.base.join_settings import ServingCertificate
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, read_files
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
@@ -29,6 +30,12 @@ CONNECT_SECONDS = 3.0
 EXPIRY_WARNING = timedelta(days=7)
 #: The beginning of such an error of Go's crypto/tls and crypto/x509, which API servers use.
 _NOT_TRUSTED = re.compile(r"tls: failed to verify certificate|x509: ")
+#: The certificate of a join to come, by the signer.
+_BEFORE_JOIN: Mapping[ServingCertificate, str] = {
+    "auto": "self-signed; the bridge requests one from home if home's API server verifies it",
+    "csr": "home signs it once its request is approved",
+    "self-signed": "self-signed; most API servers do not verify it",
+}
 #: How home's API server judges the certificate. "accepted": it reaches the kubelet API, whether or
 #: not it verifies the certificate; "rejected": it verifies the certificate, and does not trust it.
 Verdict = Literal["accepted", "rejected", "unknown"]
@@ -67,15 +74,15 @@ async def _remedy(context: CheckContext) -> str:
                 "authority in home's --kubelet-certificate-authority, for the node's address; a "
                 "running bridge reads the files again"
             )
-        case "csr":
-            pending = await _pending_csrs(context)
-            names = " ".join(pending) or "NAME"
-            listed = "" if pending else " (`kubectl get csr` has the name)"
-            return f"approve the bridge's request: `kubectl certificate approve {names}`{listed}"
-    return (
-        "join with --serving-certificate csr and approve the request that it names with `kubectl "
-        "certificate approve`, or join with --tls-cert-file and --tls-private-key-file"
-    )
+        case "self-signed":
+            return (
+                "join without --serving-certificate self-signed and approve the request that the "
+                "bridge then creates, or join with --tls-cert-file and --tls-private-key-file"
+            )
+    pending = await _pending_csrs(context)
+    names = " ".join(pending) or "NAME"
+    listed = "" if pending else " (`kubectl get csr` has the name)"
+    return f"approve the bridge's request: `kubectl certificate approve {names}`{listed}"
 
 
 async def _pending_csrs(context: CheckContext) -> list[str]:
@@ -138,9 +145,7 @@ async def check_certificate_files(context: CheckContext) -> list[Finding]:
     """BRG402 to BRG404 before a join, of the configured files."""
     settings = context.settings
     if settings.certificate is None or settings.key is None:
-        if settings.serving == "csr":
-            return [info("BRG404", "home", "home signs it once its request is approved")]
-        return [info("BRG404", "home", "self-signed; most API servers do not verify it")]
+        return [info("BRG404", "home", _BEFORE_JOIN[settings.serving])]
     try:
         pair = await asyncio.to_thread(read_files, settings.certificate, settings.key)
     except CertificateError as bad:

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bridge.base.command_error import PreflightError
+from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.base.progress_lines import Caveat
 from bridge.certificates import home_client_ca
@@ -33,9 +33,6 @@ from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
 from translators.translation_options import HostPort, Network
 from translators.virtual_node_identity import Identity
-
-if TYPE_CHECKING:
-    from bridge.certificates.csr_approval import Approver
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ STAGES = (
 def checked_clusters(
     settings: JoinSettings,
     *,
-    approver: Approver,
+    consent: Consent,
     notify: Notify,
     on_wait: Callable[[str], None] | None,
 ) -> AbstractAsyncContextManager[JoinClusters]:
@@ -119,18 +116,18 @@ def checked_clusters(
             notified.add(line)
             notify(line)
 
-    return retry_while_unreachable(lambda: _attempt(settings, approver, once), on_wait=on_wait)
+    return retry_while_unreachable(lambda: _attempt(settings, consent, once), on_wait=on_wait)
 
 
 @asynccontextmanager
 async def _attempt(
-    settings: JoinSettings, approver: Approver, notify: Notify
+    settings: JoinSettings, consent: Consent, notify: Notify
 ) -> AsyncIterator[JoinClusters]:
     async with (
         connect(settings.remote, side="remote", notify=notify) as remote,
         connect(settings.home, side="home", notify=notify) as account,
         home_clients(
-            settings, account, _node_name(settings, remote), approver=approver, notify=notify
+            settings, account, _node_name(settings, remote), consent=consent, notify=notify
         ) as home,
     ):
         facts = await check_join(settings, home=home, remote=remote, notify=notify)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bridge.base import memory_savings
+from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, LogFormat, Part
 
 
@@ -33,6 +34,8 @@ class ServeRequest:
     settings: JoinSettings | tuple[Part, ...]
     """The one join of `bridge join`, or those of `bridge run`."""
     logs: LogSettings = field(default_factory=LogSettings)
+    assume_yes: bool = False
+    """Whether ``--yes`` gives the user's consent without a question."""
 
 
 def start(request: ServeRequest) -> None:
@@ -73,9 +76,18 @@ def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]
     settings = request.settings
     if isinstance(settings, tuple):
         return lambda stop: run_several_joins.run_joins(
-            settings, notify=report_with_node, stop=stop
+            settings, notify=report_with_node, stop=stop, consent=_consent(request)
         )
-    return lambda stop: join_lifecycle.join(settings, notify=report_line, stop=stop)
+    return lambda stop: join_lifecycle.join(
+        settings, notify=report_line, stop=stop, consent=_consent(request)
+    )
+
+
+def _consent(request: ServeRequest) -> Consent:
+    from bridge.cli.terminal_question import TerminalQuestions, is_interactive
+
+    can_ask = is_interactive() and request.logs.log_format == "console"
+    return Consent(request.assume_yes, TerminalQuestions().ask if can_ask else None)
 
 
 def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bridge.base.command_error import PreflightError
+from bridge.base.consent import Consent
 from bridge.base.join_settings import HomeIdentity, JoinSettings
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.tls_key_pair import TlsKeyPair
@@ -35,9 +36,10 @@ from sync.kube.client import KubeClient
 from translators.virtual_node_identity import home_id_from_uid
 
 if TYPE_CHECKING:
-    from bridge.certificates.csr_approval import Approver
     from bridge.home_identity.node_certificate import NodeCertificate
 
+#: Signs client certificates of nodes.
+SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
 #: takes less than one.
 SIGNING_SECONDS = 15
@@ -85,13 +87,13 @@ async def home_clients(
     account: KubeClient,
     node: str,
     *,
-    approver: Approver,
+    consent: Consent,
     notify: Callable[[str], None],
 ) -> AsyncIterator[HomeClients]:
     """The clients of a join. Raises PreflightError and CertificateError."""
     async with AsyncExitStack() as stack:
         with as_preflight_errors("home"):
-            clients = await _Selection(settings, account, node, approver, notify, stack).select()
+            clients = await _Selection(settings, account, node, consent, notify, stack).select()
         title = "node" if clients.identity == "node" else "its own account"
         notify(f"home: the bridge acts as {title} ({clients.reason})")
         yield clients
@@ -102,7 +104,7 @@ class _Selection:
     settings: JoinSettings
     account: KubeClient
     node: str
-    approver: Approver
+    consent: Consent
     notify: Callable[[str], None]
     stack: AsyncExitStack
     """Closes the node's client."""
@@ -141,6 +143,7 @@ class _Selection:
         return await self._with_certificate(certificate, pair, reason)
 
     async def _certificate(self) -> NodeCertificate:
+        from bridge.certificates.csr_approval import Approver
         from bridge.home_identity.node_certificate import NodeCertificate
 
         try:
@@ -149,7 +152,8 @@ class _Selection:
             raise _NoNodeIdentityError(error.message) from error
         folder = self.settings.cert_dir or default_cert_dir(home_id, self.node)
         store = CertDir(folder.expanduser().absolute(), "client")
-        return NodeCertificate(self.node, store, approver=self.approver, notify=self.notify)
+        approver = Approver(self.account, permissions.may_approve, self.consent)
+        return NodeCertificate(self.node, store, approver=approver, notify=self.notify)
 
     async def _reason_to_request(self) -> str:
         """Why to request a certificate. Raises _NoNodeIdentityError if it would be in vain, or an
@@ -162,6 +166,8 @@ class _Selection:
             raise _NoNodeIdentityError(f"the credential may not {', '.join(lacking)}")
         if not self.is_free:
             return "by --home-identity"
+        if self.consent.is_possible and await permissions.may_approve(account, SIGNER):
+            return "home signed its certificate"
         in_place_of_node = permissions.in_place_of_node("service-account")
         if await permissions.missing_permissions(account, in_place_of_node, self.node):
             return "the credential may not act in its place"
@@ -176,7 +182,7 @@ class _Selection:
         try:
             unsigned = 0
             while not (await asyncio.wait({requesting}, timeout=1))[0]:
-                unsigned += self.approver.assume_yes
+                unsigned += self.consent.is_given
                 if self.is_free and unsigned >= SIGNING_SECONDS:
                     raise _NoNodeIdentityError(
                         f"home has not signed an approved certificate in {SIGNING_SECONDS} s"

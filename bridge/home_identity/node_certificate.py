@@ -24,11 +24,12 @@ from bridge.certificates.serving_certificate import UseCertificate
 from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate
 from bridge.certificates.signing_request import CertificateKind
 from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.home_identity.identity_selection import SIGNER
 from sync.kube.client import KubeClient
 
 CLIENT = CertificateKind(
     title="the certificate of the node's identity",
-    signer="kubernetes.io/kube-apiserver-client-kubelet",
+    signer=SIGNER,
     usages=("digital signature", "client auth"),
     prefix="kubelet-client-",
 )

@@ -127,8 +127,10 @@ def container_arguments(installation: Installation) -> list[str]:
         arguments.append(f"--network={permissions.network}")
     if permissions.service_accounts != "home":
         arguments.append(f"--service-accounts={permissions.service_accounts}")
-    if permissions.serving == "csr":
-        arguments += [f"--serving-certificate={permissions.serving}", f"--cert-dir={CERT_DIR}"]
+    if permissions.serving != "auto":
+        arguments.append(f"--serving-certificate={permissions.serving}")
+    if permissions.serving != "self-signed":
+        arguments.append(f"--cert-dir={CERT_DIR}")
     # The kubelet expands $(NAME); $$ escapes it.
     return ["join", *arguments, *(it.replace("$(", "$$(") for it in installation.arguments)]
 

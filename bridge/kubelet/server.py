@@ -16,6 +16,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -50,6 +51,10 @@ MAX_HEADERS = 48
 #: Seconds for cancelled tasks to clean up.
 CLEANUP = 1.0
 
+#: OpenSSL's name of the alert (RFC 8446) with which Go's crypto/tls rejects any certificate that it
+#: does not trust or that does not name the server; the prefix depends on OpenSSL's version.
+_BAD_CERTIFICATE = "ALERT_BAD_CERTIFICATE"
+
 #: aiohttp's server log, without parse errors: they quote requests, which may hold a token.
 _http_log = logging.getLogger(f"{__name__}.http")
 _http_log.addFilter(
@@ -72,7 +77,8 @@ class KubeletServer:
     without a credential are authorized as ``system:anonymous``. ``routes``: more routes.
     ``problem`` returns why pods are not followed, ``standby`` why another replica serves the node;
     both return "" otherwise. ``ready``: checks of ``/readyz``. ``max_streams``: limit of open logs,
-    exec, attach, port-forward and run requests.
+    exec, attach, port-forward and run requests. ``on_certificate_rejected`` gets the address of a
+    client that rejects the certificate.
     """
 
     def __init__(
@@ -90,6 +96,7 @@ class KubeletServer:
         standby: Callable[[], str] = str,
         ready: Mapping[str, healthz.Check] | None = None,
         max_streams: int = MAX_STREAMS,
+        on_certificate_rejected: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._certificate = certificate
         self._client_ca = client_ca
@@ -109,6 +116,7 @@ class KubeletServer:
         self._listener: asyncio.Server | None = None
         self._handshaking: set[TlsConnection] = set()
         self._request_tasks: set[asyncio.Task[object]] = set()
+        self._on_certificate_rejected = on_certificate_rejected
         self.port = 0
         """The port, also after `start` with port 0."""
 
@@ -193,8 +201,15 @@ class KubeletServer:
             raise ConnectionAbortedError("the kubelet API is stopping")
         layer = TlsConnection(self._context, http, self._connections)
         self._handshaking.add(layer)
-        layer.ready.add_done_callback(lambda _: self._handshaking.discard(layer))
+        layer.ready.add_done_callback(lambda ready: self._handshake_ended(layer, ready))
         return layer
+
+    def _handshake_ended(self, layer: TlsConnection, ready: asyncio.Future[None]) -> None:
+        self._handshaking.discard(layer)
+        error = None if ready.cancelled() else ready.exception()
+        if isinstance(error, ssl.SSLError) and _BAD_CERTIFICATE in (error.reason or ""):
+            peer = layer.get_extra_info("peername")
+            self._on_certificate_rejected(str(peer[0]) if peer else "an unknown address")
 
     # -- requests ----------------------------------------------------------------------------
 

@@ -143,14 +143,16 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 
 
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
-    """The node's CSRs for serving certificates; empty if the credential may not list them."""
+    """The node's CSRs; empty if the credential may not list them."""
     from bridge.certificates.csr import SERVING
     from bridge.certificates.signing_request import list_csrs_of_node
+    from bridge.home_identity.node_certificate import CLIENT
 
     try:
-        return await list_csrs_of_node(home, SERVING, node_name)
+        found = [await list_csrs_of_node(home, kind, node_name) for kind in (SERVING, CLIENT)]
     except Forbidden:
         return []
+    return [request for requests in found for request in requests]
 
 
 def _certificate_store(settings: LeaveSettings, state: HomeState) -> CertDir | None:

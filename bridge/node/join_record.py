@@ -19,6 +19,7 @@ from bridge.base.join_settings import (
     NetworkSource,
     RelaySettings,
     SelectedNetwork,
+    ServingCertificate,
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -27,8 +28,9 @@ from translators.ownership_labels import DOMAIN
 from translators.translation_options import DaemonSets, HostPort, Network, Policy, ServiceAccounts
 from translators.virtual_node_identity import Identity
 
-#: Where the serving certificate comes from.
-CertificateSource: TypeAlias = Literal["self-signed", "csr", "files"]
+#: Where the serving certificate comes from. ``auto`` is self-signed: once a client needed a
+#: certificate of home, the record is ``csr``.
+CertificateSource: TypeAlias = Literal["auto", "self-signed", "csr", "files"]
 
 #: The options as JSON, except those that the Node has elsewhere (its name and address, home's
 #: name).
@@ -39,7 +41,7 @@ def encode_policy(
     policy: Policy,
     *,
     metrics: MetricsChoice = "auto",
-    certificate: CertificateSource = "self-signed",
+    certificate: CertificateSource = "auto",
     network_source: NetworkSource = "configured",
     home_identity: HomeIdentity = "service-account",
 ) -> str:
@@ -119,7 +121,7 @@ def read_settings(
         network=network_mode(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
-        serving="csr" if certificate_source(node) == "csr" else "self-signed",
+        serving=_one_of(ServingCertificate, record.get("servingCertificate")) or "auto",
         service_accounts=policy.service_accounts,
         metrics=_one_of(MetricsChoice, record.get("metrics")) or "auto",
         home_api=policy.home_api,

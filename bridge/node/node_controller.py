@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from bridge.base.command_error import BridgeError
 from bridge.node import conditions, node_metadata_merge, node_object
@@ -121,12 +122,18 @@ class NodeController:
         """The Node as last seen."""
         return self.node.store.get(Key("", self.name))
 
-    async def is_name_free(self) -> bool:
-        """Whether no Node has the name. Raises NodeTaken and KubeError."""
+    async def find_node(self) -> Object | None:
+        """The Node of an earlier join or of another replica; None if there is none. Raises
+        NodeTaken and KubeError."""
         node = await self._home.find(NODES, self.name)
         if node is not None:
             require_same_remote(node, self._facts)
-        return node is None
+        return node
+
+    def set_annotations(self, annotations: Mapping[str, str]) -> None:
+        """Replaces the annotations of `NodeFacts`, and writes them if they differ."""
+        self._facts = replace(self._facts, annotations=dict(annotations))
+        self._changed()
 
     def retry_now(self) -> None:
         """Retries failed writes now, because their cause may be gone."""

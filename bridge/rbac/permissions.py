@@ -35,6 +35,7 @@ from sync.kube.api_resources import (
     SERVICE_ACCOUNTS,
     SERVICE_CIDRS,
     SERVICES,
+    SIGNERS,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Resource,
@@ -132,6 +133,15 @@ HOME_RANGES = (Permission(NODES, ("list",)), Permission(SERVICE_CIDRS, ("list",)
 #: Optional, and in no Role: with this `bridge check` lists the DaemonSets that have a pod on the
 #: virtual node. Without it that check is skipped.
 HOME_DAEMON_SETS = (Permission(DAEMON_SETS, ("list",)),)
+#: Optional, and in no Role: with this a join finds out whether home's API server verifies the
+#: kubelet API's certificate (`bridge.clusters.kubelet_api_probe`).
+HOME_KUBELET_PROXY = (Permission(NODES, ("get",), "proxy", names=(NODE,)),)
+#: Optional, and in no Role: with this and `may_approve`, the join of an administrator approves the
+#: bridge's own requests (`bridge.certificates.csr_approval`).
+HOME_APPROVAL = (
+    Permission(CERTIFICATE_SIGNING_REQUESTS, ("get",)),
+    Permission(CERTIFICATE_SIGNING_REQUESTS, ("update",), "approval"),
+)
 #: Identifies home's API server by its client certificate; without it, only by a token.
 HOME_CLIENT_CA = (
     Permission(
@@ -266,8 +276,8 @@ def rbac_command(side: Side, settings: JoinSettings) -> str:
     command = ["bridge rbac home"]
     if settings.home_identity == "service-account":
         command.append("--home-identity service-account")
-    if settings.serving == "csr":
-        command.append("--serving-certificate csr")
+    if settings.serving != "auto":
+        command.append(f"--serving-certificate {settings.serving}")
     if settings.network != "auto":
         command.append(f"--network {settings.network}")
     if settings.service_accounts != "home":
@@ -279,6 +289,18 @@ async def are_granted(client: KubeClient, permissions: Iterable[Permission]) -> 
     """Whether the credential has all of these permissions. None may contain `NODE`. Raises
     KubeError."""
     return not await missing_permissions(client, permissions, "")
+
+
+async def may_approve(home: KubeClient, signer: str) -> bool:
+    """Whether the credential may approve requests for this signer. API servers accept the name of
+    the signer, or ``DOMAIN/*`` (plugin/pkg/admission/certificates). Raises KubeError."""
+    if not await are_granted(home, HOME_APPROVAL):
+        return False
+    domain, _, _ = signer.partition("/")
+    for name in (signer, f"{domain}/*"):
+        if await are_granted(home, [Permission(SIGNERS, ("approve",), names=(name,))]):
+            return True
+    return False
 
 
 async def missing_permissions(

@@ -57,7 +57,7 @@ class HomePermissions:
     nodes: Sequence[str] = ()
     """Names of the virtual nodes; empty for any name."""
     service_accounts: ServiceAccounts = "home"
-    serving: ServingCertificate = "self-signed"
+    serving: ServingCertificate = "auto"
     network: NetworkChoice = "auto"
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
@@ -67,7 +67,7 @@ class HomePermissions:
     def cluster_level(self) -> tuple[Permission, ...]:
         """All permissions except those granted per namespace."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
-        needs_csr = self.serving == "csr" or self.identity == "node"
+        needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
         granted = (

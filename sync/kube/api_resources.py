@@ -69,6 +69,8 @@ RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 CERTIFICATE_SIGNING_REQUESTS = _cluster_scoped(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest"
 )
+#: Exists in access reviews and Roles only: ``approve`` permits approvals for a signer.
+SIGNERS = _cluster_scoped("certificates.k8s.io", "v1", "signers", "Signer")
 PRIORITY_CLASSES = _cluster_scoped("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass")
 RUNTIME_CLASSES = _cluster_scoped("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass")
 PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")

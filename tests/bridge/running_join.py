@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from bridge.app import join_lifecycle
+from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
 from tests.bridge.two_clusters import Clusters
 
@@ -47,20 +48,22 @@ class RunningJoin:
             await self.task
 
 
-def start_join(settings: JoinSettings) -> RunningJoin:
+def start_join(settings: JoinSettings, *, consent: Consent = NO_CONSENT) -> RunningJoin:
     """Starts a join."""
     reports: list[str] = []
     stop = asyncio.Event()
-    task = asyncio.create_task(join_lifecycle.join(settings, notify=reports.append, stop=stop))
+    task = asyncio.create_task(
+        join_lifecycle.join(settings, notify=reports.append, stop=stop, consent=consent)
+    )
     return RunningJoin(task, stop, reports)
 
 
 @asynccontextmanager
 async def running_join(
-    two: Clusters, settings: JoinSettings | None = None
+    two: Clusters, settings: JoinSettings | None = None, *, consent: Consent = NO_CONSENT
 ) -> AsyncIterator[RunningJoin]:
     """A join whose node is registered; the block's end stops it."""
-    run = start_join(settings or two.settings)
+    run = start_join(settings or two.settings, consent=consent)
     try:
         await run.wait_for_report("is registered")
         yield run

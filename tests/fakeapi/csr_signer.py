@@ -51,9 +51,17 @@ class Signer:
 
     def approve(self, name: str) -> None:
         """Approves the request, as ``kubectl certificate approve``, and signs it."""
+        self._sign_approved(name, [_condition("Approved", "KubectlApprove")])
+
+    def sign(self, name: str) -> None:
+        """Signs a request that a user has approved."""
+        status = self._api.get(CERTIFICATE_SIGNING_REQUESTS, name)["status"]
+        assert [it["type"] for it in status["conditions"]] == ["Approved"]
+        self._sign_approved(name, status["conditions"])
+
+    def _sign_approved(self, name: str, conditions: list[Object]) -> None:
         spec = self._api.get(CERTIFICATE_SIGNING_REQUESTS, name)["spec"]
         request = x509.load_pem_x509_csr(base64.b64decode(spec["request"]))
-        conditions = [_condition("Approved", "KubectlApprove")]
         if wrong := _fault(request, spec):
             conditions.append(_condition("Failed", "SignerValidationFailure", wrong))
             self._decide(name, {"conditions": conditions})

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sync.kube.api_resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
     PODS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SERVICE_ACCOUNTS,
@@ -251,6 +252,8 @@ def bind(store: Store, kind: Kind, pod: Object, node: str) -> Object:
 def _has(target: Target) -> bool:
     if target.subresource == "status":
         return target.kind.status
+    if target.kind.resource == CERTIFICATE_SIGNING_REQUESTS:
+        return target.subresource == "approval"
     if target.kind.resource == SERVICE_ACCOUNTS:
         return target.subresource == "token"
     return target.kind.resource == PODS and target.subresource in {*_SPECIAL, "binding", "eviction"}

@@ -237,7 +237,7 @@ class Store:
             for container in result["spec"].get("ephemeralContainers") or []:
                 defaults.fill_container(container)
             return result
-        if subresource == "status":
+        if subresource in ("status", "approval"):
             kept = {key: value for key, value in old.items() if key != "status"}
             status = {"status": new["status"]} if "status" in new else {}
             return {**kept, **status, "metadata": new["metadata"]}

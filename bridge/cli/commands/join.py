@@ -8,7 +8,7 @@ import typer
 
 from bridge.base.join_settings import SettingsError
 from bridge.cli.commands import install
-from bridge.cli.options.common_options import check_traces
+from bridge.cli.options.common_options import ApproveRequests, check_traces
 from bridge.cli.options.install_options import INSTALL, INSTALLATION
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import Option, given, with_options
@@ -24,7 +24,7 @@ _IN_CLUSTER = Option(
 
 # For one release: `bridge install` has taken the place of --in-cluster.
 @with_options(*JOIN, *(it.typer_parameter(hidden=True) for it in (_IN_CLUSTER, *INSTALL)), *PROCESS)
-def join(ctx: typer.Context, **values: Any) -> None:
+def join(ctx: typer.Context, *, yes: ApproveRequests = False, **values: Any) -> None:
     """Make a remote cluster appear in the home cluster as one virtual node.
 
     Runs in the foreground until Ctrl-C. Remote workloads keep running then, and the next join
@@ -45,4 +45,5 @@ def join(ctx: typer.Context, **values: Any) -> None:
         flags = ", ".join(it.flag for it in unused)
         raise fail(f"{flags}: use with bridge install only", code=2)
     traces = check_traces(values["traces"])
-    start(ServeRequest(settings, LogSettings(values["verbose"], values["log_format"], traces)))
+    logs = LogSettings(values["verbose"], values["log_format"], traces)
+    start(ServeRequest(settings, logs, assume_yes=yes))

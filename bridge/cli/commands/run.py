@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bridge.cli.commands import config as config_commands
+from bridge.cli.options.common_options import ApproveRequests
 
 
 def run(
@@ -20,6 +21,7 @@ def run(
             show_default=False,
         ),
     ] = None,
+    yes: ApproveRequests = False,
     # For one release: `bridge config` has taken their place.
     schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
     check: Annotated[bool, typer.Option("--check", hidden=True)] = False,
@@ -49,4 +51,4 @@ def run(
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
-    start(ServeRequest(parts, logs))
+    start(ServeRequest(parts, logs, assume_yes=yes))

@@ -60,6 +60,17 @@ RemoteContext = Annotated[
     ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+#: Of the commands that join. Unattended bridges have no permission for it.
+ApproveRequests = Annotated[
+    bool,
+    typer.Option(
+        "--yes",
+        "-y",
+        help="Approve the bridge's own CertificateSigningRequests at home without asking, where "
+        "the home credential permits it. Default: ask on a terminal.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print what would change, and change nothing.")
 ]

@@ -290,19 +290,20 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "serving-certificate",
-        "Signer of the kubelet API's certificate. self-signed: the bridge. csr: home, once a "
-        "CertificateSigningRequest is approved (self-signed until then). API servers with "
-        "--kubelet-certificate-authority require csr or --tls-cert-file.",
+        "Signer of the kubelet API's certificate. auto: home if its API server verifies the "
+        "certificate (--kubelet-certificate-authority), else the bridge. self-signed: the bridge. "
+        "csr: home. A certificate of home needs the approval of a CertificateSigningRequest; the "
+        "bridge is self-signed until then.",
         KUBELET_API,
         kind=ServingCertificate,
-        default="self-signed",
+        default="auto",
         field="serving",
         in_cluster=CONSUMED,
     ),
     Option(
         "cert-dir",
-        "Directory in which the bridge stores the certificate of csr and its key; one per virtual "
-        "node. Default: in ~/.local/state/cluster-bridge.",
+        "Directory in which the bridge stores a certificate signed by home and its key; one per "
+        "virtual node. Default: in ~/.local/state/cluster-bridge.",
         KUBELET_API,
         kind=Path,
         in_cluster="each pod stores its own certificate",
@@ -400,10 +401,10 @@ def _check_combinations(values: Mapping[str, Any]) -> None:
     certificate, serving = values["tls_cert_file"], values["serving_certificate"]
     if (certificate is None) != (values["tls_private_key_file"] is None):
         raise SettingsError("--tls-cert-file and --tls-private-key-file require each other")
-    if certificate is not None and serving != "self-signed":
+    if certificate is not None and serving != "auto":
         raise SettingsError("--tls-cert-file and --serving-certificate exclude each other")
-    if values["cert_dir"] is not None and serving != "csr":
-        raise SettingsError("--cert-dir requires --serving-certificate csr")
+    if values["cert_dir"] is not None and serving == "self-signed":
+        raise SettingsError("--cert-dir and --serving-certificate self-signed exclude each other")
     for option in ("relay_image", "relay_cidr"):
         if values[option] and values["network"] not in ("relay", "auto"):
             flag = f"--{option.replace('_', '-')}"

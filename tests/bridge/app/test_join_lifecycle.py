@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import ssl
@@ -16,6 +17,7 @@ import pytest
 
 from bridge.app import kubelet_api_setup, replica_handover
 from bridge.base.command_error import PreflightError
+from bridge.base.consent import Consent
 from bridge.certificates import home_client_ca
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.kubelet.server import ListenError
@@ -25,9 +27,10 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.base.exception_summary import first_leaf
 from sync.engine.engine import Engine
 from sync.kube import in_cluster
-from sync.kube.api_resources import LEASES, NODES, PODS
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, LEASES, NODES, PODS
 from sync.kube.credentials import KubeconfigRef
 from sync.namespaces.remote_namespace_creation import NamespaceMappingError
+from tests.bridge.bad_certificate_client import reject_certificate
 from tests.bridge.kubelet.pki import Pki
 from tests.bridge.running_join import (
     SOON,
@@ -315,6 +318,82 @@ async def test_certificate_signed_by_home_is_used_without_a_restart(
             writer.close()
     async with running_join(two, settings) as run:
         assert any("certificate is signed by home" in line for line in run.reports)
+
+
+def recorded_certificate(two: Clusters) -> object:
+    annotations = two.home.get(NODES, NODE)["metadata"]["annotations"]
+    return (
+        json.loads(annotations["cluster-bridge.io/options"])["servingCertificate"],
+        annotations.get("cluster-bridge.io/cert-dir"),
+    )
+
+
+async def test_rejected_certificate_is_replaced_by_one_of_home(
+    two: Clusters, tmp_path: Path
+) -> None:
+    signer, folder = Signer(two.home), tmp_path / "serving"
+    settings = two.but(cert_dir=folder)
+    async with running_join(two, settings) as run:
+        assert recorded_certificate(two) == ("auto", None)
+        assert not signer.requests()
+        await reject_certificate(run.port)
+        name = await signer.requested()
+        await run.wait_for_report(f"kubectl certificate approve {name}")
+        await two.home.until(lambda: recorded_certificate(two) == ("csr", str(folder)))
+        signer.approve(name)
+        await run.wait_for_report("certificate is signed by home")
+    async with running_join(two, settings) as run:
+        assert any("certificate is signed by home" in line for line in run.reports)
+        await two.home.until(lambda: recorded_certificate(two) == ("csr", str(folder)))
+
+
+async def test_recorded_certificate_of_home_is_requested_by_another_machine(
+    two: Clusters, tmp_path: Path
+) -> None:
+    signer = Signer(two.home)
+    async with running_join(two, two.but(cert_dir=tmp_path / "one")) as run:
+        await reject_certificate(run.port)
+        first = await signer.requested()
+        await two.home.until(lambda: recorded_certificate(two) == ("csr", str(tmp_path / "one")))
+    two.home.remove(CERTIFICATE_SIGNING_REQUESTS, first)
+    async with running_join(two, two.but(cert_dir=tmp_path / "other")) as run:
+        await run.wait_for_report("an earlier bridge of this node needed a certificate")
+        assert await signer.requested() != first
+
+
+async def test_join_of_an_administrator_approves_after_one_question(
+    two: Clusters, tmp_path: Path
+) -> None:
+    questions: list[str] = []
+
+    async def ask(question: str) -> bool:
+        questions.append(question)
+        return True
+
+    signer, settings = Signer(two.home), two.but(cert_dir=tmp_path / "serving")
+    async with running_join(two, settings, consent=Consent(ask=ask)) as run:
+        await reject_certificate(run.port)
+        await run.wait_for_report("approved certificate signing request")
+        (name,) = [it["metadata"]["name"] for it in two.home.objects(CERTIFICATE_SIGNING_REQUESTS)]
+        signer.sign(name)
+        await run.wait_for_report("certificate is signed by home")
+    assert len(questions) == 1
+    assert not any("kubectl certificate approve" in line for line in run.reports)
+
+
+async def test_home_api_server_connects_once_where_the_credential_permits_it(
+    two: Clusters,
+) -> None:
+    path = NODES.path(NODE, subresource="proxy/healthz")
+    async with running_join(two):
+        await two.home.until(lambda: two.home.requests("GET", path))
+        await asyncio.sleep(0.05)
+    assert len(two.home.requests("GET", path)) == 1
+    two.home.clear_log()
+    two.home.api.authorize = lambda spec: spec["resourceAttributes"].get("subresource") != "proxy"
+    async with running_join(two):
+        await asyncio.sleep(0.05)
+    assert not two.home.requests("GET", path)
 
 
 async def test_new_client_ca_is_used_without_a_restart(two: Clusters, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from bridge.base.consent import NO_CONSENT
 from bridge.certificates import signed_certificate
 from bridge.certificates.cert_dir import CertDir
 from bridge.certificates.csr import CsrSource
@@ -18,6 +19,7 @@ from bridge.certificates.csr_approval import Approver
 from bridge.certificates.signing_request import generate_key
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.certificates.x509_builder import missing_names, self_signed, validity
+from bridge.rbac import permissions
 from sync.base.backoff import Backoff
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS
 from sync.kube.client import KubeClient
@@ -55,7 +57,7 @@ class SourceFactory:
             node,
             [address],
             CertDir(self.folder),
-            approver=Approver(),
+            approver=Approver(self._home, permissions.may_approve, NO_CONSENT),
             notify=self.reports.append,
         )
 
@@ -72,8 +74,8 @@ async def test_approved_request_yields_a_certificate_that_a_restart_reuses(
         await wait_until(lambda: bool(make.reports))
         (hint,) = make.reports
         assert hint == (
-            f"home: waiting for the approval of certificate signing request {name} (no terminal to "
-            f"ask on, and no --yes): kubectl certificate approve {name}"
+            f"home: waiting for the approval of certificate signing request {name}: "
+            f"kubectl certificate approve {name}"
         )
         assert not used
         signer.approve(name)

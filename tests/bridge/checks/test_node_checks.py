@@ -7,7 +7,8 @@ import json
 import pytest
 from aiohttp import web
 
-from bridge.certificates import csr
+from bridge.certificates.csr import SERVING
+from bridge.certificates.signing_request import build_csr, generate_key
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
@@ -85,13 +86,19 @@ async def test_health_checks_with_the_settings_that_the_node_records(two: Cluste
 async def test_health_requires_the_permissions_of_the_recorded_certificate_source(
     two: Clusters,
 ) -> None:
-    put_node(two, record={"servingCertificate": "csr", "network": "relay"})
+    record = {
+        "servingCertificate": "csr",
+        "network": "relay",
+        "homeIdentity": "service-account",
+    }
+    put_node(two, record=record)
     two.home.api.authorize = lambda spec: (
         spec["resourceAttributes"]["resource"] != "certificatesigningrequests"
     )
     its = finding_of(await health(two), "BRG201")
     assert "create certificatesigningrequests" in its.found
-    assert "bridge rbac home --serving-certificate csr --network relay" in its.advice
+    options = "--home-identity service-account --serving-certificate csr --network relay"
+    assert f"bridge rbac home {options}" in its.advice
 
 
 @pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])
@@ -155,14 +162,13 @@ async def test_rejected_self_signed_certificate_has_a_remedy(
 ) -> None:
     """BRG404 agrees with BRG401: home's API server verifies the certificate."""
     set_proxy_response(two, 503, UNTRUSTED)
-    async with running_join(two):
+    async with running_join(two, two.but(serving="self-signed")):
         found = await health(two)
     its = finding_of(found, "BRG401")
     assert its.severity is Severity.ERROR
     assert "verifies the certificate" in its.found
     assert "signed by unknown authority" in its.found
-    assert "--serving-certificate csr" in its.advice
-    assert "kubectl certificate approve" in its.advice
+    assert "join without --serving-certificate self-signed" in its.advice
     assert "firewall" not in its.advice
     its = finding_of(found, "BRG404")
     assert (its.severity, its.found) == (
@@ -181,11 +187,14 @@ async def test_accepted_self_signed_certificate_is_reported_as_unverified(
 
 
 @pytest.mark.parametrize("may_list", [True, False])
-async def test_pending_certificate_names_the_approve_command(two: Clusters, may_list: bool) -> None:
-    put_node(two, record={"servingCertificate": "csr"})
+@pytest.mark.parametrize("source", ["auto", "csr"])
+async def test_pending_certificate_names_the_approve_command(
+    two: Clusters, may_list: bool, source: str
+) -> None:
+    put_node(two, record={"servingCertificate": source})
     set_proxy_response(two, 503, UNTRUSTED)
-    two.home.put(csr.build_csr(csr.generate_key(), NODE, ["127.0.0.1"]))
-    two.home.put(csr.build_csr(csr.generate_key(), "another", ["127.0.0.1"]))
+    for name in (NODE, "another"):
+        two.home.put(build_csr(SERVING, generate_key(), name, ["127.0.0.1"]))
     if not may_list:
         two.home.fail(Fault("GET", "*/certificatesigningrequests", code=403, times=None))
     advice = finding_of(await health(two), "BRG401").advice

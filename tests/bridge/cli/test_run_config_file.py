@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from bridge.app import run_several_joins
+from bridge.base.consent import Consent
 from bridge.base.join_settings import Part
 from bridge.cli.commands.join import join
 from bridge.cli.options.install_options import INSTALL
@@ -51,7 +52,7 @@ def test_documented_example_is_read_as_documented(tmp_path: Path) -> None:
 
 
 def test_every_join_option_is_a_key(tmp_path: Path) -> None:
-    names = {name.replace("_", "-") for name in inspect.signature(join).parameters} - {"ctx"}
+    names = {name.replace("_", "-") for name in inspect.signature(join).parameters} - {"ctx", "yes"}
     assert names - TOP == KEYS.keys()
     (part,), _ = read(written(tmp_path, {"remotes": [{"kubeconfig": "r"}]}))
     assert part.label == "remotes[0]"
@@ -142,7 +143,10 @@ def test_invalid_file_error_names_file_and_key(
         ("taints: {a: b}", ".taints: a map is not a list of texts; use a list or a text"),
         ("context:", '.context: "null" is not a text; use a text'),
         ("name: Big", ': name: "Big" is not a node name; use lower-case'),
-        ("cert-dir: d", ": cert-dir requires serving-certificate csr"),
+        (
+            "cert-dir: d\n    serving-certificate: self-signed",
+            ": cert-dir and serving-certificate self-signed exclude each other",
+        ),
     ],
 )
 def test_invalid_value_error_names_file_and_key(
@@ -197,14 +201,19 @@ def test_run_starts_the_joins_of_the_file(
 ) -> None:
     ran: list[Part] = []
 
-    async def run(parts: tuple[Part, ...], **_: object) -> None:
+    consents: list[Consent] = []
+
+    async def run(parts: tuple[Part, ...], *, consent: Consent, **_: object) -> None:
         ran.extend(parts)
+        consents.append(consent)
 
     monkeypatch.setattr(run_several_joins, "run_joins", run)
     path = written(tmp_path, {"remotes": [{"kubeconfig": "r", "name": "a"}]})
     done = invoke("run", "--config", str(path))
     assert (done.exit_code, done.stdout) == (0, "")
     assert [part.label for part in ran] == ["a"]
+    invoke("run", "--config", str(path), "--yes")
+    assert [it.assume_yes for it in consents] == [False, True]
     ran.clear()
     done = invoke("run", "--config", str(path), "--check")
     assert done.exit_code == 0

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bridge.base.command_error import PreflightError
+from bridge.base.consent import Consent
 from bridge.base.join_settings import HomeIdentityChoice, JoinSettings
 from bridge.certificates import signed_certificate
-from bridge.certificates.csr_approval import Approver
+from bridge.home_identity import identity_selection
 from bridge.home_identity.identity_selection import HomeClients, home_clients
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, PODS, Object
 from sync.kube.client import KubeClient
@@ -26,8 +27,6 @@ from tests.fakeapi.kubeconfig import kubeconfig, write
 
 NODE = "burst"
 SUBJECT = f"system:node:{NODE}"
-#: Nobody is there to approve.
-APPROVER = Approver()
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +44,7 @@ class World:
     authority: Authority
     account: KubeClient
     folder: Path
+    consent: Consent = field(default_factory=Consent)
     reports: list[str] = field(default_factory=list)
 
     def settings(self, choice: HomeIdentityChoice = "auto") -> JoinSettings:
@@ -55,7 +55,11 @@ class World:
     async def clients(self, choice: HomeIdentityChoice = "auto") -> AsyncIterator[HomeClients]:
         """What a join with this option selects."""
         async with home_clients(
-            self.settings(choice), self.account, NODE, approver=APPROVER, notify=self.reports.append
+            self.settings(choice),
+            self.account,
+            NODE,
+            consent=self.consent,
+            notify=self.reports.append,
         ) as found:
             yield found
 
@@ -71,10 +75,19 @@ class World:
     def requests(self) -> list[Object]:
         return self.api.objects(CERTIFICATE_SIGNING_REQUESTS)
 
+    async def sign_what_is_approved(self) -> None:
+        """Waits for the bridge's own approval, and signs its request."""
+        await self.api.until(lambda: [it for it in self.requests() if it.get("status")])
+        (request,) = self.requests()
+        self._sign(request)
+
     async def approve(self) -> None:
         """Waits for a request, approves it as an administrator, and signs it."""
         await self.api.until(lambda: [it for it in self.requests() if not it.get("status")])
         (request,) = (it for it in self.requests() if not it.get("status"))
+        self._sign(request)
+
+    def _sign(self, request: Object) -> None:
         assert request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
         assert request["spec"]["usages"] == ["digital signature", "client auth"]
         signed = self.authority.sign(base64.b64decode(request["spec"]["request"]))
@@ -113,6 +126,34 @@ async def test_account_that_may_act_in_place_of_the_node_does(world: World) -> N
         assert found.home is found.account is world.account
     assert world.requests() == []
     assert "--home-identity node waits for an administrator" in world.reports[-1]
+
+
+async def test_administrator_approves_after_one_question(world: World) -> None:
+    questions: list[str] = []
+
+    async def yes(question: str) -> bool:
+        questions.append(question)
+        return True
+
+    world.consent = Consent(ask=yes)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.sign_what_is_approved())
+        async with world.clients() as found:
+            assert found.identity == "node"
+            assert found.reason == "home signed its certificate"
+    (question,) = questions
+    assert "node burst" in question
+    assert "kubernetes.io/kube-apiserver-client-kubelet" in question
+
+
+async def test_home_that_signs_nothing_leaves_the_account(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(identity_selection, "SIGNING_SECONDS", 1)
+    world.consent = Consent(assume_yes=True)
+    async with world.clients() as found:
+        assert found.identity == "service-account"
+    assert "has not signed an approved certificate in 1 s" in world.reports[-1]
 
 
 async def test_option_selects_the_account(world: World) -> None:

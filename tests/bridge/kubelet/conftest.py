@@ -48,6 +48,8 @@ class KubeletHarness:
     pki: Pki
     connections: set[TlsConnection]
     """The server's open connections."""
+    rejections: list[str]
+    """The clients that rejected the certificate."""
 
     @property
     def url(self) -> str:
@@ -116,7 +118,7 @@ async def running_server(
             to_home = access_for(home.url, "home")
             to_remote = access_for(far.url, "remote", pki.client_context(None) if tls else None)
             async with KubeClient(to_home) as one, KubeClient(to_remote) as other:
-                directory = FakePodDirectory()
+                directory, rejections = FakePodDirectory(), list[str]()
                 server = KubeletServer(
                     home=one,
                     remote=other,
@@ -126,10 +128,11 @@ async def running_server(
                     client_ca=pki.ca_text,
                     max_streams=max_streams,
                     anonymous=anonymous,
+                    on_certificate_rejected=rejections.append,
                 )
                 await server.start("127.0.0.1", 0)
                 try:
-                    yield KubeletHarness(home, far, directory, server, pki, connections)
+                    yield KubeletHarness(home, far, directory, server, pki, connections, rejections)
                 finally:
                     await server.stop(1.0)
                     assert sum(server.streams.counts.values()) == 0

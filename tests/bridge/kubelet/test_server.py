@@ -20,8 +20,9 @@ from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.server import MAX_LINE, KubeletServer, ListenError
 from sync.kube.api_resources import Object
 from sync.kube.client import KubeClient
+from tests.bridge.bad_certificate_client import reject_certificate
 from tests.bridge.kubelet.conftest import KubeletHarness
-from tests.bridge.kubelet.fake_api_servers import access_for
+from tests.bridge.kubelet.fake_api_servers import access_for, wait_until
 from tests.bridge.kubelet.pki import Pki
 
 
@@ -45,6 +46,34 @@ def _another(
         routes=routes,
         problem=lambda: problem,
     )
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
+async def test_bad_certificate_alert_of_a_client_is_reported(
+    harness: KubeletHarness, version: ssl.TLSVersion
+) -> None:
+    await reject_certificate(harness.server.port, version=version)
+    await wait_until(lambda: bool(harness.rejections))
+    assert harness.rejections == ["127.0.0.1"]
+
+
+async def test_other_failed_handshakes_are_not_reported(harness: KubeletHarness) -> None:
+    strict = ssl.create_default_context()  # rejects an unknown CA with unknown_ca
+
+    def connect() -> None:
+        with (
+            socket.create_connection(("127.0.0.1", harness.server.port)) as connection,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            strict.wrap_socket(connection, server_hostname="127.0.0.1")
+
+    await asyncio.to_thread(connect)
+    _, writer = await asyncio.open_connection("127.0.0.1", harness.server.port)
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    writer.close()
+    async with harness.session() as session, session.get("/healthz") as response:
+        assert response.status == 200
+    assert harness.rejections == []
 
 
 async def test_stop_is_quick_and_idempotent(harness: KubeletHarness) -> None:

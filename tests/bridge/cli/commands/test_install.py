@@ -41,6 +41,7 @@ def test_kubeconfig_is_the_only_required_option(invoke: Invoke, remote: tuple[st
         "--address=$(POD_IP)",
         "--port=10250",
         "--health-port=8081",
+        "--cert-dir=/tmp/serving-certificate",
     ]
     assert made["Deployment"]["metadata"]["name"] == "cluster-bridge-far"
     assert made["Deployment"]["spec"]["replicas"] == 2
@@ -51,6 +52,7 @@ def test_join_options_become_container_arguments(invoke: Invoke, remote: tuple[s
     made = rendered(invoke, *remote, *options, "--network", "none", "-v")
     assert container(made)["args"][6:] == [
         "--network=none",
+        "--cert-dir=/tmp/serving-certificate",
         "--labels=a=b,c=d",
         "--taints=none",
         "--share=0.5",
@@ -70,15 +72,20 @@ def test_options_of_the_installation_are_not_container_arguments(
         "--address=$(POD_IP)",
         "--port=10251",
         "--health-port=8081",
+        "--cert-dir=/tmp/serving-certificate",
     ]
     assert made["Deployment"]["metadata"]["namespace"] == "ns"
     assert made["RoleBinding"]["metadata"]["namespace"] == "b"
 
 
-def test_csr_certificate_is_stored_in_the_pod(invoke: Invoke, remote: tuple[str, str]) -> None:
+def test_certificate_of_home_is_stored_in_the_pod(invoke: Invoke, remote: tuple[str, str]) -> None:
     made = rendered(invoke, *remote, "--serving-certificate", "csr")
     folder = "--cert-dir=/tmp/serving-certificate"
     assert container(made)["args"][-2:] == ["--serving-certificate=csr", folder]
+    made = rendered(invoke, *remote)
+    assert container(made)["args"][-1] == folder
+    made = rendered(invoke, *remote, "--serving-certificate", "self-signed")
+    assert container(made)["args"][-1] == "--serving-certificate=self-signed"
 
 
 def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from bridge.app import join_lifecycle
 from bridge.base.command_error import PreflightError
+from bridge.base.consent import Consent
 from bridge.base.join_settings import DEFAULT_TAINTS, JoinSettings, PortRange, RelaySettings
 from bridge.node.node_option_parsing import parse_taints
 from bridge.observability import log_output as to_stderr
@@ -29,12 +30,19 @@ class JoinCalls:
     """Replaces `bridge.app.join_lifecycle.join`: records its settings."""
 
     settings: list[JoinSettings] = field(default_factory=list)
+    consents: list[Consent] = field(default_factory=list)
     raises: Exception | None = None
 
     async def join(
-        self, settings: JoinSettings, *, notify: Callable[[str], None], stop: asyncio.Event
+        self,
+        settings: JoinSettings,
+        *,
+        notify: Callable[[str], None],
+        stop: asyncio.Event,
+        consent: Consent,
     ) -> None:
         self.settings.append(settings)
+        self.consents.append(consent)
         notify("home: a step")
         if self.raises is not None:
             raise self.raises
@@ -157,6 +165,23 @@ def test_relay_options_require_network_relay(
     assert joins.settings == []
 
 
+def test_certificate_is_automatic_by_default(invoke: Invoke, joins: JoinCalls) -> None:
+    assert invoke(*REMOTE, "--cert-dir", "certs").exit_code == 0
+    (settings,) = joins.settings
+    assert (settings.serving, settings.cert_dir) == ("auto", Path("certs"))
+
+
+@pytest.mark.parametrize("flag", ["--yes", "-y"])
+def test_yes_is_consent_without_a_question(invoke: Invoke, joins: JoinCalls, flag: str) -> None:
+    assert invoke(*REMOTE, flag).exit_code == 0
+    assert joins.consents == [Consent(assume_yes=True)]
+
+
+def test_without_terminal_and_yes_there_is_no_consent(invoke: Invoke, joins: JoinCalls) -> None:
+    assert invoke(*REMOTE).exit_code == 0
+    assert not joins.consents[0].is_possible
+
+
 def test_csr_certificate_options_become_settings(invoke: Invoke, joins: JoinCalls) -> None:
     options = ("--serving-certificate", "csr", "--cert-dir", "certs", "--anonymous-auth")
     assert invoke(*REMOTE, *options).exit_code == 0
@@ -170,7 +195,7 @@ def test_csr_certificate_options_become_settings(invoke: Invoke, joins: JoinCall
     "options",
     [
         "--tls-cert-file a --tls-private-key-file b --serving-certificate csr",
-        "--cert-dir certs",
+        "--tls-cert-file a --tls-private-key-file b --serving-certificate self-signed",
         "--cert-dir certs --serving-certificate self-signed",
     ],
 )
@@ -201,7 +226,7 @@ def test_conflicting_certificate_options_are_rejected(
         ("--unschedulable-timeout", "0"),
         ("--tls-cert-file", "tls.crt"),
         ("--tls-private-key-file", "tls.key"),
-        ("--serving-certificate", "auto"),
+        ("--serving-certificate", "perhaps"),
         ("--port", "many"),
         ("--node-selector", "burst"),
         ("--reserve", "cpu=some"),
