@@ -62,9 +62,9 @@ async def join(
 ) -> None:
     """Serves the virtual node, or stands by for it, until ``stop``.
 
-    ``notify`` gets one line of progress at a time, ``consent`` the user's consent to approvals at
-    home. Raises BridgeError (PreflightError, NodeTaken,
-    NodeLeft, ClaimRejected, ListenError, CertificateError) and KubeError.
+    ``notify`` gets one line of progress at a time. ``consent`` is that to approvals at home. Raises
+    BridgeError (PreflightError, NodeTaken, NodeLeft, ClaimRejected, ListenError, CertificateError)
+    and KubeError.
     """
     async with cancel_when_set(stop), releasing_memory():
         await serve_node(settings, notify, consent)

@@ -83,7 +83,7 @@ class Serves:
         self.begun: list[str] = []
         self.ends: dict[str, list[BaseException]] = {}
 
-    async def __call__(self, settings: JoinSettings, _: object) -> None:
+    async def __call__(self, settings: JoinSettings, *_: object) -> None:
         name = str(settings.name)
         self.begun.append(name)
         assert NODE.get() == name
