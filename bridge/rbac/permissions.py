@@ -149,6 +149,8 @@ HOME_LEAVE = (
 #: Reads in a namespace that has pods on the node, and tokens for these pods. Granted per namespace:
 #: pods of other namespaces stay Pending, with an Event that shows the required command.
 HOME_NAMESPACE = (
+    # A RoleBinding in a namespace covers `get` of the namespace itself, by its name.
+    Permission(NAMESPACES, ("get",)),
     *(Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS, SERVICES)),
     Permission(EVENTS, ("list",)),
 )
