@@ -40,7 +40,9 @@ def test_pod_that_selects_another_node_is_rejected(bridged: Bridged) -> None:
 
 
 def test_deadline_counts_while_the_remote_finds_no_node(bridged: Bridged) -> None:
-    """Two pods request one port of the remote's only node."""
+    """Two pods request one port of the remote's only node, which `baseline` forbids."""
+    privileged = "pod-security.kubernetes.io/enforce=privileged"
+    bridged.home.kubectl("label", "namespace", bridged.namespace, privileged)
     port = [{"containerPort": 8080, "hostPort": 18080}]
     for name, more in (("first", {}), ("second", {"activeDeadlineSeconds": DEADLINE})):
         containers = [shell("main", "sleep 3600", ports=port)]

@@ -133,7 +133,7 @@ def test_remote_pod_reaches_homes_service_through_faults(bridged: Bridged) -> No
     bridged.apply(client(bridged))
     wait_for(lambda: any(map(is_ready, bridged.remote_pods())), "the client runs")
     strict = "pod-security.kubernetes.io/enforce=restricted"
-    bridged.remote.kubectl("label", "namespace", bridged.remote_namespace, strict)
+    bridged.remote.kubectl("label", "namespace", bridged.remote_namespace, strict, "--overwrite")
     assert not relays(bridged), "no relay agent runs without need"
 
     bridged.apply(service("web") + deployment("web", "near", bridged.home.node_names[0], 2))

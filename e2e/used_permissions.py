@@ -160,9 +160,11 @@ def report(logs: Mapping[str, Requests]) -> Report:
                 # roles, and a test may remove permissions.
                 found.refused.update([] if uses else [description])
                 continue
-            # A request that another permission covers is no use of the one for all resources.
+            # A request that another permission covers is no use of the one for all resources, nor
+            # of one for all names.
             exact = [it for it in uses if it.permission.resource != ALL_RESOURCES]
-            found.used.update(map(str, exact or uses))
+            named = [it for it in exact if it.permission.names]
+            found.used.update(map(str, named or exact or uses))
             if not uses and not any(it.side == side and it.covers(request) for it in _SHOWN):
                 found.undeclared[description] += 1
     return found

@@ -42,7 +42,8 @@ ANNOTATION_MIRROR = f"{DOMAIN}/mirror"
 #: whose pods may run there. Home has to accept the namespace too (`Identity.accepted_namespaces`).
 ANNOTATION_ACCEPTS = f"{DOMAIN}/accepts-home"
 #: Domain of the annotations of a remote namespace that name the virtual nodes which use it. Each
-#: node writes its own key. A bridge deletes the namespace only if no other node uses it.
+#: node writes its own key, with its limit of the Pod Security level (`translators.pod_security`). A
+#: bridge deletes the namespace only if no other node uses it.
 USED_BY_DOMAIN = f"used-by.{DOMAIN}"
 
 
@@ -79,10 +80,19 @@ def used_by_annotation(node_label: str) -> str:
 
 def namespace_users(remote_namespace: Object) -> frozenset[str]:
     """The virtual nodes, as label values, that use a remote namespace."""
-    keys = metadata(remote_namespace).get("annotations") or {}
-    return frozenset(
-        name for domain, _, name in (key.partition("/") for key in keys) if domain == USED_BY_DOMAIN
-    )
+    return frozenset(users_of_namespace(remote_namespace))
+
+
+def users_of_namespace(remote_namespace: Object) -> dict[str, str]:
+    """The virtual nodes that use a remote namespace, with the value that each registered
+    (`translators.pod_security`)."""
+    annotations = metadata(remote_namespace).get("annotations") or {}
+    prefix = f"{USED_BY_DOMAIN}/"
+    return {
+        key.removeprefix(prefix): str(value)
+        for key, value in annotations.items()
+        if key.startswith(prefix)
+    }
 
 
 def is_in_mapped_namespace(remote: Object, identity: Identity) -> bool:
@@ -142,9 +152,9 @@ def may_be_set_by_remote(key: str) -> bool:
 
 
 def remote_metadata(home: Object, identity: Identity) -> Object:
-    """The metadata of the remote object for ``home``: labels and annotations without those of the
-    bridge's own domain (home can be the remote of another home) and kubectl's last-applied
-    configuration; no owner references, finalizers and server-side fields."""
+    """The metadata of the remote object for ``home``: labels without those of the bridge's own
+    domain (home can be the remote of another home), and the annotations that name the home object;
+    no other annotations, owner references, finalizers and server-side fields."""
     meta = metadata(home)
     namespace = HomeNamespace(meta.get("namespace", ""))
     return {
@@ -152,7 +162,6 @@ def remote_metadata(home: Object, identity: Identity) -> Object:
         "namespace": identity.remote_namespace(namespace),
         "labels": {**copied_labels(home), **owner_labels(identity)},
         "annotations": {
-            **copied_annotations(home),
             ANNOTATION_HOME_NAMESPACE: namespace,
             ANNOTATION_HOME_NAME: meta["name"],
             ANNOTATION_HOME_UID: meta["uid"],
@@ -166,6 +175,8 @@ def copied_labels(home: Object) -> dict[str, str]:
 
 
 def copied_annotations(home: Object) -> dict[str, str]:
+    """A pod's annotations without those of the bridge's own domain and kubectl's last-applied
+    configuration."""
     annotations = metadata(home).get("annotations") or {}
     return {
         key: value

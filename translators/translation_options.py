@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from translators.pod_security import PodSecurityLevel
 from translators.virtual_node_identity import Identity
 
 #: How pods of the two clusters reach each other. ``flat``: pod IPs are routed in both clusters.
@@ -16,6 +17,9 @@ Network = Literal["flat", "relay", "none"]
 DaemonSets = Literal["skip", "run"]
 #: The service account identity of pods (`translators.pods.service_accounts`).
 ServiceAccounts = Literal["home", "remote", "none"]
+#: Whether pods may tolerate the taints of the remote's control plane nodes
+#: (`translators.pods.scheduling_fields`).
+ControlPlaneNodes = Literal["deny", "allow"]
 
 
 class HostPort(NamedTuple):
@@ -49,6 +53,14 @@ class Policy:
     """Address of home's API server for pods; None if the mode needs none."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels of the remote's nodes that the virtual node stands for; {} selects all."""
+    control_plane_nodes: ControlPlaneNodes = "deny"
+    pod_security: PodSecurityLevel = "privileged"
+    """The loosest level of namespaces that the bridge creates (`translators.pod_security`)."""
+    drop_pod_metadata: tuple[str, ...] = ()
+    """Patterns of labels and annotations of pods that are dropped beside the default ones
+    (`translators.pods.dropped_metadata`)."""
+    pass_pod_metadata: tuple[str, ...] = ()
+    """Patterns of those that are kept nevertheless."""
     unschedulable_timeout: float | None = None
     """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 

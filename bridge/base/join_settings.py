@@ -18,8 +18,15 @@ from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.derived_names import dns_label
 from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
+from translators.pod_security import PodSecurityLevel
 from translators.relay import forward_plan, ipam
-from translators.translation_options import DaemonSets, HostPort, Network, ServiceAccounts
+from translators.translation_options import (
+    ControlPlaneNodes,
+    DaemonSets,
+    HostPort,
+    Network,
+    ServiceAccounts,
+)
 
 #: The port that clients expect a kubelet on; where it stands in the Node's status they use that.
 KUBELET_PORT = 10250
@@ -51,6 +58,8 @@ MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACE_GLOB = re.compile(r"[-a-z0-9*?]{1,63}")
+#: Characters of the keys of labels and annotations, and wildcards.
+_KEY_GLOB = re.compile(r"[-A-Za-z0-9_./*?]{1,317}")
 _API_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*|[0-9a-f:.]*:[0-9a-f:.]*")
 
 
@@ -159,6 +168,14 @@ class JoinSettings:
     """As in a Node's ``spec.taints``."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets that are bound to the node run in the remote, or are skipped."""
+    control_plane_nodes: ControlPlaneNodes = "deny"
+    """Whether pods may tolerate the taints of the remote's control plane nodes."""
+    pod_security: PodSecurityLevel = "privileged"
+    """The loosest Pod Security level of remote namespaces that the bridge creates."""
+    drop_pod_metadata: tuple[str, ...] = ()
+    """Patterns of labels and annotations of pods to drop beside the default ones."""
+    pass_pod_metadata: tuple[str, ...] = ()
+    """Patterns of labels and annotations of pods to keep nevertheless."""
     namespace_linger: float = NAMESPACE_LINGER
     """Seconds that a remote namespace of the bridge and its copies remain unused."""
     certificate: Path | None = None
@@ -248,6 +265,19 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
             "NAME[,NAME], where * matches any characters, such as team-*,shop",
         )
     return names
+
+
+def parse_key_patterns(text: str, option: str) -> tuple[str, ...]:
+    """``PATTERN[,PATTERN]`` of label and annotation keys; "" is none."""
+    patterns = tuple(it.strip() for it in text.split(",")) if text else ()
+    if not all(_KEY_GLOB.fullmatch(it) for it in patterns):
+        raise invalid_option(
+            option,
+            text,
+            "a list of patterns of keys",
+            "PATTERN[,PATTERN], where * matches any characters, such as example.com/*",
+        )
+    return patterns
 
 
 def check_address(address: str) -> str:

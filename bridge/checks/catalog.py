@@ -5,8 +5,9 @@ table. An id never changes its meaning, and is not used again. To add a check:
 
 1. Add a `Check` below, under the next free id of its group, and a section to the page.
 2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `virtual_node`,
-   `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`) write a function that takes a
-   `CheckContext` and returns findings, and list it in that module's ``IMPLEMENTATIONS``.
+   `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`, `pod_security_levels`) write a
+   function that takes a `CheckContext` and returns findings, and list it in that module's
+   ``IMPLEMENTATIONS``.
 3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
 """
 
@@ -217,6 +218,12 @@ _CHECKS = (
         "DaemonSets of home on the virtual node",
         "exclude the DaemonSet from nodes with the label cluster-bridge.io/virtual-node by a node "
         "affinity, or change the fields that the remote cannot run",
+    ),
+    Check(
+        "BRG508",
+        "The remote's namespaces enforce a Pod Security level",
+        "label home's namespace with pod-security.kubernetes.io/enforce, or join with another "
+        "--pod-security",
     ),
 )
 

@@ -21,6 +21,7 @@ from bridge.checks import (
     kubelet_certificate,
     network_paths,
     permission_checks,
+    pod_security_levels,
     virtual_node,
     workloads,
 )
@@ -50,6 +51,7 @@ IMPLEMENTATIONS = (
     *network_paths.IMPLEMENTATIONS,
     *workloads.IMPLEMENTATIONS,
     *daemonsets.IMPLEMENTATIONS,
+    *pod_security_levels.IMPLEMENTATIONS,
 )
 
 

@@ -119,6 +119,8 @@ class PodFacts:
     """Home's dependencies, as in `RemoteFacts.objects`."""
     services: list[Object] = field(default_factory=list)
     """Services in the pod's namespace at home."""
+    namespace: Object | None = None
+    """The pod's namespace at home; None if it could not be read."""
     events: list[Object] = field(default_factory=list)
     remote: RemoteFacts | None = None
     not_checked: list[str] = field(default_factory=list)
@@ -195,6 +197,9 @@ async def _read_home(home: KubeClient, settings: ExplainSettings) -> PodFacts:
     here = [it for it in facts.dependencies if it.kind not in ("PriorityClass", "RuntimeClass")]
     facts.objects = await best_effort_reads.get_objects(
         home, map(_resource_name, here), namespace, facts.not_checked
+    )
+    facts.namespace = await best_effort_reads.get_object(
+        home, NAMESPACES, namespace, facts.not_checked
     )
     facts.services = await best_effort_reads.list_objects(
         home, SERVICES, facts.not_checked, namespace=namespace

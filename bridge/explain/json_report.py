@@ -13,11 +13,13 @@ from bridge.explain.candidate_ranking import Candidate
 from bridge.explain.cluster_lookup import PodFacts, RemoteFacts
 from bridge.node.join_record import policy_options
 from sync.pods import action_planner
+from translators import pod_security
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
 from translators.field_paths import FieldMessage
 from translators.handed_over_namespaces import is_usable_namespace, unusable_namespace_message
 from translators.object_accessors import (
+    HomeNamespace,
     Object,
     is_deleting,
     is_ready,
@@ -26,7 +28,8 @@ from translators.object_accessors import (
     namespace_of,
     namespaced_name,
 )
-from translators.ownership_labels import is_owned_by_node
+from translators.ownership_labels import is_owned, is_owned_by_node
+from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
 from translators.pods.remote_pod import TranslatedPod
@@ -64,6 +67,7 @@ def build_report(facts: PodFacts) -> Object:
         "remote": None,
         "placement": _placement(facts),
         "nodes": [_candidate(it) for it in facts.candidates],
+        "podSecurity": _pod_security(facts) or None,
         "refusals": _refusals(facts),
         "differences": [],
         "notCarried": [],
@@ -167,8 +171,28 @@ def _refusals(facts: PodFacts) -> list[Object]:
     if facts.is_bound and rejection:
         found.append({"by": "bridge", "field": "resources.requests", "why": rejection[1]})
     if there.rejection:
-        found.append({"by": "remote", "field": "", "why": there.rejection})
+        why = there.rejection
+        if pod_security.is_violation(why) and (level := _pod_security(facts)):
+            why += f"; {level}"
+        found.append({"by": "remote", "field": "", "why": why})
     return found
+
+
+def _pod_security(facts: PodFacts) -> str:
+    """The Pod Security level of the remote namespace, and what decides it; "" if unknown."""
+    policy, home = facts.policy, facts.namespace
+    if policy is None or home is None or facts.remote is None:
+        return ""
+    identity, existing = policy.identity, facts.remote.namespace
+    if existing is not None and not is_owned(existing, identity):
+        return pod_security.explain_handed_over(existing)
+    name = identity.remote_namespace(HomeNamespace(name_of(home)))
+    return pod_security.explain_level(
+        existing or {"metadata": {"name": name}},
+        name_of(home),
+        metadata(home).get("labels") or {},
+        Limit(identity.node_label, policy.pod_security),
+    )
 
 
 def _conflicts(policy: Policy, there: RemoteFacts) -> Iterator[Object]:

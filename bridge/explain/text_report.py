@@ -41,6 +41,8 @@ def render_report(answer: Object) -> str:
             else "the pod fits the node; home's scheduler may prefer another"
         ]
     parts.append(_section("placement", why))
+    if answer["podSecurity"]:
+        parts.append(_section("Pod Security", [answer["podSecurity"]]))
     for title, lines in (
         ("rejected", [f"by the {it['by']}: {_joined(it)}" for it in answer["refusals"]]),
         ("dropped", [_joined(it) for it in answer["notCarried"]]),

@@ -25,7 +25,15 @@ from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import DOMAIN
-from translators.translation_options import DaemonSets, HostPort, Network, Policy, ServiceAccounts
+from translators.pod_security import PodSecurityLevel
+from translators.translation_options import (
+    ControlPlaneNodes,
+    DaemonSets,
+    HostPort,
+    Network,
+    Policy,
+    ServiceAccounts,
+)
 from translators.virtual_node_identity import Identity
 
 #: Where the serving certificate comes from. ``auto`` is self-signed: once a client needed a
@@ -63,6 +71,10 @@ def policy_options(policy: Policy) -> Object:
         "network": policy.network,
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
+        "controlPlaneNodes": policy.control_plane_nodes,
+        "podSecurity": policy.pod_security,
+        "dropPodMetadata": list(policy.drop_pod_metadata),
+        "passPodMetadata": list(policy.pass_pod_metadata),
         "serviceAccounts": policy.service_accounts,
         "homeApiAddress": list(api) if api is not None else None,
         "nodeSelector": dict(policy.node_selector),
@@ -88,6 +100,10 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         network=network_mode(node) or "flat",
         relay_cidr=relay_cidr(node),
         daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
+        control_plane_nodes=_one_of(ControlPlaneNodes, record.get("controlPlaneNodes")) or "deny",
+        pod_security=_one_of(PodSecurityLevel, record.get("podSecurity")) or "privileged",
+        drop_pod_metadata=_texts(record.get("dropPodMetadata")),
+        pass_pod_metadata=_texts(record.get("passPodMetadata")),
         service_accounts=_one_of(ServiceAccounts, record.get("serviceAccounts")) or "home",
         home_api=_host_port(record.get("homeApiAddress")),
         node_selector=_labels(record.get("nodeSelector")),
@@ -121,6 +137,10 @@ def read_settings(
         network=network_mode(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
+        control_plane_nodes=policy.control_plane_nodes,
+        pod_security=policy.pod_security,
+        drop_pod_metadata=policy.drop_pod_metadata,
+        pass_pod_metadata=policy.pass_pod_metadata,
         serving=_one_of(ServingCertificate, record.get("servingCertificate")) or "auto",
         service_accounts=policy.service_accounts,
         metrics=_one_of(MetricsChoice, record.get("metrics")) or "auto",

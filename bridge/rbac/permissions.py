@@ -171,6 +171,8 @@ HOME_LEAVE = (
 #: Reads in a namespace that has pods on the node. Granted per namespace: pods of other namespaces
 #: stay Pending, with an Event that shows the required command.
 HOME_NAMESPACE = (
+    # A RoleBinding in a namespace covers `get` of the namespace itself, by its name.
+    Permission(NAMESPACES, ("get",)),
     Permission(SERVICES, ("list", "watch")),
     Permission(EVENTS, ("list",)),
 )

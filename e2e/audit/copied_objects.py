@@ -194,7 +194,9 @@ def _differences(home: Json, copy: Json) -> Iterator[str]:
     """The differences; never the content of a Secret."""
     if annotations_of(copy).get(HOME_UID) != uid(home):
         yield f"its copy has the home UID {annotations_of(copy).get(HOME_UID)}, not {uid(home)}"
-    yield from metadata_differences(home, copy)
+    yield from metadata_differences(home, copy, ["labels"])
+    for key in annotations_of(home).keys() & annotations_of(copy).keys():
+        yield f"its copy has the annotation {key} of home"
     for field in _CONTENT.get(home["kind"], ()):
         if (home.get(field) or None) != (copy.get(field) or None):
             yield f"{field} differs"

@@ -141,12 +141,14 @@ def field_differences(
             yield f"{where}{key}: home {home.get(key)!r}, remote {remote.get(key)!r}"
 
 
-def metadata_differences(home: Json, remote: Json) -> Iterator[str]:
+def metadata_differences(
+    home: Json, remote: Json, fields: Iterable[str] = ("labels", "annotations")
+) -> Iterator[str]:
     """Differences of labels and annotations that should be copied from home.
 
     Keys with a domain that only the remote object has may come from the remote's controllers.
     """
-    for field in ("labels", "annotations"):
+    for field in fields:
         copied = {
             key: value
             for key, value in (meta(home).get(field) or {}).items()

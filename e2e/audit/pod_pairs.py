@@ -135,8 +135,9 @@ def _spec(home: Json, remote: Json) -> Iterator[str]:
         yield from _each(field, ours, theirs, kept)
     yield from field_differences("", ours, theirs, _SPEC)
     for toleration in ours.get("tolerations") or ():
-        virtual = str(toleration.get("key", "")).startswith(f"{DOMAIN}/")
-        if not virtual and toleration not in (theirs.get("tolerations") or ()):
+        # One without a key is replaced: it would tolerate the remote's control plane.
+        key, kept_there = str(toleration.get("key", "")), theirs.get("tolerations") or ()
+        if key and not key.startswith(f"{DOMAIN}/") and toleration not in kept_there:
             yield f"the remote lacks the toleration {toleration}"
 
 

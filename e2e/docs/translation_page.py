@@ -18,11 +18,12 @@ import yaml
 
 from e2e.docs import links
 from sync.pods import action_planner
-from translators import ownership_labels, virtual_node_identity
+from translators import ownership_labels, pod_security, virtual_node_identity
 from translators.capacity import node_capacity, pod_requests, resource_quota
 from translators.mirror import configmap_secret, endpoint_slice, event, service
 from translators.pods import (
     downward_api,
+    dropped_metadata,
     field_rules,
     kubelet_admission,
     pod_status,
@@ -82,6 +83,7 @@ _VERB = re.compile(r"\A[A-Z][a-z]+s ")
 
 _PODS = (
     ("Placement", scheduling_fields),
+    ("Labels and annotations of pods", dropped_metadata),
     ("Identity in the downward API", downward_api),
     ("Service accounts and tokens", service_accounts),
     ("References to ConfigMaps and Secrets", references),
@@ -96,6 +98,7 @@ _OTHERS = (
     ("EndpointSlices", endpoint_slice),
     ("Events", event),
     ("Namespaces", virtual_node_identity),
+    ("Pod Security of namespaces", pod_security),
     ("Ownership", ownership_labels),
 )
 _NODE = (
@@ -157,6 +160,9 @@ def _modules(wanted: Iterable[tuple[str, ModuleType]]) -> Iterator[str]:
     for heading, module in wanted:
         yield f"### {heading}\n"
         yield docstring_for_users(module)
+        if module is dropped_metadata:
+            rows = ((_names(patterns), what) for what, patterns in dropped_metadata.TABLE.items())
+            yield _table(("keys", "what they do"), rows)
 
 
 def docstring_for_users(module: ModuleType) -> str:

@@ -39,6 +39,7 @@ from sync.engine.controller_list import Build, ControllerOptions, build_controll
 from sync.engine.shared_informers import SharedInformers, home_references
 from sync.kube.api_resources import PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
+from sync.namespaces.home_namespace_labels import HomeNamespaceLabels
 from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
 from sync.namespaces.per_namespace_informers import NamespaceWatches
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
@@ -105,6 +106,8 @@ class Engine:
             shared.remote_namespaces,
             policy.identity,
             self._ownership,
+            labels=HomeNamespaceLabels(account),
+            level=policy.pod_security,
             has_pods=functools.partial(shared.home_pods.store.has, "namespace"),
         )
         self.capacity = CapacityAggregator(

@@ -12,6 +12,9 @@ To delete the namespace a node removes itself as a user (`NamespaceMapping.remov
 other users and the contents, and deletes the namespace on condition that its resourceVersion has
 not changed since. So a new user is either seen, or makes the deletion fail, or finds the namespace
 terminating.
+
+A namespace that this home created has the Pod Security level of `translators.pod_security`, before
+its first object and at each later use. The nodes that share it compute the same level.
 """
 
 from __future__ import annotations
@@ -28,8 +31,10 @@ from sync.cache.store import Key, Store
 from sync.kube.api_errors import AlreadyExists, Conflict, KubeError, NotFound
 from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
+from sync.namespaces.home_namespace_labels import HomeNamespaceLabels
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.runtime.controller import ReconcileBlocked
+from translators import pod_security
 from translators.handed_over_namespaces import (
     is_accepted_by_home,
     is_granted_by_remote,
@@ -53,12 +58,15 @@ from translators.ownership_labels import (
     is_owned,
     is_owned_by_node,
     matches_home_namespace,
-    namespace_users,
     origin_of,
     owner_labels,
     used_by_annotation,
 )
+from translators.pod_security import Limit, PodSecurityLevel
 from translators.virtual_node_identity import Identity
+
+#: Attempts to register as a user of a namespace that other clients change at the same time.
+ATTEMPTS = 3
 
 
 class NamespaceMappingError(Exception):
@@ -66,8 +74,9 @@ class NamespaceMappingError(Exception):
 
 
 class NamespaceMapping:
-    """``informer`` watches all remote namespaces. ``has_pods`` returns whether a home namespace has
-    pods on this node. `pod_changed` must be called for every remote pod of this home."""
+    """``informer`` watches all remote namespaces, ``labels`` are those of home's, ``level`` is the
+    loosest Pod Security level of this node. ``has_pods`` returns whether a home namespace has pods
+    on this node. `pod_changed` must be called for every remote pod of this home."""
 
     def __init__(
         self,
@@ -76,12 +85,16 @@ class NamespaceMapping:
         identity: Identity,
         owned: NamespaceOwnership,
         *,
+        labels: HomeNamespaceLabels,
+        level: PodSecurityLevel = "privileged",
         has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
     ) -> None:
         self._client = client
         self._informer = informer
         self._identity = identity
         self._owned = owned
+        self._labels = labels
+        self._limit = Limit(identity.node_label, level)
         self._has_pods = has_pods
         # UIDs of namespaces that the bridge deletes: the cache shows the deletion a moment later.
         self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
@@ -103,15 +116,24 @@ class NamespaceMapping:
             if remote is None:
                 remote = await self._create(namespace, name)
             await self._check(remote, namespace)
-            is_user = self._identity.node_label in namespace_users(remote)
-            if self._owned.owns(remote) and not is_user and not self._is_terminating(remote):
+            if self._owned.owns(remote) and not self._is_terminating(remote):
                 try:
-                    remote = await self._set_user(remote, "true")
+                    remote = await self._register(remote, namespace)
                 except NotFound as error:
                     raise _terminating(name) from error
         if self._is_terminating(remote):
             raise _terminating(name)
         return name
+
+    def explain_pod_security(self, namespace: HomeNamespace) -> str:
+        """Why pods of ``namespace`` are rejected by Pod Security, and what changes that. The next
+        `ensure` reads home's labels again."""
+        self._labels.expire(namespace)
+        remote = self._informer.store.get(Key("", self._identity.remote_namespace(namespace)))
+        if remote is None or not self._owned.owns(remote):
+            return pod_security.explain_handed_over(remote or {})
+        labels = self._labels.last_read(namespace)
+        return pod_security.explain_level(remote, namespace, labels, self._limit)
 
     def owned(self, namespace: HomeNamespace) -> Object | None:
         """The Namespace object that this home created for ``namespace``, if it exists."""
@@ -192,10 +214,13 @@ class NamespaceMapping:
         async with self._lock(name_of(remote)):
             if not unused():
                 return None
+            annotations = {used_by_annotation(self._identity.node_label): None}
             try:
-                return await self._set_user(remote, None)
+                return await self._patch(remote, {"annotations": annotations})
             except NotFound:
                 return None
+            except Conflict as error:  # Replaced meanwhile, or rejected by admission.
+                raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
 
     async def delete(self, remote: Object) -> None:
         """Deletes a namespace that `remove_user` returned. Raises ReconcileBlocked if the
@@ -218,28 +243,46 @@ class NamespaceMapping:
     def _lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _set_user(self, remote: Object, value: str | None) -> Object:
-        annotations = {used_by_annotation(self._identity.node_label): value}
-        patch: Object = {"metadata": {"uid": uid_of(remote), "annotations": annotations}}
-        try:
-            changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
-        except Conflict as error:  # Replaced meanwhile, or rejected by admission.
-            raise ReconcileBlocked("RemoteNamespaceChanged", error.message) from error
+    async def _register(self, remote: Object, namespace: HomeNamespace) -> Object:
+        """Registers this node as a user of a namespace that this home created, and sets its Pod
+        Security level. The level depends on the other users, so a change names the version that it
+        was computed from."""
+        labels, uid, problem = await self._labels.get(namespace) or {}, uid_of(remote), ""
+        for _ in range(ATTEMPTS):
+            change = pod_security.registration(remote, labels, self._limit)
+            if not change:
+                return remote
+            version = metadata(remote)["resourceVersion"]
+            try:
+                return await self._patch(remote, {"resourceVersion": version, **change})
+            except Conflict as error:  # Changed or replaced meanwhile, or rejected by admission.
+                problem = error.message
+            remote = await self._client.get(NAMESPACES, name_of(remote))
+            self._informer.observe_write(remote)
+            if uid_of(remote) != uid:
+                break
+        raise ReconcileBlocked("RemoteNamespaceChanged", problem)
+
+    async def _patch(self, remote: Object, change: Object) -> Object:
+        patch: Object = {"metadata": {"uid": uid_of(remote), **change}}
+        changed = await self._client.patch(NAMESPACES, name_of(remote), patch)
         self._informer.observe_write(changed)
         return changed
 
     async def _create(self, namespace: HomeNamespace, name: RemoteNamespace) -> Object:
+        labels = await self._labels.get(namespace) or {}
+        level = pod_security.registration({}, labels, self._limit)
         nonce = await self._owned.record_intent(name)
         body: Object = {
             "apiVersion": "v1",
             "kind": "Namespace",
             "metadata": {
                 "name": name,
-                "labels": owner_labels(self._identity),
+                "labels": {**owner_labels(self._identity), **level["labels"]},
                 "annotations": {
                     ANNOTATION_HOME_NAMESPACE: namespace,
                     ANNOTATION_NONCE: nonce,
-                    used_by_annotation(self._identity.node_label): "true",
+                    **level["annotations"],
                 },
             },
         }

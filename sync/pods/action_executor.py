@@ -52,6 +52,7 @@ from sync.pods.status_writer import StatusWriter
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
+from translators import pod_security
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -224,6 +225,9 @@ class ActionExecutor:
         except ApiError as error:
             reason = _REASONS.get(type(error), "RemoteRefused")
             message = f"{error.side}: the API server rejects the pod: {error.message}"
+            if error.side == "remote" and pod_security.is_violation(error.message):
+                reason = pod_security.REASON
+                message += f"; {self._namespaces.explain_pod_security(namespace)}"
             await self._report_not_created(key, home, reason, message)
             raise
 

@@ -26,6 +26,7 @@ from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.actions import Update
 from sync.runtime.log_fields import changes, object_fields
+from translators import pod_security
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
 from translators.pods import (
     fields_dropped_by_remote,
@@ -59,6 +60,7 @@ class PodUpdater:
         self._policy = context.policy
         self._remote_pods = context.remote_pods
         self._watches = context.watches
+        self._namespaces = context.namespaces
         self._references = context.references
         self._copies = copies
         self._events = context.events
@@ -88,6 +90,9 @@ class PodUpdater:
             changed = await self._patch(key, sent)
         except (Forbidden, Invalid) as error:
             message = f"remote: the API server rejects the update: {error.message}"
+            if pod_security.is_violation(error.message):
+                namespace = HomeNamespace(key.namespace)
+                message += f"; {self._namespaces.explain_pod_security(namespace)}"
             previous = self._rejected.get(path)
             rejection = resize_condition.classify_resize_rejection(
                 update.patch, message, server_message=error.message

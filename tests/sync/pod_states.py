@@ -84,7 +84,7 @@ def remote(
     """The remote pod of the home pod with UID ``of``. ``waits``: the remote's scheduler finds no
     node. ``held``: it has the scheduling gate (`translators.pods.restart_policy_never`)."""
     stood_for = home(uid=of, image=image, deadline=deadline)
-    meta = remote_pod.remote_pod_metadata(stood_for, IDENTITY)
+    meta = remote_pod.remote_pod_metadata(stood_for, POLICY)
     meta |= {"uid": uid, "resourceVersion": VERSION}
     if deleting is not None:
         meta |= {"deletionTimestamp": _TIME, "deletionGracePeriodSeconds": deleting}

@@ -8,6 +8,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.engine.engine import utc_now
 from sync.engine.shared_informers import SharedInformers, home_references
 from sync.kube.client import KubeClient
+from sync.namespaces.home_namespace_labels import HomeNamespaceLabels
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.namespaces.per_namespace_informers import NamespaceWatches
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
@@ -31,7 +32,13 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         remote_nodes=shared.remote_nodes,
         remote_namespaces=shared.remote_namespaces,
         copies=shared.copies,
-        namespaces=NamespaceMapping(remote, shared.remote_namespaces, policy.identity, ownership),
+        namespaces=NamespaceMapping(
+            remote,
+            shared.remote_namespaces,
+            policy.identity,
+            ownership,
+            labels=HomeNamespaceLabels(home),
+        ),
         watches=NamespaceWatches(home),
         references=ReferenceWatches(
             home, shared.home_pods, functools.partial(home_references, policy)

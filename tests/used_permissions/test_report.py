@@ -72,7 +72,7 @@ def test_use_outside_the_tables_is_reported(folder: Path) -> None:
     found = report_of(
         folder,
         "home",
-        line("get", "namespaces", namespace="shop", name="shop"),
+        line("list", "namespaces"),
         line("get", "secrets", namespace="shop", name="key"),
         line("list", "pods", group="metrics.k8s.io"),
     )

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from translators.field_paths import LIST_KEYS, FieldMessage, items_by_key
 from translators.object_accessors import Object
 from translators.ownership_labels import is_bridge_key
-from translators.pods import field_rules
+from translators.pods import dropped_metadata, field_rules, scheduling_fields
 
 Change = Literal["added", "removed", "changed"]
 
@@ -60,6 +60,14 @@ def _is_bridge_key(key: str, _: Any) -> bool:
     return is_bridge_key(key)
 
 
+def _tolerates_condition(key: str, value: Any) -> bool:
+    """Whether a toleration of a node condition was added, or what distinguishes it from one without
+    a key."""
+    if isinstance(value, dict):
+        return value.get("key") in scheduling_fields.CONDITION_TAINTS
+    return key in ("key", "effect", "tolerationSeconds")
+
+
 _APPLIED = "home's scheduler has applied it; it does not describe the remote's nodes"
 _MERGED = "home's API server has already merged them into the selector"
 _RESTRICTED = "the virtual node stands only for nodes with this label (--node-selector)"
@@ -99,6 +107,15 @@ RULES: tuple[DifferenceRule, ...] = (
         "kubectl's last-applied configuration is not copied",
         lambda key, _: key == "kubectl.kubernetes.io/last-applied-configuration",
     ),
+    *(
+        DifferenceRule(
+            f"metadata.{field}",
+            "removed",
+            "acts on nodes, networks or identities of the remote (--pass-pod-metadata)",
+            lambda key, _: dropped_metadata.is_in_table(key),
+        )
+        for field in ("labels", "annotations")
+    ),
     DifferenceRule(
         "spec.schedulingGates[]",
         "added",
@@ -131,6 +148,12 @@ RULES: tuple[DifferenceRule, ...] = (
         "spec.tolerations[]",
         "removed",
         "tolerates the taint of virtual nodes, which do not exist in the remote",
+    ),
+    DifferenceRule(
+        "spec.tolerations[].**",
+        "added",
+        "tolerates a condition of nodes, in place of every taint (--control-plane-nodes)",
+        _tolerates_condition,
     ),
     DifferenceRule(
         "spec.automountServiceAccountToken",

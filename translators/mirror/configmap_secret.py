@@ -1,4 +1,4 @@
-"""Translates ConfigMaps and Secrets: data, type and ``immutable`` are unchanged.
+"""Translates ConfigMaps and Secrets: data, labels, type and ``immutable`` are unchanged.
 
 The bridge never copies service account tokens: they authenticate as home's identity to home's API
 server.

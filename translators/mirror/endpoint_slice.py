@@ -21,8 +21,6 @@ MANAGER = "cluster-bridge"
 #: Selects the bridge's slices, together with the ownership labels.
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGER}"
 
-#: Set by home's controller on each change, to measure its latency.
-_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 #: Endpoint fields that refer to nodes, zones and objects of home.
 HOME_FIELDS = frozenset({"deprecatedTopology", "hints", "nodeName", "targetRef", "zone"})
 
@@ -47,7 +45,6 @@ def translate_endpoint_slice(home: Object, identity: Identity) -> Object:
     meta = remote_metadata(home, identity)
     meta["name"] = remote_name(name_of(home), identity)
     meta["labels"][LABEL_MANAGED_BY] = MANAGER
-    meta["annotations"].pop(_TRIGGER_TIME, None)
     return {**home, "metadata": meta, "endpoints": _endpoints(home, identity)}
 
 

@@ -5,6 +5,10 @@ Fields that home's cluster allocated are dropped, and the remote allocates its o
 health check port, and the state of load balancers. RequireDualStack becomes PreferDualStack,
 because the remote may have a single IP family. LoadBalancer and NodePort Services become ClusterIP,
 so that the remote neither opens ports nor pays for load balancers.
+
+Annotations of Services, EndpointSlices, ConfigMaps and Secrets are not copied. They ask components
+of the remote to act with their own permissions: to publish DNS names, create load balancers, or
+copy the object to other namespaces.
 """
 
 from __future__ import annotations

@@ -45,14 +45,18 @@ _FILE_PATHS = FieldPaths(
 )
 
 
-def translate_env(container: Object, *, account: str, address: str) -> Object:
-    """The container with environment variables that contain home's identity."""
+def translate_env(
+    container: Object, *, account: str, address: str, dropped: Mapping[str, str]
+) -> Object:
+    """The container with environment variables that contain home's identity. ``dropped``: values of
+    labels and annotations that the remote pod lacks, by field path."""
     if not container.get("env"):
         return container
     known = {
         "spec.serviceAccountName": account,
         "status.hostIP": address,
         "status.hostIPs": address,
+        **dropped,
     }
     return {**container, "env": [_variable(variable, known) for variable in container["env"]]}
 

@@ -71,8 +71,11 @@ _HOST_NAMESPACE = Rule(
 
 _METADATA = {
     "name": _KEPT,
-    "namespace labels annotations": Rule(
-        "translated", "mapped namespace and ownership", module="remote_pod"
+    "namespace": Rule("translated", "the mapped namespace", module="remote_pod"),
+    "labels annotations": Rule(
+        "translated",
+        "ownership; without keys that act on nodes, networks or identities",
+        module="dropped_metadata",
     ),
     "creationTimestamp deletionGracePeriodSeconds deletionTimestamp finalizers generateName "
     "generation managedFields[].** ownerReferences[].** resourceVersion selfLink uid": Rule(

@@ -20,7 +20,7 @@ from translators.ownership_labels import (
     copied_labels,
     may_be_set_by_remote,
 )
-from translators.pods.scheduling_fields import translate_tolerations
+from translators.pods.scheduling_fields import own_tolerations
 
 #: The resources that can be resized in place (ValidatePodResize in pkg/apis/core/validation).
 RESIZABLE = ("cpu", "memory")
@@ -85,7 +85,7 @@ def mutable_field_digests(home: Object) -> Object:
     """Digests, by field name, of the other fields that may change while the pod runs and that the
     remote's admission may change."""
     deadline = (home.get("spec") or {}).get("activeDeadlineSeconds")
-    values = {"activeDeadlineSeconds": deadline, "tolerations": translate_tolerations(home)}
+    values = {"activeDeadlineSeconds": deadline, "tolerations": own_tolerations(home)}
     return {
         key: short_hash(json.dumps(value, sort_keys=True)) for key, value in values.items() if value
     }

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field
 
 from translators.field_paths import FieldMessage, replace_containers, set_or_remove
 from translators.object_accessors import Object
-from translators.ownership_labels import ANNOTATION_NODE_NAME, remote_metadata
+from translators.ownership_labels import (
+    ANNOTATION_NODE_NAME,
+    copied_annotations,
+    copied_labels,
+    owner_labels,
+    remote_metadata,
+)
 from translators.pods import (
     downward_api,
+    dropped_metadata,
     field_rules,
     last_applied_home_values,
     optional_references,
@@ -26,7 +33,6 @@ from translators.pods.downward_api import translate_env, translate_volume
 from translators.pods.references import Reference
 from translators.pods.service_accounts import apply_service_account, service_account_name
 from translators.translation_options import Policy
-from translators.virtual_node_identity import Identity
 
 #: Why a reference to a token Secret of the bridge is rejected.
 RESERVED_SECRET_MESSAGE = (
@@ -108,7 +114,8 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
             scheduling_fields.remove_merged_label_keys(constraint)
             for constraint in spec["topologySpreadConstraints"]
         ]
-    set_or_remove(spec, "tolerations", scheduling_fields.translate_tolerations(home))
+    set_or_remove(spec, "tolerations", scheduling_fields.translate_tolerations(home, policy))
+    dropped += scheduling_fields.dropped_tolerations(home, policy)
     without_class = scheduling_fields.dropped_priority_class(
         spec.get("priorityClassName"), priority_classes
     )
@@ -117,8 +124,12 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
         dropped.append(without_class)
     apply_service_account(spec, home, policy, dropped)
     name, address = service_account_name(home), policy.node_address
-    replace_containers(spec, lambda c: translate_env(c, account=name, address=address))
-    meta = remote_pod_metadata(home, identity)
+    left_out = dropped_metadata.dropped_values(home, policy)
+    replace_containers(
+        spec, lambda c: translate_env(c, account=name, address=address, dropped=left_out)
+    )
+    meta = remote_pod_metadata(home, policy)
+    dropped += dropped_metadata.dropped_messages(home, policy)
     texts = downward_api.map_files(home)
     if downward_api.fits_annotation_limit(meta["annotations"], texts):
         meta["annotations"] |= texts
@@ -132,10 +143,16 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     return TranslatedPod(pod={**pod, "metadata": meta, "spec": spec}, dropped=dropped)
 
 
-def remote_pod_metadata(home: Object, identity: Identity) -> Object:
-    """The `remote_metadata` of a pod, with the node name for the downward API and the record of
-    applied values."""
-    meta = remote_metadata(home, identity)
-    meta["annotations"][ANNOTATION_NODE_NAME] = identity.node
-    meta["annotations"] |= last_applied_home_values.record_annotations(home)
+def remote_pod_metadata(home: Object, policy: Policy) -> Object:
+    """The `remote_metadata` of a pod with the labels and annotations that are kept, the node name
+    for the downward API, and the record of applied values."""
+    meta = remote_metadata(home, policy.identity)
+    kept = dropped_metadata.kept_keys(copied_labels(home), policy)
+    meta["labels"] = {**kept, **owner_labels(policy.identity)}
+    meta["annotations"] = {
+        **dropped_metadata.kept_keys(copied_annotations(home), policy),
+        **meta["annotations"],
+        ANNOTATION_NODE_NAME: policy.identity.node,
+        **last_applied_home_values.record_annotations(home),
+    }
     return meta

@@ -9,16 +9,23 @@
   are translated. A term that selects namespaces by other labels than the name is dropped, with an
   Event: the remote lacks the labels of home's namespaces.
 - The priority class is kept if the remote has a PriorityClass of that name.
+- Tolerations of virtual nodes are dropped silently. With ``--control-plane-nodes deny``, the
+  default, pods do not tolerate the taints of the remote's control plane nodes either: such a
+  toleration is dropped, and one without a key, which tolerates every taint, is replaced by
+  tolerations of the taints by which Kubernetes reports the conditions of a node. Nodes with other
+  taints then need a toleration by key. A control plane node without a taint runs pods like any
+  other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from translators.field_paths import FieldMessage, set_or_remove
 from translators.object_accessors import HomeNamespace, Object
 from translators.ownership_labels import DOMAIN, LABEL_HOME
+from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 
 #: Labels that every kubelet sets to its platform, with the same meaning in any cluster.
@@ -30,6 +37,27 @@ _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 #: Prefix of the PriorityClasses of cluster components (SystemPriorityClassPrefix in
 #: pkg/apis/scheduling).
 _SYSTEM_CLASS = "system-"
+
+#: Keys of the taints of control plane nodes: kubeadm's, and those of older and other distributions.
+CONTROL_PLANE_TAINTS = tuple(
+    f"node-role.kubernetes.io/{role}"
+    for role in ("control-plane", "master", "controlplane", "etcd")
+)
+#: Keys of the taints that Kubernetes itself sets by a node's conditions (TaintNode* in
+#: k8s.io/api/core/v1), except for a node out of service.
+CONDITION_TAINTS = tuple(
+    f"node.kubernetes.io/{condition}"
+    for condition in (
+        "not-ready",
+        "unreachable",
+        "unschedulable",
+        "memory-pressure",
+        "disk-pressure",
+        "pid-pressure",
+        "network-unavailable",
+    )
+)
+_ALLOW = "--control-plane-nodes allow keeps it"
 
 #: The lists of terms in pod affinity and anti-affinity.
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -65,10 +93,38 @@ def restrict_to_nodes(spec: Object, selector: Mapping[str, str]) -> None:
     spec["affinity"] = {**affinity, "nodeAffinity": nodes}
 
 
-def translate_tolerations(home: Object) -> list[Object]:
-    """The pod's tolerations, except those for the taints of virtual nodes."""
+def own_tolerations(home: Object) -> list[Object]:
+    """The home pod's tolerations, except those for the taints of virtual nodes."""
     tolerations = (home.get("spec") or {}).get("tolerations") or ()
     return [it for it in tolerations if not str(it.get("key", "")).startswith(DOMAIN + "/")]
+
+
+def translate_tolerations(home: Object, policy: Policy) -> list[Object]:
+    """The tolerations of the remote pod."""
+    if policy.control_plane_nodes == "allow":
+        return own_tolerations(home)
+    translated: list[Object] = []
+    for toleration in own_tolerations(home):
+        replacements = [toleration]
+        if not toleration.get("key"):
+            replacements = [{**toleration, "key": key} for key in CONDITION_TAINTS]
+        elif toleration["key"] in CONTROL_PLANE_TAINTS:
+            continue
+        translated += (it for it in replacements if it not in translated)
+    return translated
+
+
+def dropped_tolerations(home: Object, policy: Policy) -> Iterator[FieldMessage]:
+    """The messages for tolerations that `translate_tolerations` drops or replaces."""
+    if policy.control_plane_nodes == "allow":
+        return
+    for number, toleration in enumerate((home.get("spec") or {}).get("tolerations") or ()):
+        field, key = f"spec.tolerations[{number}]", toleration.get("key")
+        if not key:
+            message = "tolerates every taint; replaced by tolerations of node conditions"
+            yield FieldMessage(field, f"{message} ({_ALLOW})")
+        elif key in CONTROL_PLANE_TAINTS:
+            yield FieldMessage(field, f"tolerates control plane nodes of the remote ({_ALLOW})")
 
 
 def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMessage | None:

@@ -30,7 +30,7 @@ from translators.ownership_labels import (
     ANNOTATION_CARRIED_RESOURCES,
     may_be_set_by_remote,
 )
-from translators.pods import downward_api
+from translators.pods import downward_api, dropped_metadata
 from translators.pods.last_applied_home_values import (
     RESIZABLE,
     last_applied_digests,
@@ -73,12 +73,12 @@ def _pod_patch(home: Object, remote: Object, policy: Policy, *, resized: bool) -
     meta = _metadata(home, remote, policy, resized=resized)
     # If the record of images does not change, no image of the home pod has changed.
     images = ANNOTATION_CARRIED_IMAGES in meta.get("annotations", {})
-    parts = {"metadata": meta, "spec": _spec(home, remote, images=images)}
+    parts = {"metadata": meta, "spec": _spec(home, remote, policy, images=images)}
     return {key: part for key, part in parts.items() if part}
 
 
 def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) -> Object:
-    desired, current = remote_pod_metadata(home, policy.identity), metadata(remote)
+    desired, current = remote_pod_metadata(home, policy), metadata(remote)
     annotations = desired["annotations"]
     if not resized:
         # Recorded after the resize, which is a separate request.
@@ -101,14 +101,15 @@ def _metadata(home: Object, remote: Object, policy: Policy, *, resized: bool) ->
         changed = {k: v for k, v in desired[field_name].items() if present.get(k) != v}
         for key in present:
             is_from_home = key in recorded or not may_be_set_by_remote(key)
-            if is_from_home and key not in desired[field_name]:
+            is_dropped = dropped_metadata.is_dropped(key, policy)
+            if is_from_home and not is_dropped and key not in desired[field_name]:
                 changed[key] = None
         if changed:
             patch[field_name] = changed
     return patch
 
 
-def _spec(home: Object, remote: Object, *, images: bool) -> Object:
+def _spec(home: Object, remote: Object, policy: Policy, *, images: bool) -> Object:
     home_spec, remote_spec = home.get("spec") or {}, remote.get("spec") or {}
     patch: Object = {}
     applied = last_applied_images(remote) if images else {}
@@ -130,7 +131,7 @@ def _spec(home: Object, remote: Object, *, images: bool) -> Object:
     if shorter and "activeDeadlineSeconds" in fields:
         patch["activeDeadlineSeconds"] = deadline
     existing = remote_spec.get("tolerations") or []
-    translated = _tolerations(existing, translate_tolerations(home))
+    translated = _tolerations(existing, translate_tolerations(home, policy))
     if translated != existing and "tolerations" in fields:
         patch["tolerations"] = translated
     return patch

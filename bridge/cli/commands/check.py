@@ -30,7 +30,7 @@ _CHECKED = frozenset(
     {
         *("network", "relay-cidr", "home-name", "namespace-template", "accept-namespaces"),
         *("address", "port", "service-accounts", "home-api-address", "metrics"),
-        *("serving-certificate", "tls-cert-file", "tls-private-key-file"),
+        *("serving-certificate", "tls-cert-file", "tls-private-key-file", "pod-security"),
     }
 )
 JOIN_GROUP = "With --pre: as in bridge join"

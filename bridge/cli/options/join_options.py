@@ -2,8 +2,8 @@
 
 `bridge join`, `bridge install`, `bridge upgrade` and `bridge render` take their flags and
 environment variables from these tables, `bridge run` its keys and JSON Schema, `bridge rbac` and
-`bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY` and `INSTALL` have
-modules of their own. To add an option:
+`bridge check --pre` some options, and docs/reference/cli.md its rows. `RELAY`, `PROTECTION`
+and `INSTALL` have modules of their own. To add an option:
 
 1. Add a field with a default to `JoinSettings` (bridge/base/join_settings.py).
 2. Add an `Option` to `JOIN`: ``name``, ``help``, ``group``; ``kind`` unless it is a text; ``parse``
@@ -43,6 +43,7 @@ from bridge.base.join_settings import (
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
 from bridge.cli.options.common_options import CLUSTERS
 from bridge.cli.options.option_declaration import CONSUMED, Option
+from bridge.cli.options.protection_options import PROTECTION
 from bridge.cli.options.relay_options import POD_ADDRESS, RELAY
 from bridge.cli.options.value_parsing import Duration, format_duration
 from bridge.node.node_option_parsing import (
@@ -245,6 +246,7 @@ JOIN: tuple[Option, ...] = (
         kind=DaemonSets,
         default="skip",
     ),
+    *PROTECTION,
     Option(
         "service-accounts",
         "Identity of pods at an API server. home: tokens of home's ServiceAccounts, bound to the "

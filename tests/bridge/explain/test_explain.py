@@ -204,6 +204,30 @@ async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> 
     assert [it.query.get("dryRun") for it in looked.two.writes()] == ["All"]
 
 
+async def test_pod_security_level_and_what_decides_it_are_reported(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    answer = await looked.answer()
+    assert "default-h of the remote enforces baseline" in answer["podSecurity"]
+    assert "kubectl label namespace default" in answer["podSecurity"]
+    assert f"Pod Security:\n  {answer['podSecurity']}" in text_report.render_report(answer)
+
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    looked.two.home.update(NAMESPACES, "default", {"metadata": {"labels": labels}})
+    looked.namespace()
+    message = 'violates PodSecurity "restricted:latest": seccompProfile'
+    looked.two.remote.fail(Fault("POST", f"*/namespaces/{THERE}/pods", code=403, message=message))
+    answer = await looked.answer()
+    [rejection] = answer["refusals"]
+    assert rejection["why"] == f"{message}; {answer['podSecurity']}"
+    assert "enforces restricted: home's namespace default has the label" in answer["podSecurity"]
+
+
+async def test_pod_security_of_a_namespace_that_was_handed_over(looked: Looked) -> None:
+    looked.two.home.put(_using())
+    looked.namespace(owned=False)
+    assert "was handed over with no level" in (await looked.answer())["podSecurity"]
+
+
 async def test_join_options_of_the_node_decide_the_translation(looked: Looked) -> None:
     looked.two.home.put(_using())
     made = json_report.translated_pod(await looked.look())

@@ -164,6 +164,7 @@ async def test_namespaces_without_pods_on_the_node_are_not_read(harness: EngineH
     paths = {entry.path for entry in harness.home.requests("GET")}
     assert paths == {
         "/api/v1/pods",
+        "/api/v1/namespaces/default",
         "/api/v1/namespaces/default/configmaps",
         "/api/v1/namespaces/default/secrets",
         "/api/v1/namespaces/default/services",

@@ -12,6 +12,7 @@ from sync.cache.informer import Informer
 from sync.capacity.remote_capacity import slim_namespace
 from sync.kube.api_resources import EVENTS, NAMESPACES, PODS, Object
 from sync.kube.client import KubeClient
+from sync.namespaces.home_namespace_labels import HomeNamespaceLabels
 from sync.namespaces.namespace_ownership import NamespaceOwnership
 from sync.namespaces.remote_namespace_creation import NamespaceMapping
 from sync.runtime.controller import ReconcileBlocked
@@ -41,9 +42,9 @@ def informer(client: KubeClient) -> Informer:
 @pytest.fixture
 def namespaces(client: KubeClient, informer: Informer) -> NamespaceMapping:
     """Of the identity of `tests.sync.engine_harness`."""
-    return NamespaceMapping(
-        client, informer, IDENTITY, NamespaceOwnership(MemoryRecord(), informer, IDENTITY)
-    )
+    ownership = NamespaceOwnership(MemoryRecord(), informer, IDENTITY)
+    labels = HomeNamespaceLabels(client)
+    return NamespaceMapping(client, informer, IDENTITY, ownership, labels=labels)
 
 
 def foreign(name: str = REMOTE_NAMESPACE, **annotations: str) -> Object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from tests.translators.strategies import json_values
 from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
 from translators.pods import last_applied_home_values, remote_pod, update
-from translators.translation_options import Policy
+from translators.pods.scheduling_fields import CONDITION_TAINTS, CONTROL_PLANE_TAINTS
+from translators.translation_options import ControlPlaneNodes, Policy
 from translators.virtual_node_identity import Identity
 
 #: A home and a remote that call their namespaces the same.
@@ -101,6 +103,7 @@ def test_translated_pod_can_be_translated_again(name: str) -> None:
     assert again["metadata"]["labels"] == first["metadata"]["labels"]
     assert again["metadata"]["annotations"] == {
         **first["metadata"]["annotations"],
+        **last_applied_home_values.record_annotations(stored),
         "cluster-bridge.io/home-uid": "remote-1",
     }
 
@@ -138,10 +141,65 @@ def test_only_merged_match_label_keys_are_dropped() -> None:
 
 
 def test_tolerations_of_the_bridges_taints_are_dropped() -> None:
-    wide, ours = {"operator": "Exists"}, {"key": "cluster-bridge.io/virtual-node"}
+    wide, ours = {"key": "a", "operator": "Exists"}, {"key": "cluster-bridge.io/virtual-node"}
     other = {"key": "cluster-bridge.io.example.com/x"}
 
     assert _spec({"tolerations": [wide, ours, other]})["tolerations"] == [wide, other]
+
+
+_KEYS = (*CONTROL_PLANE_TAINTS, "node.kubernetes.io/not-ready", "example.com/gpu", "")
+_tolerations = st.lists(
+    st.fixed_dictionaries(
+        {"operator": st.just("Exists")},
+        optional={
+            "key": st.sampled_from(_KEYS),
+            "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+        },
+    ),
+    max_size=5,
+)
+
+
+@given(_tolerations)
+def test_no_toleration_reaches_the_control_plane(tolerations: list[Object]) -> None:
+    """And a pod that tolerated a condition of nodes still does."""
+    home = _home({"tolerations": tolerations})
+    translated = remote_pod.translate_pod(home, POLICY)
+    found = translated.pod["spec"].get("tolerations", [])
+
+    def tolerates(candidates: list[Object], key: str, effect: str) -> bool:
+        return any(
+            it.get("key", "") in ("", key) and it.get("effect", effect) == effect
+            for it in candidates
+        )
+
+    for effect in ("NoSchedule", "NoExecute"):
+        assert not any(tolerates(found, key, effect) for key in CONTROL_PLANE_TAINTS)
+        for key in CONDITION_TAINTS:
+            assert tolerates(found, key, effect) == tolerates(tolerations, key, effect)
+    changed = [it for it in tolerations if it.get("key", "") in (*CONTROL_PLANE_TAINTS, "")]
+    dropped = [it for it in translated.dropped if it.field.startswith("spec.tolerations")]
+    assert len(dropped) == len(changed)
+
+
+@given(_tolerations)
+def test_control_plane_is_reached_if_allowed(tolerations: list[Object]) -> None:
+    policy = replace(POLICY, control_plane_nodes="allow")
+    translated = remote_pod.translate_pod(_home({"tolerations": tolerations}), policy)
+
+    assert translated.pod["spec"].get("tolerations", []) == tolerations
+    assert translated.dropped == []
+
+
+@pytest.mark.parametrize("now", ["deny", "allow"])
+def test_running_pod_keeps_its_tolerations_if_the_option_changes(now: ControlPlaneNodes) -> None:
+    """Also one that an older version created."""
+    before: ControlPlaneNodes = "allow" if now == "deny" else "deny"
+    home = _home({"tolerations": [{"operator": "Exists"}]})
+    remote = remote_pod.translate_pod(home, replace(POLICY, control_plane_nodes=before)).pod
+
+    policy = replace(POLICY, control_plane_nodes=now)
+    assert update.pod_patches(home, remote, policy) == []
 
 
 def _anti_affinity(term: Object) -> tuple[Object, list[str]]:

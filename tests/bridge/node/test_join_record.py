@@ -1,0 +1,50 @@
+"""The options of a join that the Node records."""
+
+from __future__ import annotations
+
+import pytest
+
+from bridge.node import join_record
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from tests.objects import node
+from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE
+from translators.object_accessors import Object
+from translators.translation_options import Policy
+
+
+def _node(record: str) -> Object:
+    recorded = node(NODE)
+    recorded["metadata"]["annotations"] = {join_record.ANNOTATION_OPTIONS: record}
+    return recorded
+
+
+def test_protection_of_the_remotes_nodes_is_recorded() -> None:
+    policy = Policy(
+        IDENTITY,
+        ADDRESS,
+        pod_security="baseline",
+        control_plane_nodes="allow",
+        drop_pod_metadata=("example.com/*",),
+        pass_pod_metadata=("istio.io/rev", "linkerd.io/*"),
+    )
+    recorded = _node(join_record.encode_policy(policy))
+    read, is_recorded = join_record.read_policy(recorded, IDENTITY.home_id)
+    settings = join_record.read_settings(
+        recorded, home=KubeconfigRef(), remote=KubeconfigRef(), network="auto"
+    )
+    assert is_recorded
+    for found in (read, settings):
+        assert found.pod_security == "baseline"
+        assert found.control_plane_nodes == "allow"
+        assert found.drop_pod_metadata == ("example.com/*",)
+        assert found.pass_pod_metadata == ("istio.io/rev", "linkerd.io/*")
+
+
+@pytest.mark.parametrize(
+    "record",
+    ["{}", '{"podSecurity":"x","controlPlaneNodes":1,"dropPodMetadata":"*","passPodMetadata":[1]}'],
+)
+def test_record_without_these_options_has_the_defaults(record: str) -> None:
+    read, _ = join_record.read_policy(_node(record), IDENTITY.home_id)
+    assert (read.pod_security, read.control_plane_nodes) == ("privileged", "deny")
+    assert read.drop_pod_metadata == read.pass_pod_metadata == ()
