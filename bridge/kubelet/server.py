@@ -93,7 +93,7 @@ class KubeletServer:
         self._standby = standby
         self._active = ActiveStreams(max_streams)
         table = _routes(
-            PodAccess(remote, directory, self._active),
+            PodAccess(node_name, remote, directory, self._active),
             NodeEndpoints(directory, anonymous=anonymous),
         )
         self._router = Router([*table, *healthz.routes(ready or {}, problem), *routes])
@@ -209,7 +209,7 @@ class KubeletServer:
         if not route.is_node_independent and (reason := self._standby()):
             raise HttpError(503, f"{reason}; use the address in the status of the Node")
         with self._connections.admitted(request):
-            return await route.handler(RoutedRequest(request, parameters, query))
+            return await route.handler(RoutedRequest(request, user, parameters, query))
 
 
 def _routes(access: PodAccess, node: NodeEndpoints) -> list[Route]:

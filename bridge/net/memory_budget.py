@@ -23,7 +23,7 @@ class MemoryBudget:
 
     @contextmanager
     def share(self, request: web.BaseRequest) -> Iterator[MemoryShare]:
-        """What the request holds while the block runs; nothing at first."""
+        """The share of the request while the block runs; empty at first."""
         share = MemoryShare(self, request.transport)
         self._shares.add(share)
         try:

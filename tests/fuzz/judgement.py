@@ -12,7 +12,7 @@ from tests.fuzz.server_process import WAITING_SECONDS
 #: the writing of a response take the waiting time together; the rest is for a busy machine.
 BOUND = WAITING_SECONDS + 7
 
-#: Responses to a caller without a credential, whatever it sends.
+#: Status codes of all responses to a caller without a credential.
 _UNAUTHENTICATED = {"kubelet": {400, 401, 413, 417, 431}, "dashboard": {400, 404, 413, 431}}
 _RESPONSE = re.compile(rb"HTTP/1\.[01] (\d{3}) [^\r\n]*\r\n((?:[^\r\n]+\r\n)*)\r\n")
 #: The headers that a response may have.
@@ -25,7 +25,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a client saw of one connection."""
+    """The bytes that a client received on one connection."""
 
     received: bytes
     closed: bool

@@ -39,7 +39,7 @@ MAX_ERRORS = 20
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the process holds."""
+    """Memory, descriptors and tasks of the process."""
 
     resident: int
     """Bytes of resident memory."""
