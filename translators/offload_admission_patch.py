@@ -10,7 +10,8 @@ optionally selects virtual nodes by their labels.
   nodes are removed.
 
 DaemonSet pods, each of which is for one node, and pods with a node name are exempt: the scheduler
-does not place them, and a kubelet rejects a pod that does not match its node.
+does not place them, and a kubelet rejects a pod that does not match its node. So are pods with more
+node affinity than any scheduler could evaluate (`MAX_EXPRESSIONS`), since a patch repeats it.
 
 The patch is idempotent. `admission_patch` is the response of the webhook;
 `bridge.offload.mutating_admission_policy` implements the same in CEL, and a test on a real API
@@ -34,6 +35,9 @@ LABEL_OFFLOAD = f"{DOMAIN}/offload"
 ANNOTATION_NODE_SELECTOR = f"{DOMAIN}/offload-node-selector"
 #: The maximum weight of a preferred scheduling term.
 PREFERENCE_WEIGHT = 100
+#: Limit of a pod's required node selector terms and their expressions, times the labels of the
+#: namespace's selector: bounds the time and the size of a patch to some MiB.
+MAX_EXPRESSIONS = 20_000
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -63,9 +67,9 @@ def admission_patch(
     pod: Object, policy: OffloadPolicy, selector: Mapping[str, str]
 ) -> list[Object]:
     """The JSON patch (RFC 6902) for a new pod; [] if nothing has to change."""
-    if is_exempt(pod):
-        return []
     spec = pod.get("spec") or {}
+    if is_exempt(pod) or _is_oversized(spec, selector):
+        return []
     patch: list[Object] = []
     if policy == "local-only" and LABEL_VIRTUAL in (spec.get("nodeSelector") or {}):
         path = f"/spec/nodeSelector/{LABEL_VIRTUAL.replace('/', '~1')}"
@@ -73,11 +77,18 @@ def admission_patch(
     return [*patch, *_tolerations(spec, policy), *_affinity(spec, policy, selector)]
 
 
+def _is_oversized(spec: Object, selector: Mapping[str, str]) -> bool:
+    nodes = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (nodes.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    size = sum(1 + len(term.get("matchExpressions") or []) for term in terms)
+    return size * (1 + len(selector)) > MAX_EXPRESSIONS
+
+
 def _tolerations(spec: Object, policy: OffloadPolicy) -> list[Object]:
     existing = spec.get("tolerations") or []
     for_virtual_nodes = [it for it in existing if it.get("key") == LABEL_VIRTUAL]
     if policy == "local-only":
-        kept = [it for it in existing if it not in for_virtual_nodes]
+        kept = [it for it in existing if it.get("key") != LABEL_VIRTUAL]
         return [_set("/spec/tolerations", kept)] if for_virtual_nodes else []
     if any(it.get("operator") == "Exists" and not it.get("effect") for it in for_virtual_nodes):
         return []

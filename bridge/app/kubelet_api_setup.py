@@ -71,7 +71,7 @@ class EnginePodDirectory:
             return None
         containers = references.all_containers(remote.get("spec") or {})
         names = frozenset(str(container["name"]) for container in containers)
-        return RemotePod(namespace=namespace_of(remote), name=name_of(remote), containers=names)
+        return RemotePod(namespace_of(remote), name_of(remote), names, uid_of(home))
 
     def home_pods(self) -> list[Object]:
         return list(self.engine.home_pods.store)

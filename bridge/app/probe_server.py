@@ -21,6 +21,7 @@ from aiohttp import web
 from bridge.kubelet.healthz import Check
 from bridge.kubelet.server import ListenError
 from bridge.net.accepted_connections import PlainConnection, ServerConnections
+from bridge.net.http_server import HttpServer
 from bridge.net.listening_socket import listening_socket
 
 #: Maximum number of connections; a kubelet has three probes in flight at most.
@@ -63,9 +64,8 @@ async def serve_probes(
     if port is None:
         yield
         return
-    server = web.Server(
+    server = HttpServer(
         health.answer,
-        access_log=None,
         keepalive_timeout=CONNECTION_TIMEOUT,
         max_line_size=MAX_LINE,
         max_field_size=MAX_HEADER,

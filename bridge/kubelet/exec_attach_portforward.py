@@ -1,7 +1,8 @@
 """Handles exec, attach and port-forward: upgrades the remote's connection and forwards bytes.
 
 Guarantees: a stream counts from its request on, within the limit of `ActiveStreams`. The remote
-gets the bridge's own credential and the headers of the upgrade, and nothing else of the request.
+gets the bridge's own credential, the headers of the upgrade and those of
+`bridge.kubelet.stream_audit`, and nothing else of the request.
 Its 101 response is returned with the headers of the upgrade; an error response (400 and above) with
 its body, as JSON or plain text whatever its type. Redirects are not followed. After a 101 the two
 connections form one `Tunnel` until either ends; both are closed however the request ends.
@@ -25,6 +26,7 @@ from bridge.kubelet.error_responses import (
 from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import Pairs, exec_query, parse_query, port_forward_query
 from bridge.kubelet.routing import RoutedRequest
+from bridge.kubelet.stream_audit import audit_headers
 from bridge.kubelet.stream_limits import Stream
 from bridge.net.splice import Tunnel
 from sync.kube import http1
@@ -64,8 +66,13 @@ async def _upgrade_and_tunnel(
     headers = upgrade_headers(request)
     path = PODS.path(pod.name, namespace=pod.namespace, subresource=kind)
     with access.streams.track(kind, routed.parameters["namespace"]) as stream:
+        audit = audit_headers(access, kind, routed, pod)
+        agent = audit.pop("User-Agent")
+        headers += audit.items()
         try:
-            upgraded = await open_upgrade(config, request.method, path, query, headers)
+            upgraded = await open_upgrade(
+                config, request.method, path, query, headers, user_agent=agent
+            )
         except KubeError as error:
             raise http_error_from(error) from error
         if upgraded.status == 401:

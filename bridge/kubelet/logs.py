@@ -16,6 +16,7 @@ from bridge.kubelet.error_responses import PLAIN_TEXT_HEADERS, http_error_from
 from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import log_query, parse_query
 from bridge.kubelet.routing import RoutedRequest
+from bridge.kubelet.stream_audit import audit_headers
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import PODS
 
@@ -29,8 +30,9 @@ async def serve_log(access: PodAccess, routed: RoutedRequest) -> web.StreamRespo
     path = PODS.path(pod.name, namespace=pod.namespace, subresource="log")
     response = web.StreamResponse(headers=PLAIN_TEXT_HEADERS)
     with access.streams.track("logs", routed.parameters["namespace"]) as stream:
+        headers = audit_headers(access, "logs", routed, pod)
         try:
-            async with access.remote.stream(path, query=query) as answer:
+            async with access.remote.stream(path, query=query, headers=headers) as answer:
                 await response.prepare(routed.request)
                 while True:
                     with access.remote.map_read_errors(path):

@@ -23,6 +23,8 @@ class RemotePod:
     name: str
     containers: frozenset[str]
     """Names of all containers, init and ephemeral containers included."""
+    home_uid: str
+    """The UID of the home pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ class PodDirectory(Protocol):
 class PodAccess:
     """The dependencies that all handlers of pod requests share."""
 
+    node: str
+    """The name of the virtual node."""
     remote: KubeClient
     directory: PodDirectory
     streams: ActiveStreams

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
+from bridge.kubelet.authn import User
 from bridge.kubelet.error_responses import HttpError
 
 #: Paths of a kubelet that a virtual node lacks, by their first segment: status code and message.
@@ -46,6 +47,8 @@ class RoutedRequest:
     """An authorized request with the validated parameters of its route and its raw query."""
 
     request: web.BaseRequest
+    user: User
+    """The caller."""
     parameters: Mapping[str, str]
     query: str
 

@@ -13,6 +13,7 @@ from bridge.kubelet.error_responses import PLAIN_TEXT_HEADERS, HttpError, http_e
 from bridge.kubelet.pod_lookup import PodAccess
 from bridge.kubelet.query_options import parse_query, run_command_line
 from bridge.kubelet.routing import RoutedRequest
+from bridge.kubelet.stream_audit import audit_headers
 from sync.kube.api_errors import KubeError
 from sync.kube.pod_exec import OutputLimitExceeded, run_command
 
@@ -33,6 +34,7 @@ async def run_in_container(access: PodAccess, routed: RoutedRequest) -> web.Stre
                 container=routed.parameters["container"],
                 argv=argv,
                 limit=MAX_OUTPUT,
+                headers=audit_headers(access, "run", routed, pod),
             )
         except OutputLimitExceeded:
             raise HttpError(

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from aiohttp import HttpVersion10, HttpVersion11, http_exceptions, web
+from aiohttp import web
 
 from bridge.base.command_error import BridgeError
 from bridge.certificates.tls_key_pair import TlsKeyPair, server_context
@@ -36,6 +35,7 @@ from bridge.kubelet.routing import Route, RoutedRequest, Router, split_target
 from bridge.kubelet.run_in_container import run_in_container
 from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.accepted_connections import WAITING_TIMEOUT, ServerConnections, TlsConnection
+from bridge.net.http_server import HttpServer
 from bridge.net.listening_socket import listening_socket
 from bridge.net.open_file_budget import MAX_STREAMS
 from sync.kube.client import KubeClient
@@ -54,14 +54,6 @@ CLEANUP = 1.0
 #: OpenSSL's name of the alert (RFC 8446) with which Go's crypto/tls rejects any certificate that it
 #: does not trust or that does not name the server; the prefix depends on OpenSSL's version.
 _BAD_CERTIFICATE = "ALERT_BAD_CERTIFICATE"
-
-#: aiohttp's server log, without parse errors: they quote requests, which may hold a token.
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.addFilter(
-    lambda record: (
-        not isinstance(record.exc_info and record.exc_info[1], http_exceptions.HttpProcessingError)
-    )
-)
 
 
 class ListenError(BridgeError):
@@ -108,11 +100,11 @@ class KubeletServer:
         self._standby = standby
         self._active = ActiveStreams(max_streams)
         table = _routes(
-            PodAccess(remote, directory, self._active),
+            PodAccess(node_name, remote, directory, self._active),
             NodeEndpoints(directory, anonymous=anonymous),
         )
         self._router = Router([*table, *healthz.routes(ready or {}, problem), *routes])
-        self._http: web.Server | None = None
+        self._http: HttpServer | None = None
         self._listener: asyncio.Server | None = None
         self._handshaking: set[TlsConnection] = set()
         self._request_tasks: set[asyncio.Task[object]] = set()
@@ -155,16 +147,12 @@ class KubeletServer:
     async def start(self, host: str, port: int) -> None:
         """Listens on an IP address; ``::`` includes IPv4. Raises ListenError."""
         sock = kubelet_api_socket(host, port)
-        self._http = web.Server(
+        self._http = HttpServer(
             self._serve,
-            handler_cancellation=True,
-            access_log=None,
-            logger=_http_log,
             keepalive_timeout=2 * WAITING_TIMEOUT,  # `ServerConnections` decides
             max_line_size=MAX_LINE,
             max_field_size=MAX_HEADER,
             max_headers=MAX_HEADERS,
-            auto_decompress=False,
             lingering_time=CLEANUP,
         )
         loop = asyncio.get_running_loop()
@@ -225,8 +213,6 @@ class KubeletServer:
                 return text_response(error.status, error.message, error.headers)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        if request.version not in (HttpVersion10, HttpVersion11):  # aiohttp parses others too
-            raise HttpError(400, "only HTTP/1.1 is supported", headers={"Connection": "close"})
         user = await self._authenticator.authenticate(request)
         segments, query = split_target(request.raw_path)
         verb = required_verb(request.method, segments)
@@ -238,7 +224,7 @@ class KubeletServer:
         if not route.is_node_independent and (reason := self._standby()):
             raise HttpError(503, f"{reason}; use the address in the status of the Node")
         with self._connections.admitted(request):
-            return await route.handler(RoutedRequest(request, parameters, query))
+            return await route.handler(RoutedRequest(request, user, parameters, query))
 
 
 def _routes(access: PodAccess, node: NodeEndpoints) -> list[Route]:

@@ -3,6 +3,8 @@
 - Listens on 127.0.0.1 at a free port. The path contains a secret: other users of the machine, and
   pages of other sites in the browser, get 404. So do requests with another Host header, which
   defeats DNS rebinding.
+- Connections are limited in number and time, so that no user of the machine can keep the page from
+  another.
 - Forwards only GET of two paths, the page and its data, to home's API server with this user's
   kubeconfig. Nothing else of the request is forwarded.
 """
@@ -17,6 +19,9 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
+from bridge.net.accepted_connections import PlainConnection, ServerConnections
+from bridge.net.http_server import HttpServer
+from bridge.net.listening_socket import listening_socket
 from bridge.status import status_client
 from bridge.status.dashboard_page import HEADERS
 from bridge.status.status_endpoint import STATUS_PATH
@@ -27,6 +32,11 @@ from translators.object_accessors import name_of
 
 #: The paths that are forwarded, with their content types.
 _PATHS = {"/bridge/": "text/html", STATUS_PATH: "application/json"}
+
+#: Maximum number of connections; a browser opens at most six to one address.
+MAX_CONNECTIONS = 32
+#: Seconds for responses in progress at the end.
+SHUTDOWN_SECONDS = 0.5
 
 
 async def serve(
@@ -82,12 +92,16 @@ async def loopback_server(home: KubeClient, node: str) -> AsyncIterator[str]:
         # The page's own headers: an intermediary may have changed them.
         return web.Response(body=body, content_type=_PATHS[path], charset="utf-8", headers=HEADERS)
 
-    runner = web.ServerRunner(web.Server(respond, access_log=None))
-    await runner.setup()
+    server = HttpServer(respond, lingering_time=SHUTDOWN_SECONDS)
+    connections = ServerConnections(max_waiting=MAX_CONNECTIONS)
+    sock = listening_socket("127.0.0.1", 0)
+    port = sock.getsockname()[1]
+    listener = await asyncio.get_running_loop().create_server(
+        lambda: PlainConnection(server(), connections), sock=sock
+    )
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        port = runner.addresses[0][1]
         hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
         yield f"http://{hosts[0]}/{expected}/bridge/"
     finally:
-        await runner.cleanup()
+        listener.close()
+        await server.shutdown(SHUTDOWN_SECONDS)

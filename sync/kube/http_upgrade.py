@@ -62,6 +62,8 @@ async def open_upgrade(
     path: str,
     query: Sequence[tuple[str, str]],
     headers: Sequence[tuple[str, str]],
+    *,
+    user_agent: str = USER_AGENT,
 ) -> UpgradeResponse:
     """Requests an upgrade and returns the response, with the guarantees of the module docstring.
 
@@ -77,7 +79,7 @@ async def open_upgrade(
         server = urlsplit(config.server)
         added = [
             ("Host", server.netloc.rpartition("@")[2]),
-            ("User-Agent", USER_AGENT),
+            ("User-Agent", user_agent),
             ("Connection", "Upgrade"),
         ]
         return http1.request(method, server.path + path, [*added, *headers, *config.headers()])

@@ -7,7 +7,7 @@ raises. If the caller is cancelled, the connection is closed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -37,7 +37,14 @@ class Output:
 
 
 async def run_command(
-    client: KubeClient, *, namespace: str, pod: str, container: str, argv: Sequence[str], limit: int
+    client: KubeClient,
+    *,
+    namespace: str,
+    pod: str,
+    container: str,
+    argv: Sequence[str],
+    limit: int,
+    headers: Mapping[str, str] | None = None,
 ) -> Output:
     """Runs ``argv`` in the container and returns when the command has ended. Raises
     OutputLimitExceeded beyond ``limit`` bytes in all, and the errors of `KubeClient.websocket`."""
@@ -45,7 +52,7 @@ async def run_command(
     query = [("container", container), ("stdout", "true"), ("stderr", "true")]
     query += [("command", argument) for argument in argv]
     streams = {_STDOUT: bytearray(), _STDERR: bytearray(), _STATUS: bytearray()}
-    async with client.websocket(path, query=query, protocol=PROTOCOL) as socket:
+    async with client.websocket(path, query=query, protocol=PROTOCOL, headers=headers) as socket:
         with client.map_read_errors(path):
             async for message in socket:
                 if message.type is aiohttp.WSMsgType.BINARY and message.data:

@@ -8,11 +8,12 @@ credential is read again and the stream is opened once more. Shared streams
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import aiohttp
+from multidict import CIMultiDict
 
 from sync.kube.api_errors import Unauthorized, from_status
 from sync.kube.http2_connection import Http2Response
@@ -48,11 +49,13 @@ class StreamTransport(Transport):
         path: str,
         *,
         query: Query | None = None,
+        headers: Mapping[str, str] | None = None,
         answer_timeout: float | None = None,
         idle_timeout: float | None = None,
         read_ahead: int = READ_AHEAD,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Opens a GET whose body the caller reads as it arrives.
+        """Opens a GET whose body the caller reads as it arrives. ``headers`` replace or complete
+        those of all requests.
 
         ``answer_timeout`` is how many seconds the response may take to begin, ``idle_timeout`` how
         many seconds of silence count as a dead peer. Raises as `request` does if the response is a
@@ -60,7 +63,7 @@ class StreamTransport(Transport):
         """
 
         async def get(defaults: RequestDefaults) -> aiohttp.ClientResponse:
-            return await self._get(path, query, defaults, idle_timeout, read_ahead)
+            return await self._get(path, query, defaults, idle_timeout, read_ahead, headers=headers)
 
         async with self._open(path, get, answer_timeout) as response:
             yield response
@@ -129,6 +132,8 @@ class StreamTransport(Transport):
         defaults: RequestDefaults,
         idle_timeout: float | None,
         read_ahead: int,
+        *,
+        headers: Mapping[str, str] | None = None,
     ) -> aiohttp.ClientResponse:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT, sock_read=idle_timeout
@@ -137,36 +142,36 @@ class StreamTransport(Transport):
             defaults.url(path, query),
             timeout=timeout,
             read_bufsize=read_ahead,
-            **defaults.options(),
+            **_with_headers(defaults.options(), headers),
         )
 
     @asynccontextmanager
     async def websocket(
-        self, path: str, *, query: Query, protocol: str
+        self, path: str, *, query: Query, protocol: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
-        """Opens a WebSocket of this subprotocol, closed with the context. Raises as `stream`
-        does."""
+        """Opens a WebSocket of this subprotocol, closed with the context. ``headers`` and errors as
+        for `stream`."""
         seen = self.config.generation
         try:
-            socket = await self._open_websocket(path, query, protocol)
+            socket = await self._open_websocket(path, query, protocol, headers)
         except Unauthorized:
             if not await self.config.renew(seen):
                 raise
-            socket = await self._open_websocket(path, query, protocol)
+            socket = await self._open_websocket(path, query, protocol, headers)
         try:
             yield socket
         finally:
             await socket.close()
 
     async def _open_websocket(
-        self, path: str, query: Query, protocol: str
+        self, path: str, query: Query, protocol: str, headers: Mapping[str, str] | None
     ) -> aiohttp.ClientWebSocketResponse[bool]:
         what = f"GET {path} (WebSocket)"
         if self.config.unconfirmed:
             await self._confirm_cluster()
         defaults = self._request_defaults()
         # API servers answer 406 to an upgrade that accepts JSON only.
-        options = dict(defaults.options("*/*"))
+        options = _with_headers(defaults.options("*/*"), headers)
         del options["allow_redirects"]
         with self._connection_errors(what):
             try:
@@ -187,3 +192,10 @@ class StreamTransport(Transport):
         """A context manager that raises `Unreachable` for connection failures while the body of
         ``path`` is read."""
         return self._connection_errors(f"GET {path}")
+
+
+def _with_headers(options: Mapping[str, Any], headers: Mapping[str, str] | None) -> dict[str, Any]:
+    """A copy of the options of a request, with these headers too; others can repeat."""
+    merged = CIMultiDict(options["headers"])
+    merged.update(headers or {})
+    return {**options, "headers": merged}

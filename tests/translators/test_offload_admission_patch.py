@@ -159,3 +159,16 @@ def test_policy_of_a_namespace() -> None:
     assert selector_of(namespace("burst", "a=1,b=")) == {"a": "1", "b": ""}
     assert selector_of(namespace("burst", "nonsense")) == {}
     assert selector_of({}) == {}
+
+
+def test_oversized_node_affinity_is_exempt() -> None:
+    small: Object = {
+        "spec": {"affinity": {"nodeAffinity": required(*([EXISTS] for _ in range(10)))}}
+    }
+    large: Object = {
+        "spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{}] * 30_000}}}}
+    }
+    for policy in POLICIES:
+        assert admission_patch(small, policy, SELECTOR)
+        assert not admission_patch(large, policy, SELECTOR)
+        assert not admission_patch(small, policy, {str(it): "" for it in range(2_000)})

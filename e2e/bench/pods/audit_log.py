@@ -87,14 +87,15 @@ class Requests:
     def all(self, *, agent: str | None = None) -> Iterator[Request]:
         """The requests of one client, in the order of the responses. Raises LogGone."""
         agent = agent or self._agent
-        # Most lines belong to other clients and are not decoded.
-        wanted = b'"userAgent":"%s"' % agent.encode()
+        # Most lines belong to other clients and are not decoded. The user agent of a stream goes on
+        # with a version and a comment (`bridge.kubelet.stream_audit`).
+        wanted = tuple(b'"userAgent":"%s%s' % (agent.encode(), end) for end in (b'"', b"/"))
         for file, offset in self._files():
             with file.open("rb") as log:
                 log.seek(offset)
                 for line in log:
                     # The last line may be half written.
-                    if wanted in line and line.endswith(b"\n"):
+                    if line.endswith(b"\n") and any(it in line for it in wanted):
                         event = orjson.loads(line)
                         # A watch is logged when it begins and when it ends.
                         begun = event["stage"] == "ResponseStarted"

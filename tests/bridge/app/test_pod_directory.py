@@ -75,7 +75,7 @@ def test_remote_pod_is_found_by_name_and_uid() -> None:
     remote["spec"]["ephemeralContainers"] = [{"name": "debug"}]
     directory = _directory(home, remote)
     found = directory.find_remote_pod("default", "web", "1")
-    assert found == RemotePod("default-h", "web", frozenset({"main", "init", "debug"}))
+    assert found == RemotePod("default-h", "web", frozenset({"main", "init", "debug"}), "1")
     assert directory.find_remote_pod("default", "web", None) == found
     assert directory.find_remote_pod("default", "web", "2") is None
     assert directory.find_remote_pod("default", "db", None) is None

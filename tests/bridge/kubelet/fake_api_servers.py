@@ -218,7 +218,7 @@ class FakePodDirectory:
     """A directory with the pod ``default/web`` (UID ``uid-1``), and what a test adds."""
 
     def __init__(self) -> None:
-        self.remote = RemotePod("default-home", "web", frozenset({"app", "init"}))
+        self.remote = RemotePod("default-home", "web", frozenset({"app", "init"}), "uid-1")
         self.listed: list[Object] = []
 
     def find_remote_pod(self, namespace: str, name: str, uid: str | None) -> RemotePod | None:

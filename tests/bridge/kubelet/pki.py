@@ -61,9 +61,7 @@ class Pki:
 
     def client_context(self, party: str | None) -> ssl.SSLContext:
         """A client context that trusts the CA, with the party's certificate or none."""
-        context = ssl.create_default_context(cafile=self._folder / "ca.crt")
-        context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
-        context.set_alpn_protocols(["http/1.1"])
+        context = client_context(self._folder)
         if party is not None:
             context.load_cert_chain(*self.files(party))
         return context
@@ -73,6 +71,14 @@ class Pki:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.files(party))
         return context
+
+
+def client_context(folder: Path) -> ssl.SSLContext:
+    """A client context without a certificate, for the CA of a `Pki` in this folder."""
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.verify_flags &= ~ssl.VerifyFlags.VERIFY_X509_STRICT
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def _authority(name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:

@@ -59,6 +59,7 @@ async def test_exec_uses_the_names_of_the_remote_pod(harness: KubeletHarness) ->
     assert names == {
         "host",
         "user-agent",
+        "audit-id",
         "connection",
         "upgrade",
         "x-stream-protocol-version",

@@ -47,7 +47,7 @@ ALLOWED = re.compile(
 REMOTE_PATHS = re.compile(r"/api/v1/namespaces/default-home/pods/web/(log|exec|attach|portforward)")
 #: The only headers that the remote may receive: those of an upgrade, and the bridge's own.
 FORWARDED_HEADERS = re.compile(
-    r"host|user-agent|accept|accept-encoding|authorization|connection|upgrade"
+    r"host|user-agent|audit-id|accept|accept-encoding|authorization|connection|upgrade"
     r"|x-stream-protocol-version|sec-websocket-[a-z-]+"
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -98,3 +99,34 @@ async def test_page_requires_exactly_one_answering_node(two: Clusters, home: Kub
     two.home.put(other)
     with pytest.raises(PreflightError, match="home has another, remote; name one"):
         await dashboard_server.serve(home, None, stop=stop, open_browser=False, announce=print)
+
+
+async def test_idle_connections_do_not_block_the_page(home: KubeClient) -> None:
+    async with loopback_server(home, NODE) as url, aiohttp.ClientSession() as session:
+        port = urlsplit(url).port
+        opened = [
+            await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(dashboard_server.MAX_CONNECTIONS + 5)
+        ]
+        async with asyncio.timeout(SOON):
+            for reader, _ in opened[:5]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b"", "one more ends the oldest"
+        async with session.post(url) as answer:
+            assert answer.status == 405
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def test_malformed_request_is_not_logged(
+    home: KubeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with loopback_server(home, NODE) as url:
+        parts = urlsplit(url)
+        reader, writer = await asyncio.open_connection("127.0.0.1", parts.port)
+        writer.write(f"GET {parts.path} HTTP/1.1\r\nX\r\n\r\n".encode())
+        response = await reader.read()
+        writer.close()
+    assert b" 400 " in response.splitlines()[0]
+    assert parts.path.split("/")[1].encode() not in response
+    assert not [it for it in caplog.records if it.exc_info]
