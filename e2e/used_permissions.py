@@ -14,6 +14,7 @@ at home for namespaces that begin with `UNBOUND` are ignored: there tests remove
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,10 +35,18 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 
 #: The account of a webhook in home's cluster, and the suffix of its name.
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
-#: The permissions of each side's account, and those of the webhook at home.
+#: The permissions of each side's accounts, and those of the webhook at home. No request uses the
+#: ownership: a policy asks for it.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
     "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
-    "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
+    "remote": tuple(
+        it
+        for it in (
+            *service_accounts.REMOTE.cluster_level,
+            *service_accounts.REMOTE.namespace_contents,
+        )
+        if it not in permissions.REMOTE_OWNERSHIP
+    ),
     WEBHOOK: permissions.for_webhook(),
 }
 
@@ -70,7 +79,10 @@ class Granted:
                 or (permission.resource.group, plural) == (request.group, request.resource)
             )
             and permission.namespace in ("", request.namespace)
-            and (not permission.names or request.name in permission.names)
+            and (
+                not permission.names
+                or any(fnmatch.fnmatchcase(request.name, it) for it in permission.names)
+            )
         )
 
 

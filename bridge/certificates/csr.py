@@ -61,7 +61,7 @@ SIGNER = "kubernetes.io/kubelet-serving"
 #: Usages of an ECDSA key; an RSA key would need "key encipherment" too.
 USAGES = ("digital signature", "server auth")
 #: A request's name: this prefix, the node's name, and this many hexadecimal digits of a hash.
-_PREFIX, _DIGEST_LENGTH = "kubelet-serving-", 10
+_PREFIX, DIGEST_LENGTH = "kubelet-serving-", 10
 #: Characters of the node's name in the request's name, which may have 253 in all.
 _NODE_NAME_LENGTH = 200
 
@@ -115,7 +115,7 @@ def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     digest = hashlib.sha256(b"\0".join([public_key, names.public_bytes()])).hexdigest()
-    name = f"{_PREFIX}{node_name[:_NODE_NAME_LENGTH]}-{digest[:_DIGEST_LENGTH]}"
+    name = f"{request_name_prefix(node_name)}{digest[:DIGEST_LENGTH]}"
     spec = {
         "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
         "signerName": SIGNER,
@@ -124,10 +124,15 @@ def build_csr(key: bytes, node_name: str, addresses: Sequence[str]) -> Object:
     return CERTIFICATE_SIGNING_REQUESTS.manifest({"name": name}, spec=spec)
 
 
+def request_name_prefix(node_name: str) -> str:
+    """The names of the node's CertificateSigningRequests without the digest."""
+    return f"{_PREFIX}{node_name[:_NODE_NAME_LENGTH]}-"
+
+
 def is_csr_of_node(request: Object, node_name: str) -> bool:
     """Whether `build_csr` named this CertificateSigningRequest for the node."""
-    name, _, digest = name_of(request).rpartition("-")
-    return name == _PREFIX + node_name[:_NODE_NAME_LENGTH] and len(digest) == _DIGEST_LENGTH
+    name, dash, digest = name_of(request).rpartition("-")
+    return name + dash == request_name_prefix(node_name) and len(digest) == DIGEST_LENGTH
 
 
 async def list_csrs_of_node(home: KubeClient, node_name: str) -> list[Object]:

@@ -39,13 +39,13 @@ REMEMBERED = 8
 
 #: No election's Lease begins like this (`bridge.election.election_lease`), where the remote is a
 #: home too.
-_PREFIX = "cluster-bridge."
+PREFIX = "cluster-bridge."
 #: The format of `new_claim_id`.
 _CLAIM_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def claim_lease_name(identity: Identity) -> str:
-    return truncated_name(f"{_PREFIX}{identity.home_id}.{identity.node}")
+    return truncated_name(f"{PREFIX}{identity.home_id}.{identity.node}")
 
 
 def new_claim_id() -> str:
