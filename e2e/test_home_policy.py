@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bridge.certificates import csr
 from e2e import service_accounts
 from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json, create_namespace, get_one, wait_for
@@ -52,8 +53,8 @@ def _bound_to(**reference: str) -> Json:
 
 
 def _signing(name: str, signer: str = "kubernetes.io/kubelet-serving") -> Json:
-    spec = {"request": "LS0tLQ==", "signerName": signer, "usages": ["server auth"]}
-    return _named(name, spec=spec)
+    made = csr.build_csr(csr.generate_key(), "any", ["192.0.2.7"])
+    return _named(name, spec={**made["spec"], "signerName": signer})
 
 
 def _evicted(name: str) -> tuple[str, str, Json]:
@@ -125,7 +126,7 @@ REJECTED: dict[str, tuple[str, str, Any, str]] = {
     ),
 }
 
-#: Their counterparts, which reach the API server's own validation or succeed; and the code.
+#: Their counterparts, and the code of the answer.
 ALLOWED: dict[str, tuple[str, str, Any, int]] = {
     "write-the-status-of-a-pod": ("PATCH", f"{_PODS}/mine/status", _status(reason="Why"), 200),
     "evict-a-pod": (*_evicted("mine"), 201),
@@ -151,8 +152,8 @@ ALLOWED: dict[str, tuple[str, str, Any, int]] = {
     ),
     "publish-endpoints": ("POST", f"{_SLICES}?dryRun=All", _slice("ours", **_OURS), 201),
     "request-its-certificate": (
-        *("POST", _REQUESTS, _signing("kubelet-serving-NODE-0123456789")),
-        422,
+        *("POST", f"{_REQUESTS}?dryRun=All", _signing("kubelet-serving-NODE-0123456789")),
+        201,
     ),
     "delete-a-pod": ("DELETE", f"{_PODS}/mine?dryRun=All", None, 200),
 }

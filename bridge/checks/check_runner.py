@@ -21,6 +21,7 @@ from bridge.checks import (
     kubelet_certificate,
     network_paths,
     permission_checks,
+    policy_checks,
     virtual_node,
     workloads,
 )
@@ -45,6 +46,7 @@ REPEAT_SECONDS = 2.0
 IMPLEMENTATIONS = (
     *cluster_compatibility.IMPLEMENTATIONS,
     *permission_checks.IMPLEMENTATIONS,
+    *policy_checks.IMPLEMENTATIONS,
     *virtual_node.IMPLEMENTATIONS,
     *kubelet_certificate.IMPLEMENTATIONS,
     *network_paths.IMPLEMENTATIONS,

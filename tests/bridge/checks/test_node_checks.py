@@ -91,7 +91,7 @@ async def test_health_requires_the_permissions_of_the_recorded_certificate_sourc
     )
     its = finding_of(await health(two), "BRG201")
     assert "create certificatesigningrequests" in its.found
-    assert "bridge rbac home --serving-certificate csr --network relay" in its.advice
+    assert f"bridge rbac home --name {NODE} --serving-certificate csr --network relay" in its.advice
 
 
 @pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])

@@ -168,7 +168,8 @@ async def test_missing_permissions_of_both_sides_are_named(
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
         "home: the credential may not patch leases.coordination.k8s.io; "
-        "`bridge rbac home --name virtual --network flat` prints what to apply there; or use another credential; "
+        "`bridge rbac home --name virtual --network flat` prints what to apply there; "
+        "or use another credential; "
         "remote: the credential may not watch secrets; "
         "`bridge rbac remote` prints what to apply there; or use another credential"
     )
