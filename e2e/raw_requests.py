@@ -14,6 +14,7 @@ import urllib3
 import yaml
 
 from e2e.clusters.cluster import Cluster
+from e2e.kubectl import wait_for
 
 _TIMEOUT = urllib3.Timeout(connect=10.0, read=30.0)
 _CONTENT_TYPES = {"PATCH": "application/merge-patch+json"}
@@ -37,6 +38,11 @@ class RawRequests:
         self._token = str(config["users"][0]["user"]["token"])
         self._pool = urllib3.PoolManager(ssl_context=ssl.create_default_context(cadata=authority))
         self._words = words
+
+    def wait_until_rejected(self, method: str, path: str, body: Any, text: str) -> None:
+        """Repeats a request that changes nothing until it is rejected with this text: an API server
+        enforces an admission policy some time after its creation."""
+        wait_for(lambda: text in self.send(method, path, body).text, f"{path} is rejected: {text}")
 
     def send(self, method: str, path: str, body: Any = None) -> Answer:
         """Sends a request, with a merge patch for PATCH."""

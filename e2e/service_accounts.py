@@ -60,6 +60,11 @@ def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS)
     """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
     cluster.kubectl("apply", "-f", "-", input=text)
+    return handle_of(cluster, folder, account)
+
+
+def handle_of(cluster: Cluster, folder: Path, account: Account) -> Cluster:
+    """A handle with a new token of an account; its kubeconfig is in ``folder``."""
     command = ("create", "token", account.name, "-n", account.namespace)
     token = cluster.kubectl(*command, f"--duration={_TOKEN_LIFE}").stdout.strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())

@@ -16,7 +16,7 @@ import pytest
 from bridge.certificates import csr
 from e2e import service_accounts
 from e2e.clusters.cluster import Cluster
-from e2e.kubectl import Json, create_namespace, get_one, wait_for
+from e2e.kubectl import Json, create_namespace, get_one
 from e2e.raw_requests import RawRequests
 from e2e.workload_manifests import pod
 
@@ -189,14 +189,8 @@ def confined(
         words = {"OTHER": other, "NODE": node, "NAMESPACE": namespace}
         requests = RawRequests(account, words | {"UID-OF-MINE": mine["metadata"]["uid"]})
         # Dry runs, since the policies may not be in force yet.
-        for method, path, body in (
-            ("DELETE", f"{_PODS}/theirs?dryRun=All", None),
-            _evicted("theirs"),
-        ):
-            wait_for(
-                lambda of=(method, path, body): DENIED in requests.send(*of).text,
-                "the policy is in force",
-            )
+        requests.wait_until_rejected("DELETE", f"{_PODS}/theirs?dryRun=All", None, DENIED)
+        requests.wait_until_rejected(*_evicted("theirs"), DENIED)
         yield requests
     finally:
         home.kubectl("delete", "namespace", namespace, "--wait=false")

@@ -154,14 +154,14 @@ def confinement_policy(
             f"over (annotation {ANNOTATION_ACCEPTS})",
         ),
         Rule(
+            "variables.place != 'leases' || "
+            f"variables.before.metadata.name.startsWith('{claim_record.PREFIX}')",
+            f"{who} write only Leases of claims, whose names begin with {claim_record.PREFIX}",
+        ),
+        Rule(
             f"variables.place in {cel_list(('namespaces', *connected))} || "
             f"'{LABEL_HOME}' in variables.labels",
             f"{who} write only objects with the label {LABEL_HOME}",
-        ),
-        Rule(
-            "variables.place != 'leases' || "
-            f"dyn(variables.before).metadata.name.startsWith('{claim_record.PREFIX}')",
-            f"{who} write only Leases of claims, whose names begin with {claim_record.PREFIX}",
         ),
         Rule(
             f"variables.place != 'nodes/proxy' || dyn(object).?path.orValue('') in "
