@@ -1,4 +1,4 @@
-"""Nobody breaks out of the admission policy of `bridge rbac home` with the bridge's own credential.
+"""The admission policy of `bridge rbac home`, attacked with the bridge's own credential.
 
 Each rule has an attempt that RBAC allows, beside an allowed request that differs from it only in
 what the rule compares: so nothing else is the reason for the rejection.

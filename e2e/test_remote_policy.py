@@ -1,5 +1,5 @@
-"""Nobody breaks the admission policies of `bridge rbac remote --policy`: a tenant of the remote who
-imitates the bridge, nor the bridge's own credential.
+"""The admission policies of `bridge rbac remote --policy`, attacked by a tenant of the remote who
+imitates the bridge, and with the bridge's own credential.
 
 RBAC allows each attempt. The bridges of all other end-to-end tests run with these policies, too
 (`e2e.service_accounts`).
@@ -60,7 +60,7 @@ def _slice(name: str) -> Json:
 
 Attempt = tuple[str, str, Any, str]
 
-#: What a tenant tries, and the rule that rejects it. THEIRS is the tenant's namespace, MANAGED one
+#: Attempts of a tenant, and the rules that reject them. THEIRS is the tenant's namespace, MANAGED one
 #: that a bridge created, GRANTED one that was handed over.
 OF_TENANT: dict[str, Attempt] = {
     "create-a-namespace-of-the-bridge": (
@@ -141,7 +141,7 @@ OF_TENANT: dict[str, Attempt] = {
         RESERVED,
     ),
 }
-#: What a tenant may do, dry: nothing of the bridge's metadata changes.
+#: Requests of a tenant that pass, as dry runs: nothing of the bridge's metadata changes.
 TENANT_MAY: dict[str, tuple[str, str, Any]] = {
     "create-a-namespace": ("POST", _NAMESPACES, _meta("new-THEIRS")),
     "create-a-pod": ("POST", _in("THEIRS", "pods"), _pod("new", labels={"app": "web"})),
@@ -160,7 +160,7 @@ TENANT_MAY: dict[str, tuple[str, str, Any]] = {
     ),
 }
 
-#: What a thief of the bridge's credential tries.
+#: Attempts with the bridge's stolen credential.
 OF_BRIDGE: dict[str, Attempt] = {
     "write-in-another-namespace": (
         *("POST", _in("THEIRS", "configmaps"), _meta("forged", labels=_HOME)),
@@ -232,7 +232,8 @@ OF_BRIDGE: dict[str, Attempt] = {
         CHANGES,
     ),
 }
-#: What it may do, dry, and the code of the answer: connections fail at the missing pod.
+#: Its requests that pass, as dry runs, and the code of the answer: connections fail at the missing
+#: pod.
 BRIDGE_MAY: dict[str, tuple[str, str, Any, int]] = {
     "create-a-namespace": ("POST", _NAMESPACES, _meta("new-MANAGED", labels=_HOME), 201),
     "delete-its-namespace": ("DELETE", f"{_NAMESPACES}/MANAGED", None, 200),

@@ -1,7 +1,7 @@
 """Checks which admission policies of `bridge rbac` are in force (BRG204, BRG205).
 
-A policy is in force if a binding of it denies. Which account the running bridge has is not visible
-here: the findings name the policies.
+A policy is in force if a binding of it denies. The account of the running bridge is not visible
+here, so the findings name the policies.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
 
 async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
     """The label values of home's other virtual nodes for the same remote, or for all remotes if the
-    Node does not exist. None if the credential may not list nodes (`bridge rbac home --name` grants
+    Node does not exist. None if the credential may not list nodes (`bridge rbac home` grants
     only the named ones)."""
     remote_id = node_object.remote_id_of(node or {})
     selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE

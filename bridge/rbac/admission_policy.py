@@ -1,8 +1,8 @@
 """Builds ValidatingAdmissionPolicies from rules in CEL. Pure.
 
 A policy of this module rejects requests (403) that break one of its rules, and fails closed. It
-declares only the resources and operations that its callers name, and ``conditions`` keep its cost
-away from requests of others: they are evaluated first.
+matches only the resources and operations that its callers name. The API server evaluates its
+``conditions`` first, so that requests of other users cost almost nothing.
 """
 
 from __future__ import annotations

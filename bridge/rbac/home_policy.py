@@ -118,25 +118,23 @@ RULES: dict[tuple[str, ...], tuple[str, str]] = {
 def home_policy(
     metadata: Object, account: str, user: str, nodes: Sequence[str], granted: Iterable[Permission]
 ) -> list[Object]:
-    """The policy for the account's user, and its binding. ``granted`` are all permissions of the
-    account, for these nodes: the names of Leases are theirs."""
+    """The policy for the account's user, and its binding. ``granted`` are all permissions that the
+    account may have, for these nodes: the names of Leases are theirs."""
     permissions = list(granted)
     targets = [
         it for it in written_by(permissions) if it.place not in REVIEWS and it.place != EVICTION
     ]
-    places = {it.place for it in targets}
     rules = [
         Rule(f"{_not_in(where)} || ({expression})", _message(account, text))
         for where, (expression, text) in RULES.items()
-        if places & set(where)
     ]
-    leases = {
+    leases = dict.fromkeys(
         f"{it.namespace}/{name}" for it in permissions if it.resource == LEASES for name in it.names
-    }
+    )
     variables = {
         "nodes": cel_list(nodes),
         "labels": cel_list(label_value(it) for it in nodes),
-        "leases": cel_list(sorted(leases)),
+        "leases": cel_list(leases),
         "requests": cel_list(csr.request_name_prefix(it) for it in nodes),
         "place": PLACE,
         "before": BEFORE,

@@ -170,7 +170,9 @@ def home_objects(
 def _home_policies(options: HomePermissions, account: Account) -> list[Object]:
     description = "Confines Cluster Bridge to its virtual node and the pods on it"
     whom = (str(account), account.user, options.nodes)
-    granted = (*options.cluster_level, *options.per_namespace)
+    # The policy is the same for all options, so that a wider role stays confined.
+    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True)
+    granted = (*every.cluster_level, *every.per_namespace)
     policies = home_policy.home_policy(_meta(account.policy("home"), description), *whom, granted)
     if options.leave:
         # Of all permissions only those of `bridge leave` include evictions.

@@ -11,7 +11,7 @@ annotations, which every user who may create an object can set. Two policies clo
 - `confinement_policy`, one for each account: the account writes only managed objects, in managed
   namespaces and those that were handed over, and connects only to pods there.
 
-What a policy cannot do: reads are not admitted; a connection does not show the pod's labels, so in
+Three limits remain: reads are not admitted; a connection does not show the pod's labels, so in
 a namespace that was handed over the account reaches every pod; and the account of one bridge may
 write the objects of another bridge.
 """

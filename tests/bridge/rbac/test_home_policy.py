@@ -87,7 +87,7 @@ def test_node_label_is_truncated_like_that_of_objects() -> None:
 
 
 def test_pods_are_compared_only_for_evictions() -> None:
-    """Each request of that kind costs time for every pod of its namespace, whoever sends it."""
+    """Each request of that kind, of any user, costs time for every pod of its namespace."""
     eviction = policies()["team.burst.home-eviction"]
     assert matched(eviction) == {("pods/eviction", "CREATE")}
     assert eviction["paramKind"] == {"apiVersion": "v1", "kind": "Pod"}
