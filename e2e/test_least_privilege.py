@@ -49,7 +49,8 @@ def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged)
     assert not bridged.remote_pods()
 
     command = message.rpartition("grants it: ")[2]
-    assert command == f"bridge rbac namespace {bridged.namespace} | kubectl apply -f -"
+    account = f"--account {service_accounts.of_node(bridged.node)}"
+    assert command == f"bridge rbac namespace {bridged.namespace} {account} | kubectl apply -f -"
     service_accounts.bind(bridged.home, bridged.node, bridged.namespace)
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", f"--timeout={BOUND_SECONDS:.0f}s")
     assert bridged.kubectl("logs", "waits") == "here\n"

@@ -13,13 +13,14 @@ annotations, which every user who may create an object can set. Two policies clo
 
 Three limits remain: reads are not admitted; a connection does not show the pod's labels, so in
 a namespace that was handed over the account reaches every pod; and the account of one bridge may
-write the objects of another bridge.
+write the objects of another bridge. Pod Security decides on the pods themselves.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bridge.election.election_lease import CLAIM_PREFIX
 from bridge.rbac.admission_policy import (
     BEFORE,
     CONNECTED,
@@ -32,7 +33,6 @@ from bridge.rbac.admission_policy import (
     written_by,
 )
 from bridge.rbac.permissions import REMOTE_OWNERSHIP, Permission
-from bridge.remote_claim import claim_record
 from translators.object_accessors import Object
 from translators.offload_admission_patch import ANNOTATION_NODE_SELECTOR, LABEL_OFFLOAD
 from translators.ownership_labels import (
@@ -155,8 +155,8 @@ def confinement_policy(
         ),
         Rule(
             "variables.place != 'leases' || "
-            f"variables.before.metadata.name.startsWith('{claim_record.PREFIX}')",
-            f"{who} write only Leases of claims, whose names begin with {claim_record.PREFIX}",
+            f"variables.before.metadata.name.startsWith('{CLAIM_PREFIX}')",
+            f"{who} write only Leases of claims, whose names begin with {CLAIM_PREFIX}",
         ),
         Rule(
             f"variables.place in {cel_list(('namespaces', *connected))} || "
