@@ -60,8 +60,8 @@ def _slice(name: str) -> Json:
 
 Attempt = tuple[str, str, Any, str]
 
-#: Attempts of a tenant, and the rules that reject them. THEIRS is the tenant's namespace, MANAGED one
-#: that a bridge created, GRANTED one that was handed over.
+#: Attempts of a tenant, and the rules that reject them. THEIRS is the tenant's namespace, MANAGED
+#: one that a bridge created, GRANTED one that was handed over.
 OF_TENANT: dict[str, Attempt] = {
     "create-a-namespace-of-the-bridge": (
         *("POST", _NAMESPACES, _meta("forged-THEIRS", labels=_HOME)),
