@@ -90,7 +90,7 @@ def _delete(cluster: Cluster, objects: Iterable[Json]) -> None:
     """Deletes them except the namespace, which accounts share."""
     items = [it for it in objects if it["kind"] != "Namespace"]
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-    cluster.kubectl("delete", "-f", "-", "--ignore-not-found", input=listed)
+    cluster.kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", input=listed)
 
 
 def _printed(*args: str) -> str:
