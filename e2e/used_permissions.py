@@ -2,11 +2,11 @@
 
     python -m e2e.used_permissions        for the running clusters, since their start
 
-Prints a table of each permission with the number of its uses, then rejected requests, and requests
-that no permission in the tables covers. Exit code 1 if a permission is unused, or one of the other
-lists is not empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's
-workers that keep an audit log (kind clusters do if root starts them). A test run checks its own
-clusters at the end (`e2e.conftest`).
+Prints a table of each permission with the number of its uses, then requests that RBAC or an
+admission policy rejected, and requests that no permission in the tables covers. Exit code 1 if a
+permission is unused, or one of the other lists is not empty. The clusters are those of
+CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's workers that keep an audit log (kind clusters do if
+root starts them). A test run checks its own clusters at the end (`e2e.conftest`).
 
 Only requests with the bridge's user agent and the credential of a service account count. Requests
 at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions.
@@ -155,6 +155,9 @@ def report(logs: Mapping[str, Requests]) -> Report:
             who = WEBHOOK if request.user.endswith(_WEBHOOKS) else side
             description = f"{who}: {request} in {request.namespace or 'all namespaces'}"
             uses = [it for it in granted if it.side == who and it.covers(request)]
+            if request.denied_by_policy:
+                found.refused[f"{description}, by an admission policy"] += 1
+                continue
             if request.forbidden:
                 # A server that has just started rejects granted requests until it has read its
                 # roles, and a test may remove permissions.
