@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -225,24 +225,48 @@ def remote(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811
 class Limited:
     """Handles of both clusters with the credentials of the bridge's ServiceAccounts."""
 
-    home: Cluster
     remote: Cluster
+    _home: Cluster
+    _folder: Path
+    _nodes: list[str] = field(default_factory=list)
+
+    def at_home(self, *nodes: str) -> Cluster:
+        """Home's, for a new account of these virtual nodes, which is removed after the test."""
+        self._nodes.append(nodes[0])
+        return service_accounts.at_home(self._home, self._folder, *nodes)
+
+    def take_away(self) -> None:
+        """Removes the accounts at home."""
+        for node in self._nodes:
+            service_accounts.take_away_at_home(self._home, node)
+
+
+@pytest.fixture
+def limited(
+    clusters: dict[str, Cluster],  # noqa: F811
+    limited_remote: Cluster,
+    tmp_path: Path,
+) -> Iterator[Limited]:
+    """The clusters with the permissions that `bridge rbac` prints."""
+    found = Limited(limited_remote, clusters["home"], tmp_path)
+    yield found
+    found.take_away()
 
 
 @pytest.fixture(scope="session")
-def limited(
+def limited_remote(
     request: pytest.FixtureRequest,
     clusters: dict[str, Cluster],  # noqa: F811
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Limited]:
-    """The clusters with the permissions that `bridge rbac` prints."""
+) -> Iterator[Cluster]:
+    """The remote for the account that all bridges share; afterwards the permissions that these used
+    in both clusters are reported."""
     folder = tmp_path_factory.mktemp("accounts")
     # kind clusters have an audit log only if root starts them.
     logs = {it.name: it.audit_log for it in clusters.values() if it.audit_log is not None}
     requests = {name: Requests(log) for name, log in logs.items()}
-    home = service_accounts.at_home(clusters["home"], folder)
     with certificate_approver.approving(clusters["home"]):
-        yield Limited(home, service_accounts.in_remote(clusters["remote"], folder))
+        yield service_accounts.in_remote(clusters["remote"], folder)
     _permission_report(request.config).add(used_permissions.report(requests).as_json())
 
 
@@ -288,7 +312,8 @@ def bridged(
     unbound = request.node.get_closest_marker("unbound") is not None
     options = [option for mark in request.node.iter_markers("join") for option in mark.args]
     args = (*usual_options(node_name), *options)
-    bridge = Bridge(limited.home, limited.remote, tmp_path / "bridge.log", args)
+    near = limited.at_home(node_name)
+    bridge = Bridge(near, limited.remote, tmp_path / "bridge.log", args)
     try:
         with joined(bridge, node_name, home=home, remote=remote, unbound=unbound) as found:
             yield found
@@ -303,16 +328,22 @@ def usual_options(node: str) -> tuple[str, ...]:
 
 @contextmanager
 def joined(
-    bridge: Bridge, node: str, *, home: Cluster, remote: Cluster, unbound: bool = False
+    bridge: Bridge,
+    node: str,
+    *,
+    home: Cluster,
+    remote: Cluster,
+    account: str | None = None,
+    unbound: bool = False,
 ) -> Iterator[Bridged]:
     """Starts the bridge with a new namespace at home, which it may read unless ``unbound``;
-    afterwards removes both."""
+    afterwards removes both. ``account`` is the bridge's at home; None is that of the node."""
     namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
     # A test may change these of the bridge.
     near, far = bridge.home, bridge.remote
     create_namespace(home, namespace)
     if not unbound:
-        service_accounts.bind(home, namespace)
+        service_accounts.bind(home, account or node, namespace)
     bridge.start()
     try:
         yield Bridged(home, remote, bridge, node, namespace, f"{namespace}-e2e")

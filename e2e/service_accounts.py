@@ -1,41 +1,59 @@
 """The ServiceAccounts of the tests' bridges, with the permissions that `bridge rbac` prints.
 
-Home's namespaces are bound one by one, as by a user. Tests themselves act as an administrator.
+At home each virtual node has an account of its own, which the admission policy confines to that
+node. In the remote all share one account; the policies there apply to everyone. Home's namespaces
+are bound one by one, as by a user. Tests themselves act as an administrator.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import replace
+import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
 
+from bridge.rbac import rbac_manifests
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
+from bridge.rbac.remote_policy import RESERVATION
 from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
+from e2e.kubectl import Json
 
 OURS = Account()
+#: A pattern for the name of any virtual node.
+ANY_NODE = "*"
 #: The union of the permissions that the tests' joins need, and the arguments that print them.
-HOME = HomePermissions(identity="node", network="auto", leave=True)
+HOME = HomePermissions([ANY_NODE], network="auto", leave=True, identity="node")
 #: The permissions of an account that acts in place of the node, and the arguments.
-IN_PLACE_OF_NODE = replace(HOME, identity="service-account")
+IN_PLACE_OF_NODE = dataclasses.replace(HOME, identity="service-account")
 _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
+#: The end of the name of such an account.
+IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--network", "auto", "--leave")
-_REMOTE = ("remote", "--metrics", "auto")
+_REMOTE = ("remote", "--metrics", "auto", "--policy")
 #: Longer than any test run.
 _TOKEN_LIFE = "24h"
 
 
-def at_home(home: Cluster, folder: Path) -> Cluster:
-    """A handle of home for the bridge's account; its kubeconfig is in ``folder``."""
-    return granted(home, folder, *_HOME)
+def of_node(node: str) -> Account:
+    """The account at home of a virtual node."""
+    return Account(OURS.namespace, node)
 
 
-def in_place_of_node(home: Cluster, folder: Path, account: Account) -> Cluster:
-    """A handle of home for an account that acts in place of the node."""
-    return granted(home, folder, *_HOME, *_IN_PLACE_OF_NODE, account=account)
+def at_home(home: Cluster, folder: Path, *nodes: str) -> Cluster:
+    """A handle of home for the account of the first of these virtual nodes, which may serve all of
+    them; its kubeconfig is in ``folder``. `take_away_at_home` removes the account."""
+    names = (argument for node in nodes for argument in ("--name", node))
+    return granted(home, folder, *_HOME, *names, account=of_node(nodes[0]))
+
+
+def in_place_of_node(home: Cluster, folder: Path, node: str) -> Cluster:
+    """A handle of home for an account that acts in place of the virtual node."""
+    account = Account(OURS.namespace, f"{node}{IN_PLACE}")
+    return granted(home, folder, *_HOME, *_IN_PLACE_OF_NODE, "--name", node, account=account)
 
 
 def in_remote(remote: Cluster, folder: Path) -> Cluster:
@@ -43,15 +61,21 @@ def in_remote(remote: Cluster, folder: Path) -> Cluster:
     return granted(remote, folder, *_REMOTE)
 
 
-def bind(home: Cluster, *namespaces: str) -> None:
-    """Allows pods of these namespaces to run in the remote."""
-    home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces))
+def bind(home: Cluster, node: str, *namespaces: str) -> None:
+    """Allows pods of these namespaces to run on the virtual node, by the account in `at_home`."""
+    account = ("--account", str(of_node(node)))
+    home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces, *account))
 
 
 def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS) -> Cluster:
     """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
     cluster.kubectl("apply", "-f", "-", input=text)
+    return handle_of(cluster, folder, account)
+
+
+def handle_of(cluster: Cluster, folder: Path, account: Account) -> Cluster:
+    """A handle with a new token of an account; its kubeconfig is in ``folder``."""
     command = ("create", "token", account.name, "-n", account.namespace)
     token = cluster.kubectl(*command, f"--duration={_TOKEN_LIFE}").stdout.strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
@@ -61,16 +85,23 @@ def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS)
     return dataclasses.replace(cluster, kubeconfig=path)
 
 
+def take_away_at_home(home: Cluster, node: str) -> None:
+    """Deletes the account of `at_home`, its roles and its policies."""
+    options = dataclasses.replace(HOME, nodes=[node])
+    _delete(home, rbac_manifests.home_objects(options, of_node(node)))
+
+
 def take_away(remote: Cluster, account: Account) -> None:
-    """Deletes an account in the remote, and its roles."""
-    for role in (account.role("remote"), account.role("remote-contents")):
-        for kind in ("clusterrolebinding", "clusterrole"):
-            remote.kubectl("delete", kind, role, "--ignore-not-found")
-    for kind in ("rolebinding", "role"):
-        role = account.role("remote")
-        remote.kubectl("delete", kind, role, "-n", "kube-node-lease", "--ignore-not-found")
-    command = ("delete", "serviceaccount", account.name, "-n", account.namespace)
-    remote.kubectl(*command, "--ignore-not-found")
+    """Deletes an account in the remote, its roles and its policy."""
+    objects = rbac_manifests.remote_objects(REMOTE, account, policy=True)
+    _delete(remote, [it for it in objects if it["metadata"]["name"] != RESERVATION])
+
+
+def _delete(cluster: Cluster, objects: Iterable[Json]) -> None:
+    """Deletes them except the namespace, which accounts share."""
+    items = [it for it in objects if it["kind"] != "Namespace"]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    cluster.kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", input=listed)
 
 
 def _printed(*args: str) -> str:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import Bridged
+from e2e.conftest import Bridged, Limited
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.unmanaged_objects import unmanaged_requests
 from e2e.workload_manifests import pod, shell
@@ -188,13 +188,15 @@ def pools(remote: Cluster, node_name: str) -> Iterator[str]:
 
 @pytest.mark.join("--node-selector", "pool=a")
 def test_two_virtual_nodes_represent_two_pools_of_one_remote(
-    pools: str, bridged: Bridged, tmp_path: Path
+    pools: str, bridged: Bridged, limited: Limited, tmp_path: Path
 ) -> None:
     """Each has the size of its pool, and its pods run only there."""
     other = f"{bridged.node}-b"
     assert "example.com/gpu" not in _allocatable(bridged)
     options = ("--name", other, "--home-name", "e2e", "--port", "0", "--node-selector", "pool=b")
-    second = Bridge(bridged.bridge.home, bridged.bridge.remote, tmp_path / "second.log", options)
+    near = limited.at_home(other)
+    service_accounts.bind(bridged.home, other, bridged.namespace)
+    second = Bridge(near, bridged.bridge.remote, tmp_path / "second.log", options)
     second.start()
     try:
         status = get_one(bridged.home, "node", other)["status"]

@@ -56,7 +56,8 @@ def several(
     }
     file = tmp_path / "bridge.yaml"
     file.write_text(yaml.safe_dump(config))
-    run = Run(limited.home, limited.remote, tmp_path / "bridge.log", config=file)
+    near = limited.at_home(node_name, f"{node_name}-b", f"{node_name}-c")
+    run = Run(near, limited.remote, tmp_path / "bridge.log", config=file)
     try:
         with joined(run, node_name, home=home, remote=remote) as found:
             yield found

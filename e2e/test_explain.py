@@ -168,7 +168,7 @@ def test_best_of_several_virtual_nodes_is_explained(
     """A small node sorts before the other one; a selector can require it."""
     small = f"small-{uuid.uuid4().hex[:6]}"
     options = (*usual_options(small), "--cpu", "100m")
-    second = Bridge(limited.home, limited.remote, tmp_path / "second.log", options)
+    second = Bridge(limited.at_home(small), limited.remote, tmp_path / "second.log", options)
     asks = {"resources": {"requests": {"cpu": "200m"}}}
     containers = [shell("main", "sleep 1", **asks)]
     anywhere, named = tmp_path / "anywhere.yaml", tmp_path / "named.yaml"

@@ -21,7 +21,8 @@ from e2e.workload_manifests import busybox, shell
 #: Resources of an installation.
 KINDS = (
     "namespaces,serviceaccounts,clusterroles,roles,clusterrolebindings,rolebindings,secrets,"
-    "services,poddisruptionbudgets,networkpolicies,deployments,mutatingwebhookconfigurations"
+    "services,poddisruptionbudgets,networkpolicies,deployments,mutatingwebhookconfigurations,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
 
 

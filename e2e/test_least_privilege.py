@@ -49,8 +49,9 @@ def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged)
     assert not bridged.remote_pods()
 
     command = message.rpartition("grants it: ")[2]
-    assert command == f"bridge rbac namespace {bridged.namespace} | kubectl apply -f -"
-    service_accounts.bind(bridged.home, bridged.namespace)
+    account = f"--account {service_accounts.of_node(bridged.node)}"
+    assert command == f"bridge rbac namespace {bridged.namespace} {account} | kubectl apply -f -"
+    service_accounts.bind(bridged.home, bridged.node, bridged.namespace)
     bridged.kubectl("wait", "--for=condition=Ready", "pod/waits", f"--timeout={BOUND_SECONDS:.0f}s")
     assert bridged.kubectl("logs", "waits") == "here\n"
     assert "reason" not in _pod(bridged)["status"]
@@ -98,7 +99,7 @@ def test_missing_permission_is_named_before_anything_is_created(
         home.kubectl("delete", "serviceaccount", poor.name, "-n", poor.namespace)
     assert done.returncode == 1
     assert "home: the credential may not get namespaces, create nodes" in done.stderr
-    assert "`bridge rbac home` prints what to apply there" in done.stderr
+    assert "`bridge rbac home --name never` prints what to apply there" in done.stderr
     assert made_by_bridge(home) <= before
 
 
@@ -106,12 +107,13 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
     home: Cluster, limited: Limited, node_name: str, tmp_path: Path
 ) -> None:
     """As with kind's kubeconfig: the bridge looks up the node's and API server's addresses."""
-    config = yaml.safe_load(limited.home.kubeconfig.read_text())
+    granted = limited.at_home(node_name)
+    config = yaml.safe_load(granted.kubeconfig.read_text())
     with _forwarded(home.node_ip, 6443) as port:
         config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
         path = tmp_path / "loopback.yaml"
         path.write_text(yaml.safe_dump(config))
-        near = dataclasses.replace(limited.home, kubeconfig=path)
+        near = dataclasses.replace(granted, kubeconfig=path)
         args = ("--name", node_name, "--home-name", "e2e", "--port", "0")
         bridge = Bridge(near, limited.remote, tmp_path / "bridge.log", args)
         try:
@@ -124,7 +126,7 @@ def test_home_on_loopback_gives_its_endpoint_address_to_pods(
             left = bridge_process.run(
                 *("leave", "--name", node_name, "--yes", "--force"),
                 *("--kubeconfig", limited.remote.kubeconfig),
-                home=limited.home,
+                home=granted,
             )
         assert left.returncode == 0, left.stderr
 

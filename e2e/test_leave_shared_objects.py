@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get, get_one, uids, wait_for
@@ -99,7 +99,9 @@ def test_leave_removes_pods_created_during_the_confirmation(
 def other(bridged: Bridged, limited: Limited, tmp_path: Path) -> Iterator[str]:
     """Another virtual node of the same home in the same remote, with the same namespaces."""
     name = f"{bridged.node}-b"
-    bridge = Bridge(limited.home, limited.remote, tmp_path / "other.log", usual_options(name))
+    near = limited.at_home(name)
+    service_accounts.bind(bridged.home, name, bridged.namespace)
+    bridge = Bridge(near, limited.remote, tmp_path / "other.log", usual_options(name))
     with _joined(bridge, name):
         yield name
 

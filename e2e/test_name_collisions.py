@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.conftest import Bridged, Limited, usual_options
 from e2e.kubectl import get_one, uids, wait_for
@@ -121,7 +121,9 @@ def test_pod_that_moves_between_virtual_nodes_waits_for_its_name(
 ) -> None:
     """Like a StatefulSet's pod that was force-deleted while its first node's bridge was stopped."""
     other = f"{bridged.node}-b"
-    bridge = Bridge(limited.home, limited.remote, tmp_path / "other.log", usual_options(other))
+    near = limited.at_home(other)
+    service_accounts.bind(bridged.home, other, bridged.namespace)
+    bridge = Bridge(near, limited.remote, tmp_path / "other.log", usual_options(other))
     bridge.start()
     try:
         bridged.apply(busybox(other, "moved", "sleep 3600"))

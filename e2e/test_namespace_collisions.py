@@ -27,11 +27,11 @@ def _meeting(bridged: Bridged) -> tuple[str, str, str]:
 
 
 @contextmanager
-def _namespaces(home: Cluster, *names: str) -> Iterator[None]:
+def _namespaces(home: Cluster, node: str, *names: str) -> Iterator[None]:
     try:
         for name in names:
             create_namespace(home, name)
-            service_accounts.bind(home, name)
+            service_accounts.bind(home, node, name)
         yield
     finally:
         home.kubectl("delete", "namespace", *names, "--wait=false", "--ignore-not-found")
@@ -42,7 +42,7 @@ def test_second_home_namespace_of_one_remote_namespace_waits(bridged: Bridged) -
     """No pod of the second namespace runs beside the Secrets of the first; none is overwritten."""
     long, short, there = _meeting(bridged)
     home, remote = bridged.home, bridged.remote
-    with _namespaces(home, long, short):
+    with _namespaces(home, bridged.node, long, short):
         home.kubectl("apply", "-n", long, "-f", "-", input=secret("key", {"KEY": "first"}))
         env = [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "KEY"}}}]
         holds = pod(bridged.node, "holds", containers=[shell("main", "sleep 3600", env=env)])

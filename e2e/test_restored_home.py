@@ -47,7 +47,7 @@ def original(native: dict[str, Cluster], node_name: str, tmp_path: Path) -> Iter
     """A bridge with the permissions that `bridge rbac` prints."""
     home, remote = native["home"], native["remote"]
     bridge = Bridge(
-        service_accounts.at_home(home, tmp_path),
+        service_accounts.at_home(home, tmp_path, node_name),
         service_accounts.in_remote(remote, tmp_path),
         tmp_path / "bridge.log",
         usual_options(node_name),
@@ -57,6 +57,7 @@ def original(native: dict[str, Cluster], node_name: str, tmp_path: Path) -> Iter
             yield found
     finally:
         print(bridge.log.read_text())
+        service_accounts.take_away_at_home(home, node_name)
 
 
 def _claim(bridged: Bridged) -> Json:

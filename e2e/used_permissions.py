@@ -2,11 +2,11 @@
 
     python -m e2e.used_permissions        for the running clusters, since their start
 
-Prints a table of each permission with the number of its uses, then rejected requests, and requests
-that no permission in the tables covers. Exit code 1 if a permission is unused, or one of the other
-lists is not empty. The clusters are those of CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's
-workers that keep an audit log (kind clusters do if root starts them). A test run checks its own
-clusters at the end (`e2e.conftest`).
+Prints a table of each permission with the number of its uses, then requests that RBAC or an
+admission policy rejected, and requests that no permission in the tables covers. Exit code 1 if a
+permission is unused, or one of the other lists is not empty. The clusters are those of
+CLUSTER_BRIDGE_E2E_PREFIX and of pytest-xdist's workers that keep an audit log (kind clusters do if
+root starts them). A test run checks its own clusters at the end (`e2e.conftest`).
 
 Only requests with the bridge's user agent and the credential of a service account count. Requests
 at home for namespaces that begin with `UNBOUND` are ignored: there tests remove permissions.
@@ -14,6 +14,7 @@ at home for namespaces that begin with `UNBOUND` are ignored: there tests remove
 
 from __future__ import annotations
 
+import fnmatch
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,14 +38,22 @@ WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
 #: it has beyond the table of ``home`` must be used.
 IN_PLACE = "home, in place of the node"
-#: The permissions of each side's account, and those of the webhook at home.
+#: The permissions of each side's accounts, and those of the webhook at home. No request uses the
+#: ownership: a policy asks for it.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
     "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
     ),
-    "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
+    "remote": tuple(
+        it
+        for it in (
+            *service_accounts.REMOTE.cluster_level,
+            *service_accounts.REMOTE.namespace_contents,
+        )
+        if it not in permissions.REMOTE_OWNERSHIP
+    ),
     WEBHOOK: permissions.for_webhook(),
 }
 
@@ -77,7 +86,10 @@ class Granted:
                 or (permission.resource.group, plural) == (request.group, request.resource)
             )
             and permission.namespace in ("", request.namespace)
-            and (not permission.names or request.name in permission.names)
+            and (
+                not permission.names
+                or any(fnmatch.fnmatchcase(request.name, it) for it in permission.names)
+            )
         )
 
 
@@ -155,6 +167,9 @@ def report(logs: Mapping[str, Requests]) -> Report:
             who = _table(side, request.user)
             description = f"{who}: {request} in {request.namespace or 'all namespaces'}"
             uses = [it for it in granted if it.side == who and it.covers(request)]
+            if request.denied_by_policy:
+                found.refused[f"{description}, by an admission policy"] += 1
+                continue
             if request.forbidden:
                 # A server that has just started rejects granted requests until it has read its
                 # roles, and a test may remove permissions.
@@ -174,8 +189,10 @@ def _table(side: str, user: str) -> str:
     """The key of the account's table."""
     if user.endswith(_WEBHOOKS):
         return WEBHOOK
-    ours = f"{_ACCOUNTS}{service_accounts.OURS.namespace}:{service_accounts.OURS.name}"
-    return IN_PLACE if side == "home" and user != ours else side
+    name = user.rpartition(":")[2]
+    # The account of an installation has the installation's name.
+    in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")
+    return IN_PLACE if side == "home" and in_place else side
 
 
 def _is_shared(granted: Granted) -> bool:

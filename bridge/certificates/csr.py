@@ -12,20 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.csr_approval import Approver
 from bridge.certificates.serving_certificate import Clock, UseCertificate, utc_now
 from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate, expiry
-from bridge.certificates.signing_request import CertificateKind
 from bridge.certificates.tls_key_pair import TlsKeyPair
 from bridge.certificates.x509_builder import self_signed
 from sync.kube.client import KubeClient
-
-SERVING = CertificateKind(
-    title="the kubelet API's certificate",
-    signer="kubernetes.io/kubelet-serving",
-    usages=("digital signature", "server auth"),
-    prefix="kubelet-serving-",
-)
 
 
 class CsrSource:

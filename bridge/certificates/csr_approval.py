@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from bridge.base.consent import Consent
+from bridge.certificates.certificate_kinds import CertificateKind
 from bridge.certificates.signing_request import (
-    CertificateKind,
     conditions_of,
     key_fingerprint,
     requests_the_same,

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import Protocol
 
 from bridge.base.progress_lines import Waiting
+from bridge.certificates.certificate_kinds import CertificateKind
 from bridge.certificates.csr_approval import Approver, NotOwnRequestError
 from bridge.certificates.serving_certificate import (
     Clock,
@@ -29,7 +30,6 @@ from bridge.certificates.serving_certificate import (
     utc_now,
 )
 from bridge.certificates.signing_request import (
-    CertificateKind,
     Issued,
     Rejected,
     build_csr,

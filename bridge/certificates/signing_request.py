@@ -1,7 +1,6 @@
 """CertificateSigningRequests of a node: built, recognised, and their outcome read.
 
-A `CertificateKind` declares what a signer of Kubernetes expects
-(k8s.io/kubernetes/pkg/apis/certificates/helpers.go). Every request has organization
+Every request has organization
 ``system:nodes``, common name ``system:node:NAME`` and an ECDSA key; a serving certificate names the
 node and its addresses too. A request's name is derived from the key and the requested names, so
 that a retry after a restart or a lost response finds the same object.
@@ -23,29 +22,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 
+from bridge.certificates.certificate_kinds import DIGEST_LENGTH, CertificateKind
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.certificates.x509_builder import key_pem, subject, subject_alternative_name
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
-from translators.object_accessors import name_of
-
-#: A request's name: a prefix, the node's name, and this many hexadecimal digits of a hash.
-_DIGEST_LENGTH = 10
-#: Characters of the node's name in the request's name, which may have 253 in all.
-_NODE_NAME_LENGTH = 200
-
-
-@dataclass(frozen=True, slots=True)
-class CertificateKind:
-    """One kind of certificate that a node gets from a signer."""
-
-    title: str
-    """For people: "the kubelet API's certificate"."""
-    signer: str
-    usages: tuple[str, ...]
-    """Usages of an ECDSA key; an RSA key would need "key encipherment" too."""
-    prefix: str
-    """The beginning of the names of such requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +68,7 @@ def build_csr(
         requested.append(names.public_bytes())
     request = builder.sign(private, hashes.SHA256())
     digest = hashlib.sha256(b"\0".join(requested)).hexdigest()
-    name = f"{kind.prefix}{node_name[:_NODE_NAME_LENGTH]}-{digest[:_DIGEST_LENGTH]}"
+    name = kind.request_name_prefix(node_name) + digest[:DIGEST_LENGTH]
     spec = {
         "request": base64.b64encode(request.public_bytes(serialization.Encoding.PEM)).decode(),
         "signerName": kind.signer,
@@ -129,19 +110,13 @@ def _der(key: CertificatePublicKeyTypes) -> bytes:
     )
 
 
-def is_csr_of_node(kind: CertificateKind, request: Object, node_name: str) -> bool:
-    """Whether `build_csr` named this CertificateSigningRequest for the node."""
-    name, _, digest = name_of(request).rpartition("-")
-    return name == kind.prefix + node_name[:_NODE_NAME_LENGTH] and len(digest) == _DIGEST_LENGTH
-
-
 async def list_csrs_of_node(
     home: KubeClient, kind: CertificateKind, node_name: str
 ) -> list[Object]:
     """The CertificateSigningRequests of this kind of the node's bridges. Raises KubeError."""
     selector = f"spec.signerName={kind.signer}"
     found = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
-    return [it for it in found.items if is_csr_of_node(kind, it, node_name)]
+    return [it for it in found.items if kind.is_request_of(it, node_name)]
 
 
 def conditions_of(request: Object) -> dict[str, Object]:

@@ -4,8 +4,9 @@ docs/reference/checks.md explains each check; a test compares its titles, remedi
 table. An id never changes its meaning, and is not used again. To add a check:
 
 1. Add a `Check` below, under the next free id of its group, and a section to the page.
-2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `virtual_node`,
-   `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`, `pod_security_levels`) write a
+2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `policy_checks`,
+   `virtual_node`, `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`,
+   `pod_security_levels`) write a
    function that takes a `CheckContext` and returns findings, and list it in that module's
    ``IMPLEMENTATIONS``.
 3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
@@ -81,7 +82,7 @@ _CHECKS = (
     Check(
         "BRG201",
         "All required permissions are granted at home",
-        "`bridge rbac home` prints what to apply at home",
+        "`bridge rbac home --name NODE` prints what to apply at home",
         join=True,
     ),
     Check(
@@ -95,6 +96,16 @@ _CHECKS = (
         "Pods of all home namespaces may run",
         "`bridge rbac namespace NAME` prints what to apply for one namespace",
         join=True,
+    ),
+    Check(
+        "BRG204",
+        "An admission policy confines the bridge's account at home",
+        "`bridge rbac home --name NODE` of this version prints one",
+    ),
+    Check(
+        "BRG205",
+        "Admission policies in the remote protect it and the bridge's metadata",
+        "`bridge rbac remote --policy` of this version prints them",
     ),
     Check(
         "BRG206",

@@ -22,6 +22,7 @@ from bridge.checks import (
     network_paths,
     permission_checks,
     pod_security_levels,
+    policy_checks,
     virtual_node,
     workloads,
 )
@@ -46,6 +47,7 @@ REPEAT_SECONDS = 2.0
 IMPLEMENTATIONS = (
     *cluster_compatibility.IMPLEMENTATIONS,
     *permission_checks.IMPLEMENTATIONS,
+    *policy_checks.IMPLEMENTATIONS,
     *virtual_node.IMPLEMENTATIONS,
     *kubelet_certificate.IMPLEMENTATIONS,
     *network_paths.IMPLEMENTATIONS,

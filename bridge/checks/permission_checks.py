@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
@@ -36,7 +37,7 @@ async def _check_permissions(
     if not missing:
         return ok(check_id, side, "all required permissions are granted")
     text = f"the credential may not {summarize_names(missing, MAX_NAMED)}"
-    command = permissions.rbac_command(side, context.settings)
+    command = permissions.rbac_command(side, replace(context.settings, name=context.name))
     hint = f"`{command}` prints what to apply there; or use another credential"
     if context.node is None:
         return error(check_id, side, text, hint)

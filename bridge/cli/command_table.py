@@ -164,7 +164,7 @@ _add(
     "home",
     rbac_home,
     "bridge rbac home --name burst | kubectl apply -f -",
-    "bridge rbac home --namespace shop --account infra/bridge",
+    "bridge rbac home --name burst --namespace shop --account infra/bridge",
     to=_rbac,
 )
 _add(
@@ -180,7 +180,7 @@ _add(
     "remote",
     rbac_remote,
     "bridge rbac remote | kubectl --kubeconfig remote.yaml apply -f -",
-    "bridge rbac remote --metrics kubelets",
+    "bridge rbac remote --metrics kubelets --policy",
     to=_rbac,
 )
 _config = _add_group(

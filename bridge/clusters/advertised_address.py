@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings
+from bridge.clusters.home_api_address import kubernetes_endpoint
 from bridge.rbac import permissions
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import NODES
@@ -20,19 +21,14 @@ async def find_bridge_address(home: KubeClient) -> str:
     """The address of this machine at which home's API server can dial the bridge.
 
     This is the local address of the route to home's API server. Where that server is on loopback
-    (as in kind), it shares a network with home's nodes: then the route to a node decides. Raises
-    PreflightError and KubeError.
+    (as in kind), it shares a network with home's nodes: then the route to a node decides, or where
+    the credential may not list nodes, to an endpoint of the API server. Raises PreflightError and
+    KubeError.
     """
     address = await asyncio.to_thread(local_address, home.config.host)
     if address is not None:
         return address
-    try:
-        nodes = await home.request(
-            "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.REQUEST_SECONDS
-        )
-    except Forbidden:
-        nodes = {}  # The credential may read only the bridge's own node.
-    for candidate in _internal_addresses(nodes.get("items") or ()):
+    for candidate in await _addresses_at_home(home):
         address = await asyncio.to_thread(local_address, candidate)
         if address is not None:
             return address
@@ -40,6 +36,21 @@ async def find_bridge_address(home: KubeClient) -> str:
         f"home: cannot determine at which address the API server at {home.config.host} reaches "
         "this machine; name it with --address IP"
     )
+
+
+async def _addresses_at_home(home: KubeClient) -> list[str]:
+    try:
+        nodes = await home.request(
+            "GET", NODES.path(), query={"limit": "20"}, timeout=permissions.REQUEST_SECONDS
+        )
+        return list(_internal_addresses(nodes.get("items") or ()))
+    except Forbidden:  # The credential may read only the bridge's own node.
+        pass
+    try:
+        endpoint = await kubernetes_endpoint(home)
+    except Forbidden:  # Granted with tokens of home's service accounts.
+        return []
+    return [endpoint.host] if endpoint is not None else []
 
 
 def relay_address(settings: JoinSettings, address: str) -> str:

@@ -42,7 +42,7 @@ async def find_home_api_address(home: KubeClient) -> HomeApiAddress:
     why = _unusable(access)
     if not why:
         return HomeApiAddress(HostPort(access.host, access.port))
-    at = await _endpoint(home)
+    at = await kubernetes_endpoint(home)
     if at is None:
         raise PreflightError(
             f"home: pods cannot use the API server's address {access.server}: {why}; and the "
@@ -73,7 +73,7 @@ def _unusable(access: ClientConfig) -> str:
     return ""
 
 
-async def _endpoint(home: KubeClient) -> HostPort | None:
+async def kubernetes_endpoint(home: KubeClient) -> HostPort | None:
     """The first endpoint of the Service ``kubernetes``; None without one."""
     path = ENDPOINT_SLICES.path("kubernetes", namespace="default")
     try:

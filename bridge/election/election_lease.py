@@ -42,6 +42,9 @@ _ELECTION = frozenset(
 )
 
 _PREFIX = "cluster-bridge-"
+#: Begins the names of claims in a remote (`bridge.remote_claim.claim_record`), and of no election's
+#: Lease, where that remote is a home too.
+CLAIM_PREFIX = "cluster-bridge."
 #: The most characters of a field in messages.
 _MAX_SHOWN = 200
 

@@ -25,6 +25,7 @@ from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
 from bridge.base.join_settings import HomeIdentity, JoinSettings
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
+from bridge.certificates.certificate_kinds import CLIENT
 from bridge.certificates.tls_key_pair import TlsKeyPair
 from bridge.clusters.connection import as_preflight_errors, cluster_uid
 from bridge.rbac import permissions
@@ -38,8 +39,6 @@ from translators.virtual_node_identity import home_id_from_uid
 if TYPE_CHECKING:
     from bridge.home_identity.node_certificate import NodeCertificate
 
-#: Signs client certificates of nodes.
-SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
 #: takes less than one.
 SIGNING_SECONDS = 15
@@ -166,7 +165,7 @@ class _Selection:
             raise _NoNodeIdentityError(f"the credential may not {', '.join(lacking)}")
         if not self.is_free:
             return "by --home-identity"
-        if self.consent.is_possible and await permissions.may_approve(account, SIGNER):
+        if self.consent.is_possible and await permissions.may_approve(account, CLIENT.signer):
             return "home signed its certificate"
         in_place_of_node = permissions.in_place_of_node("service-account")
         if await permissions.missing_permissions(account, in_place_of_node, self.node):

@@ -19,20 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bridge.certificates.certificate_kinds import CLIENT
 from bridge.certificates.csr_approval import Approver
 from bridge.certificates.serving_certificate import UseCertificate
 from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate
-from bridge.certificates.signing_request import CertificateKind
 from bridge.certificates.tls_key_pair import TlsKeyPair
-from bridge.home_identity.identity_selection import SIGNER
 from sync.kube.client import KubeClient
-
-CLIENT = CertificateKind(
-    title="the certificate of the node's identity",
-    signer=SIGNER,
-    usages=("digital signature", "client auth"),
-    prefix="kubelet-client-",
-)
 
 
 class NodeCertificate:

@@ -31,6 +31,8 @@ from sync.kube.api_resources import (
     SECRETS,
     SERVICE_ACCOUNTS,
     SERVICES,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
     Resource,
 )
 from sync.kube.client import KubeClient
@@ -44,6 +46,8 @@ INSTALLED_RESOURCES = (
     ROLES,
     CLUSTER_ROLE_BINDINGS,
     ROLE_BINDINGS,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
     SECRETS,
     SERVICES,
     POD_DISRUPTION_BUDGETS,
@@ -54,7 +58,14 @@ INSTALLED_RESOURCES = (
 _BY_KIND = {it.kind: it for it in INSTALLED_RESOURCES}
 #: Resources of which every object that is no longer rendered is deleted; of the other resources
 #: only the webhook's objects are.
-_PRUNED = (CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLES, NETWORK_POLICIES)
+_PRUNED = (
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    ROLES,
+    NETWORK_POLICIES,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
+)
 #: The field manager; a running bridge uses another one.
 FIELD_MANAGER = "cluster-bridge-install"
 APPLY_CONTENT_TYPE = "application/apply-patch+yaml"

@@ -109,7 +109,7 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
 
 async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
     """The label values of home's other virtual nodes for the same remote, or for all remotes if the
-    Node does not exist. None if the credential may not list nodes (`bridge rbac home --name` grants
+    Node does not exist. None if the credential may not list nodes (`bridge rbac home` grants
     only the named ones)."""
     remote_id = node_object.remote_id_of(node or {})
     selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE
@@ -144,9 +144,8 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's CSRs; empty if the credential may not list them."""
-    from bridge.certificates.csr import SERVING
+    from bridge.certificates.certificate_kinds import CLIENT, SERVING
     from bridge.certificates.signing_request import list_csrs_of_node
-    from bridge.home_identity.node_certificate import CLIENT
 
     try:
         found = [await list_csrs_of_node(home, kind, node_name) for kind in (SERVING, CLIENT)]

@@ -42,6 +42,7 @@ from sync.kube.api_resources import (
 )
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
+from translators.ownership_labels import DOMAIN
 from translators.translation_options import ServiceAccounts
 
 #: Timeout in seconds of one request.
@@ -212,6 +213,9 @@ REMOTE = (
 )
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
+#: Permits the bridge's labels and annotations where `bridge.rbac.remote_policy` reserves them. No
+#: API server serves this resource: only that policy asks the authorizer for it.
+REMOTE_OWNERSHIP = (Permission(Resource(DOMAIN, "v1", "ownership", "Ownership"), ("set",)),)
 #: Verifies that a namespace contains no unmanaged resources before it is deleted. A resource that
 #: may not be listed keeps its namespace.
 REMOTE_NAMESPACE_CONTENTS = (Permission(ALL_RESOURCES, ("list",)),)
@@ -275,7 +279,7 @@ def rbac_command(side: Side, settings: JoinSettings) -> str:
     """The command that prints the RBAC objects for a join with these settings."""
     if side == "remote":
         return "bridge rbac remote"
-    command = ["bridge rbac home"]
+    command = [f"bridge rbac home --name {settings.name or 'NODE'}"]
     if settings.home_identity == "service-account":
         command.append("--home-identity service-account")
     if settings.serving != "auto":

@@ -1,7 +1,8 @@
-"""RBAC objects that grant the permissions of `bridge.rbac.permissions` to a ServiceAccount. Pure.
+"""RBAC objects that grant the permissions of `bridge.rbac.permissions` to a ServiceAccount, and the
+admission policies that confine it. Pure.
 
 `home_objects` and `remote_objects` return, in the order that `kubectl apply` needs: namespaces, the
-account, roles, and bindings. `namespace_bindings` returns the bindings of home
+account, roles, bindings, and policies. `namespace_bindings` returns the bindings of home
 namespaces alone, to admit one more. Every permission is limited to a namespace or to named objects
 where RBAC can do that.
 """
@@ -21,8 +22,9 @@ from bridge.base.join_settings import (
     invalid_option,
 )
 from bridge.node import lease_namespace
-from bridge.rbac import permissions
+from bridge.rbac import home_policy, permissions, remote_policy
 from bridge.rbac.permissions import Permission
+from translators.derived_names import truncated_name
 from translators.object_accessors import Object
 from translators.translation_options import ServiceAccounts
 
@@ -49,13 +51,23 @@ class Account:
         own = self.name if self.name == self.namespace else f"{self.namespace}:{self.name}"
         return f"{own}:{what}"
 
+    def policy(self, what: str) -> str:
+        """The name of its admission policy for this purpose, a DNS subdomain."""
+        own = self.name if self.name == self.namespace else f"{self.namespace}.{self.name}"
+        return truncated_name(f"{own}.{what}")
+
+    @property
+    def user(self) -> str:
+        """Its user name."""
+        return f"system:serviceaccount:{self.namespace}:{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class HomePermissions:
     """The options of `bridge join` that decide home's permissions."""
 
-    nodes: Sequence[str] = ()
-    """Names of the virtual nodes; empty for any name."""
+    nodes: Sequence[str]
+    """Names of the virtual nodes, at least one."""
     service_accounts: ServiceAccounts = "home"
     serving: ServingCertificate = "auto"
     network: NetworkChoice = "auto"
@@ -106,6 +118,7 @@ class RemotePermissions:
         return (
             *permissions.REMOTE,
             *permissions.REMOTE_LEAVE,
+            *permissions.REMOTE_OWNERSHIP,
             *(permission for source in metrics for permission in source),
         )
 
@@ -140,9 +153,10 @@ def home_objects(
     bound: Iterable[str] = (),
     *,
     all_namespaces: bool = False,
+    policy: bool = True,
 ) -> list[Object]:
-    """The RBAC objects for home; ``bound`` are the namespaces whose pods may run in the remote,
-    ``all_namespaces`` admits all."""
+    """The objects for home; ``bound`` are the namespaces whose pods may run in the remote,
+    ``all_namespaces`` admits all. Without ``policy``, RBAC objects alone."""
     description = "Permissions of Cluster Bridge for its virtual node and the pods on it"
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
@@ -156,7 +170,22 @@ def home_objects(
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
         *namespace_bindings(account, bound),
+        *(_home_policies(options, account) if policy else ()),
     ]
+
+
+def _home_policies(options: HomePermissions, account: Account) -> list[Object]:
+    description = "Confines Cluster Bridge to its virtual node and the pods on it"
+    whom = (str(account), account.user, options.nodes)
+    # The policy is the same for all options, so that a wider role stays confined.
+    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True)
+    granted = (*every.cluster_level, *every.per_namespace)
+    policies = home_policy.home_policy(_meta(account.policy("home"), description), *whom, granted)
+    if options.leave:
+        # Of all permissions only those of `bridge leave` include evictions.
+        meta = _meta(account.policy("home-eviction"), description)
+        policies += home_policy.eviction_policy(meta, *whom)
+    return policies
 
 
 def namespace_bindings(account: Account, bound: Iterable[str]) -> list[Object]:
@@ -178,8 +207,10 @@ def webhook_objects(account: Account) -> list[Object]:
     ]
 
 
-def remote_objects(options: RemotePermissions, account: Account) -> list[Object]:
-    """The RBAC objects for the remote."""
+def remote_objects(
+    options: RemotePermissions, account: Account, *, policy: bool = False
+) -> list[Object]:
+    """The RBAC objects for the remote; with ``policy``, the admission policies too."""
     description = "Permissions of Cluster Bridge to run pods in this cluster"
     made = [
         _namespace(account.namespace),
@@ -191,6 +222,17 @@ def remote_objects(options: RemotePermissions, account: Account) -> list[Object]
             "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
         )
         made += _granted(account.role("remote-contents"), account, contents, description)
+    if policy:
+        description = (
+            "Reserves the labels and annotations by which Cluster Bridge knows its objects"
+        )
+        made += remote_policy.reservation_policy(_meta(remote_policy.RESERVATION, description))
+        description = "Confines Cluster Bridge to its own objects and namespaces"
+        made += remote_policy.confinement_policy(
+            _meta(account.policy("remote"), description),
+            *(str(account), account.user),
+            options.cluster_level,
+        )
     return made
 
 
@@ -204,6 +246,10 @@ def _namespace(name: str) -> Object:
 def _service_account(account: Account) -> Object:
     meta = {"name": account.name, "namespace": account.namespace, "labels": _LABELS}
     return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+
+
+def _meta(name: str, description: str) -> Object:
+    return {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: description}}
 
 
 def _granted(
@@ -225,7 +271,7 @@ def _granted(
 def _role(
     name: str, granted: Iterable[Permission], description: str, namespace: str = ""
 ) -> Object:
-    meta: Object = {"name": name, "labels": _LABELS, "annotations": {_DESCRIPTION: description}}
+    meta = _meta(name, description)
     if namespace:
         meta["namespace"] = namespace
     kind = "Role" if namespace else "ClusterRole"

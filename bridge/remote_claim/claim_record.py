@@ -22,7 +22,13 @@ import re
 import uuid
 from dataclasses import dataclass
 
-from bridge.election.election_lease import ANNOTATION_HOLDER, Candidate, holder_name, printable
+from bridge.election.election_lease import (
+    ANNOTATION_HOLDER,
+    CLAIM_PREFIX,
+    Candidate,
+    holder_name,
+    printable,
+)
 from sync.kube.api_resources import LEASES
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object, metadata, uid_of
@@ -37,15 +43,12 @@ ANNOTATION_CLAIM = f"{DOMAIN}/claim"
 #: recognised.
 REMEMBERED = 8
 
-#: No election's Lease begins like this (`bridge.election.election_lease`), where the remote is a
-#: home too.
-_PREFIX = "cluster-bridge."
 #: The format of `new_claim_id`.
 _CLAIM_ID = re.compile(r"[0-9a-f]{16}")
 
 
 def claim_lease_name(identity: Identity) -> str:
-    return truncated_name(f"{_PREFIX}{identity.home_id}.{identity.node}")
+    return truncated_name(f"{CLAIM_PREFIX}{identity.home_id}.{identity.node}")
 
 
 def new_claim_id() -> str:

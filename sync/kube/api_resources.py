@@ -101,3 +101,15 @@ CLUSTER_ROLES = _cluster_scoped("rbac.authorization.k8s.io", "v1", "clusterroles
 CLUSTER_ROLE_BINDINGS = _cluster_scoped(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding"
 )
+VALIDATING_POLICIES = _cluster_scoped(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+)
+VALIDATING_POLICY_BINDINGS = _cluster_scoped(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+)

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: How many Events may wait to be written.
 BACKLOG = 1000
+#: ``source.component`` of the bridge's own Events.
+COMPONENT = "cluster-bridge"
 
 
 class EventRecorder:
@@ -99,7 +101,7 @@ class EventRecorder:
             "type": kind,
             "reason": reason,
             "message": message[:MESSAGE_MAX],
-            "source": {"component": "cluster-bridge", "host": self._node},
+            "source": {"component": COMPONENT, "host": self._node},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

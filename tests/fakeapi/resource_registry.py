@@ -88,6 +88,8 @@ _BUILTIN = (
     Kind(known.ROLE_BINDINGS, status=False),
     Kind(known.CLUSTER_ROLES, status=False),
     Kind(known.CLUSTER_ROLE_BINDINGS, status=False),
+    Kind(known.VALIDATING_POLICIES, generation=True),
+    Kind(known.VALIDATING_POLICY_BINDINGS, status=False, generation=True),
 )
 
 

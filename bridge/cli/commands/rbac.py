@@ -61,12 +61,20 @@ def rbac_home(
     name: Annotated[
         list[str] | None,
         typer.Option(
-            help="Name of the virtual node, so that the bridge can change no other node; "
-            "repeatable. Default: any node.",
+            help="Name of the virtual node (required): the bridge can change no other node, nor "
+            "pods on it; repeatable.",
             show_default=False,
             rich_help_panel=AS_JOIN,
         ),
     ] = None,
+    no_policy: Annotated[
+        bool,
+        typer.Option(
+            "--no-policy",
+            help="Omit the ValidatingAdmissionPolicy that confines the account to its virtual "
+            "node, for API servers without that API (older than 1.30).",
+        ),
+    ] = False,
     **values: Any,
 ) -> None:
     """Print the permissions at home, for the node, its pods, and what these use by namespace."""
@@ -76,9 +84,15 @@ def rbac_home(
     bound, all_namespaces = namespace or [], values["all_namespaces"]
     if bound and all_namespaces:
         raise fail("--namespace and --all-namespaces exclude each other", code=2)
+    if not name:
+        raise fail(
+            "--name is required: the virtual node that the account serves, as in bridge join: "
+            "`bridge rbac home --name burst`",
+            code=2,
+        )
     try:
         scope = rbac_manifests.HomePermissions(
-            nodes=[check_name(it) for it in name or ()],
+            nodes=[check_name(it) for it in name],
             service_accounts=values["service_accounts"],
             serving=values["serving_certificate"],
             network=values["network"],
@@ -90,6 +104,7 @@ def rbac_home(
             rbac_manifests.parse_account(account),
             [rbac_manifests.check_namespace(it) for it in bound],
             all_namespaces=all_namespaces,
+            policy=not no_policy,
         )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
@@ -137,6 +152,15 @@ def rbac_remote(
             "then keeps the namespaces that it created.",
         ),
     ] = False,
+    policy: Annotated[
+        bool,
+        typer.Option(
+            "--policy",
+            help="Include ValidatingAdmissionPolicies that reserve the bridge's labels and "
+            "annotations to bridges, and confine the account to its own objects and namespaces. "
+            "Requires Kubernetes 1.30 or newer.",
+        ),
+    ] = False,
     **values: Any,
 ) -> None:
     """Print the permissions in the remote cluster."""
@@ -147,7 +171,9 @@ def rbac_remote(
         metrics=values["metrics"], keep_namespaces=keep_namespaces
     )
     try:
-        objects = rbac_manifests.remote_objects(scope, rbac_manifests.parse_account(account))
+        objects = rbac_manifests.remote_objects(
+            scope, rbac_manifests.parse_account(account), policy=policy
+        )
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     print_objects(objects)

@@ -54,6 +54,8 @@ class Request:
     user: str
     forbidden: bool
     """Whether authorisation rejected it; admission uses the same code."""
+    denied_by_policy: bool = False
+    """Whether a ValidatingAdmissionPolicy rejected it."""
 
     @property
     def is_write(self) -> bool:
@@ -147,6 +149,8 @@ def _request(event: dict[str, object]) -> Request:
         group=str(ref.get("apiGroup", "")),
         user=str(user.get("username", "")) if isinstance(user, dict) else "",
         forbidden=decision == "forbid",
+        denied_by_policy=isinstance(status, dict)
+        and "ValidatingAdmissionPolicy '" in str(status.get("message", "")),
     )
 
 

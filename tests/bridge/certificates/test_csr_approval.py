@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bridge.base.consent import NO_CONSENT, Consent
-from bridge.certificates.csr import SERVING
+from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.csr_approval import REASON, Approver, NotOwnRequestError
 from bridge.certificates.signing_request import build_csr, generate_key, key_fingerprint
 from bridge.rbac import permissions

@@ -10,9 +10,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from bridge.certificates.csr import SERVING as KIND
+from bridge.certificates.certificate_kinds import CLIENT
+from bridge.certificates.certificate_kinds import SERVING as KIND
 from bridge.certificates.signing_request import (
-    CertificateKind,
     Rejected,
     build_csr,
     csr_outcome,
@@ -22,13 +22,6 @@ from bridge.certificates.signing_request import (
 )
 from bridge.certificates.tls_key_pair import CertificateError
 from tests.bridge.certificates.running_source import ADDRESS, NODE
-
-CLIENT = CertificateKind(
-    title="the node's client certificate",
-    signer="kubernetes.io/kube-apiserver-client-kubelet",
-    usages=("digital signature", "client auth"),
-    prefix="node-client-",
-)
 
 
 def test_request_name_depends_on_key_and_names() -> None:
@@ -68,7 +61,7 @@ def test_client_certificate_has_no_alternative_names() -> None:
     request = build_csr(CLIENT, generate_key(), NODE)
     assert request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
     assert request["spec"]["usages"] == ["digital signature", "client auth"]
-    assert request["metadata"]["name"].startswith("node-client-virtual-")
+    assert request["metadata"]["name"].startswith("kubelet-client-virtual-")
     parsed = x509.load_pem_x509_csr(base64.b64decode(request["spec"]["request"]))
     assert not list(parsed.extensions)
     assert parsed.subject.rfc4514_string() == "CN=system:node:virtual,O=system:nodes"

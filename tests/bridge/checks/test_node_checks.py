@@ -7,7 +7,7 @@ import json
 import pytest
 from aiohttp import web
 
-from bridge.certificates.csr import SERVING
+from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.signing_request import build_csr, generate_key
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
@@ -98,7 +98,7 @@ async def test_health_requires_the_permissions_of_the_recorded_certificate_sourc
     its = finding_of(await health(two), "BRG201")
     assert "create certificatesigningrequests" in its.found
     options = "--home-identity service-account --serving-certificate csr --network relay"
-    assert f"bridge rbac home {options}" in its.advice
+    assert f"bridge rbac home --name {NODE} {options}" in its.advice
 
 
 @pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])

@@ -404,11 +404,20 @@ async def test_an_api_server_on_loopback_is_in_the_network_of_its_nodes(
     assert (await check_join(two.but(address=None))).address == "198.51.100.9"
 
 
-async def test_without_list_nodes_the_address_is_required(
+async def test_without_list_nodes_the_endpoint_of_the_api_server_is_in_its_network(
+    two: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    routes(monkeypatch, {"192.0.2.1": "192.0.2.9"})
+    two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
+    assert (await check_join(two.but(address=None))).address == "192.0.2.9"
+
+
+async def test_without_list_nodes_and_endpoints_the_address_is_required(
     two: Clusters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     routes(monkeypatch, {})
     two.home.fail(Fault("GET", "/api/v1/nodes", code=403))
+    two.home.fail(Fault("GET", "*/endpointslices/kubernetes", code=403))
     assert "name it with --address IP" in await error_of(two.but(address=None))
 
 

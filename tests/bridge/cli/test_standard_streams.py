@@ -13,7 +13,7 @@ import pytest
 
 #: `bridge`, and a command that needs no cluster.
 BRIDGE = (sys.executable, "-c", "from bridge.cli import main; main()")
-RBAC = (*BRIDGE, "rbac", "home", "--all-namespaces")
+RBAC = (*BRIDGE, "rbac", "home", "--name", "far", "--all-namespaces")
 #: A program that prepares its streams like `bridge`, and prints this text.
 TEXT = "✓ a → b… \u00e9 \u6f22 \U0001f600 \udcff"
 PRINTS = (

@@ -139,7 +139,9 @@ async def test_auto_selects_none_where_the_bridge_cannot_relay(two: Clusters) ->
     two.home.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != "endpointslices"
     found = await selected(two)
     assert (found.mode, found.source) == ("none", "assumed")
-    assert "relay needs permissions: bridge rbac home --network relay" in found.reason
+    assert (
+        "relay needs permissions: bridge rbac home --name virtual --network relay" in found.reason
+    )
 
 
 async def test_probed_mode_is_kept_by_later_starts(two: Clusters, open_port: int) -> None:

@@ -16,10 +16,10 @@ from bridge.install.installation import Installation
 from bridge.rbac.rbac_manifests import HomePermissions
 from translators.object_accessors import Object
 
-_MANIFESTS = Path(__file__).parents[3] / "manifests"
-FOLDER = _MANIFESTS / "base"
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+FOLDER = MANIFESTS / "base"
 FILE = FOLDER / "bridge.yaml"
-COMPONENT = _MANIFESTS / "offload-webhook"
+COMPONENT = MANIFESTS / "offload-webhook"
 WEBHOOK_FILE = COMPONENT / "webhook.yaml"
 NODE = "remote"
 _WRITTEN = "# Written by python -m tests.bridge.install.kustomize_base.\n"
@@ -55,7 +55,7 @@ def component() -> list[Object]:
     return installation_manifests.render_webhook(wanted)
 
 
-class _Plain(yaml.SafeDumper):
+class Plain(yaml.SafeDumper):
     """Dumps without anchors, so that every object is complete."""
 
     def ignore_aliases(self, _: object) -> bool:
@@ -64,5 +64,5 @@ class _Plain(yaml.SafeDumper):
 
 if __name__ == "__main__":
     for file, head, made in ((FILE, _HEAD, base()), (WEBHOOK_FILE, _WEBHOOK_HEAD, component())):
-        text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=100)
+        text = yaml.dump_all(made, Dumper=Plain, sort_keys=False, width=100)
         file.write_text(head + text)

@@ -118,7 +118,7 @@ async def test_permission_on_several_names_is_reviewed_for_each(
     monkeypatch.setattr(permissions, "HOME_IN_PLACE_OF_NODE", ())
     message = await lacking(two, client_for)
     assert message.startswith(
-        "home: the credential may not get nodes; `bridge rbac home --network flat`"
+        "home: the credential may not get nodes; `bridge rbac home --name virtual --network flat`"
     )
     reviews = [entry.body["spec"]["resourceAttributes"].get("name") for entry in two.home.log]
     assert reviews[:2] == [NODE, f"of-{NODE}"]
@@ -158,7 +158,10 @@ async def test_csr_permission_is_required_only_for_csr(
     settings = two.but(serving="csr")
     message = await lacking(replace(two, settings=settings), client_for)
     assert "may not create certificatesigningrequests.certificates.k8s.io" in message
-    assert "`bridge rbac home --serving-certificate csr --network flat` prints what" in message
+    assert (
+        "`bridge rbac home --name virtual --serving-certificate csr --network flat` prints what"
+        in message
+    )
 
 
 async def test_missing_permission_of_one_side_is_named(
@@ -178,7 +181,8 @@ async def test_missing_permissions_of_both_sides_are_named(
     two.remote.api.authorize = only(resource="secrets", verb="watch")
     assert await lacking(two, client_for) == (
         "home: the credential may not patch leases.coordination.k8s.io; "
-        "`bridge rbac home --network flat` prints what to apply there; or use another credential; "
+        "`bridge rbac home --name virtual --network flat` prints what to apply there; "
+        "or use another credential; "
         "remote: the credential may not watch secrets; "
         "`bridge rbac remote` prints what to apply there; or use another credential"
     )

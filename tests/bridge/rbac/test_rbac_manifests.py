@@ -12,6 +12,7 @@ from bridge.node import lease_namespace, namespace_ownership_lease
 from bridge.rbac import permissions, rbac_manifests
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
+from bridge.rbac.remote_policy import RESERVATION
 
 OURS = Account()
 Objects = list[dict[str, Any]]
@@ -66,7 +67,7 @@ def expand(permissions: Iterable[Permission], *, namespace: str = "") -> set[Gra
     }
 
 
-HOME = HomePermissions(serving="csr", network="auto", leave=True)
+HOME = HomePermissions(["far"], serving="csr", network="auto", leave=True)
 
 
 def test_home_objects_grant_the_table() -> None:
@@ -99,23 +100,24 @@ def test_all_namespaces_are_bound_only_on_request() -> None:
 
 
 def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
-    options = HomePermissions(nodes=["one", "two"], leave=True)
+    options = HomePermissions(["one", "two"], leave=True)
     for _, _, resource, verb, name in granted(rbac_manifests.home_objects(options, OURS)):
         if resource.startswith(("nodes", "leases")) and verb != "create":
             if name == namespace_ownership_lease.NAME:
                 continue  # All nodes of a home have one record.
             # The lease of a node's election is named after it.
             assert name.removeprefix("cluster-bridge-") in ("one", "two"), (resource, verb)
-    unnamed = {it for it in expand(HomePermissions().cluster_level) if it[2] == "nodes"}
-    assert ("", "", "nodes", "patch", "") in unnamed
 
 
 @pytest.mark.parametrize(
     ("options", "gone"),
     [
-        (HomePermissions(service_accounts="none"), {"serviceaccounts/token"}),
-        (HomePermissions(network="none"), {"endpointslices", "pods"}),
-        (HomePermissions(identity="node"), {"configmaps", "secrets", "serviceaccounts/token"}),
+        (HomePermissions(["far"], service_accounts="none"), {"serviceaccounts/token"}),
+        (HomePermissions(["far"], network="none"), {"endpointslices", "pods"}),
+        (
+            HomePermissions(["far"], identity="node"),
+            {"configmaps", "secrets", "serviceaccounts/token"},
+        ),
     ],
 )
 def test_unused_options_grant_nothing(options: HomePermissions, gone: set[str]) -> None:
@@ -123,7 +125,7 @@ def test_unused_options_grant_nothing(options: HomePermissions, gone: set[str]) 
         objects = rbac_manifests.home_objects(options, OURS, ["shop"])
         return {it[2] for it in granted(objects) if it[0] == "shop"}
 
-    assert resources(HomePermissions()) - resources(options) == gone
+    assert resources(HomePermissions(["far"])) - resources(options) == gone
 
 
 def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> None:
@@ -134,10 +136,10 @@ def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> N
     flat = {("shop", "list"), ("shop", "watch")}
     relay = {("", "list"), ("", "watch")}
     relay |= {("shop", "create"), ("shop", "patch"), ("shop", "delete")}
-    assert slices(HomePermissions(network="flat")) == flat
-    assert slices(HomePermissions(network="relay")) == relay
-    assert slices(HomePermissions(network="auto")) == flat | relay
-    assert slices(HomePermissions(network="none")) == set()
+    assert slices(HomePermissions(["far"], network="flat")) == flat
+    assert slices(HomePermissions(["far"], network="relay")) == relay
+    assert slices(HomePermissions(["far"], network="auto")) == flat | relay
+    assert slices(HomePermissions(["far"], network="none")) == set()
 
 
 def test_remote_objects_grant_the_table() -> None:
@@ -166,22 +168,25 @@ def test_remote_objects_grant_the_table() -> None:
 def test_options_change_the_remote_permissions(
     options: RemotePermissions, granted_too: tuple[Permission, ...]
 ) -> None:
-    required = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *granted_too)
+    always = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
+    required = (*always, *granted_too)
     assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(required)
 
 
-def test_two_accounts_share_no_role() -> None:
+def test_two_accounts_share_no_role_and_no_policy_of_their_own() -> None:
     other = Account("team", "burst")
     objects = [
         *rbac_manifests.home_objects(HOME, OURS, ["shop"]),
-        *rbac_manifests.remote_objects(RemotePermissions(), OURS),
+        *rbac_manifests.remote_objects(RemotePermissions(), OURS, policy=True),
     ]
     others = [
         *rbac_manifests.home_objects(HOME, other, ["shop"]),
-        *rbac_manifests.remote_objects(RemotePermissions(), other),
+        *rbac_manifests.remote_objects(RemotePermissions(), other, policy=True),
     ]
     shared = {_place(it) for it in objects} & {_place(it) for it in others}
-    assert shared == {("Namespace", "", lease_namespace.NAMESPACE)}
+    assert {name for _, _, name in shared} == {RESERVATION, lease_namespace.NAMESPACE}
+    alike = [it for it in others if _place(it) in shared]
+    assert all(it in alike for it in objects if _place(it) in shared)
     assert granted(rbac_manifests.home_objects(HOME, other), other) == expand(HOME.cluster_level)
 
 

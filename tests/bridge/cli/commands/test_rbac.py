@@ -17,10 +17,11 @@ MANIFESTS = Path(__file__).parents[4] / "manifests" / "rbac"
 @pytest.mark.parametrize(
     ("file", "command"),
     [
-        ("home.yaml", ("home",)),
-        ("home-all-namespaces.yaml", ("home", "--all-namespaces")),
+        ("home.yaml", ("home", "--name", "remote")),
+        ("home-all-namespaces.yaml", ("home", "--name", "remote", "--all-namespaces")),
         ("namespace.yaml", ("namespace", "default")),
         ("remote.yaml", ("remote",)),
+        ("remote-policy.yaml", ("remote", "--policy")),
     ],
 )
 def test_manifest_files_equal_the_output(
@@ -36,7 +37,8 @@ def test_manifest_files_equal_the_output(
 
 
 def test_every_manifest_file_is_covered() -> None:
-    files = {"home.yaml", "home-all-namespaces.yaml", "namespace.yaml", "remote.yaml"}
+    files = {"home.yaml", "home-all-namespaces.yaml", "namespace.yaml"}
+    files |= {"remote.yaml", "remote-policy.yaml"}
     assert {it.name for it in MANIFESTS.iterdir()} == files
 
 
@@ -60,21 +62,35 @@ def test_join_options_change_the_permissions(invoke: Invoke) -> None:
 
 
 def test_account_in_place_of_the_node_gets_more(invoke: Invoke) -> None:
-    printed = invoke("rbac", "home", "--home-identity", "service-account").stdout
-    expected = rbac_manifests.home_objects(HomePermissions(), Account())
+    options = ("--name", "far", "--home-identity", "service-account")
+    printed = invoke("rbac", "home", *options).stdout
+    expected = rbac_manifests.home_objects(HomePermissions(["far"]), Account())
     assert list(yaml.safe_load_all(printed)) == expected
 
 
 def test_unbound_namespaces_are_noted_on_stderr(invoke: Invoke) -> None:
-    assert "no namespace is bound" in invoke("rbac", "home").stderr
-    assert invoke("rbac", "home", "--namespace", "shop").stderr == ""
-    assert invoke("rbac", "home", "--all-namespaces").stderr == ""
+    home = ("rbac", "home", "--name", "far")
+    assert "no namespace is bound" in invoke(*home).stderr
+    assert invoke(*home, "--namespace", "shop").stderr == ""
+    assert invoke(*home, "--all-namespaces").stderr == ""
+
+
+def test_home_prints_no_policy_for_older_api_servers(invoke: Invoke) -> None:
+    kinds = {
+        it["kind"] for it in yaml.safe_load_all(invoke("rbac", "home", "--name", "far").stdout)
+    }
+    policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+    assert policies <= kinds
+    done = invoke("rbac", "home", "--name", "far", "--no-policy")
+    assert {it["kind"] for it in yaml.safe_load_all(done.stdout)} == kinds - policies
 
 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (("home", "--namespace", "Shop"), "is not a namespace name"),
+        (("home",), "--name is required: the virtual node that the account serves"),
+        (("home",), "`bridge rbac home --name burst`"),
+        (("home", "--name", "far", "--namespace", "Shop"), "is not a namespace name"),
         (("home", "--name", "Not good"), "--name"),
         (("home", "--namespace", "a", "--all-namespaces"), "exclude each other"),
         (("namespace", "a b"), "is not a namespace name"),

@@ -1,0 +1,86 @@
+"""A bridge that acts at home as its own account, in place of the node.
+
+Other tests' bridges are the node. This one uses each permission that the account needs besides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import bridge_process, service_accounts
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster
+from e2e.conftest import Bridged, joined, usual_options
+from e2e.kubectl import get, get_one, is_ready, wait_for
+from e2e.service_accounts import IN_PLACE
+from e2e.workload_manifests import config_map, pod, secret, shell
+
+
+@pytest.fixture
+def in_place(
+    clusters: dict[str, Cluster], limited_remote: Cluster, node_name: str, tmp_path: Path
+) -> Iterator[Bridged]:
+    """A join with an account that acts in place of the node."""
+    home, remote = clusters["home"], clusters["remote"]
+    account = service_accounts.in_place_of_node(home, tmp_path, node_name)
+    bridge = Bridge(account, limited_remote, tmp_path / "bridge.log", usual_options(node_name))
+    name = f"{node_name}{IN_PLACE}"
+    try:
+        with joined(bridge, node_name, home=home, remote=remote, account=name) as found:
+            yield found
+    finally:
+        print(bridge.log.read_text())
+        service_accounts.take_away_at_home(home, name)
+
+
+def test_account_in_place_of_the_node_does_the_main_job(in_place: Bridged) -> None:
+    """References, a token, status, a repeated Event, logs for a caller with a token, deletion."""
+    bridged = in_place
+    assert "home: the bridge acts as its own account" in bridged.bridge.log.read_text()
+    bridged.apply(config_map("conf", {"KEY": "1"}))
+    bridged.apply(secret("key", {"WORD": "2"}))
+    sources = [{"configMapRef": {"name": "conf"}}, {"secretRef": {"name": "key"}}]
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    script = f"test -s {token} && echo $KEY$WORD; sleep 3600"
+    bridged.apply(pod(bridged.node, "uses", containers=[shell("main", script, envFrom=sources)]))
+    wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
+    wait_for(lambda: bridged.kubectl("logs", "uses") == "12\n", "the pod has all")
+    bridged.apply(config_map("conf", {"KEY": "3"}))
+    wait_for(
+        lambda: _value(bridged, "conf") == "3", "an edit of the ConfigMap arrives in the remote"
+    )
+    taken = secret("taken", {"whose": "theirs"})
+    bridged.remote.kubectl("apply", "-n", bridged.remote_namespace, "-f", "-", input=taken)
+    bridged.apply(secret("taken", {"whose": "ours"}))
+    needs = [{"secretRef": {"name": "taken"}}]
+    waits = pod(bridged.node, "waits", containers=[shell("main", "sleep 3600", envFrom=needs)])
+    bridged.apply(waits)
+    bridged.wait_for_events("RemoteClash", "Pod", "waits")
+    assert bridged.bridge.stop() == 0
+    bridged.bridge.start()
+    wait_for(lambda: any(it["count"] > 1 for it in bridged.events("RemoteClash")), "it is counted")
+    bridged.kubectl("delete", "pod", "uses", "waits", "--timeout=60s")
+    bridged.remote.kubectl("delete", "secret", "taken", "-n", bridged.remote_namespace)
+
+    checked = bridge_process.run("check", bridged.node, "-o", "json", home=bridged.home)
+    found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
+    assert "acts as its own account" in found["BRG206"]["found"]
+
+
+def _value(bridged: Bridged, name: str) -> str:
+    copy = get_one(bridged.remote, "configmap", name, namespace=bridged.remote_namespace)
+    return str(copy["data"]["KEY"])
+
+
+def test_node_is_reported_as_the_identity(bridged: Bridged) -> None:
+    assert "home: the bridge acts as node" in bridged.bridge.log.read_text()
+    checked = bridge_process.run("check", bridged.node, "-o", "json", home=bridged.home)
+    found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
+    assert f"system:node:{bridged.node}" in found["BRG206"]["found"]
+    requests = get(bridged.home, "certificatesigningrequests")
+    names = [it["metadata"]["name"] for it in requests]
+    assert [it for it in names if it.startswith(f"kubelet-client-{bridged.node}-")]
