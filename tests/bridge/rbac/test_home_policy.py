@@ -73,10 +73,16 @@ def test_names_of_leases_are_those_of_the_permissions() -> None:
 def test_every_node_is_named() -> None:
     found = variables(policies()["team.burst.home"])
     assert json.loads(found["nodes"]) == ["one", "two"]
-    assert {"kube-node-lease/one", "kube-node-lease/cluster-bridge-two"} <= set(
+    assert {"kube-node-lease/one", "cluster-bridge/cluster-bridge-two"} <= set(
         json.loads(found["leases"])
     )
-    assert json.loads(found["requests"]) == ["kubelet-serving-one-", "kubelet-serving-two-"]
+    signers = ("kubelet-serving", "kube-apiserver-client-kubelet")
+    prefixes = ("kubelet-serving", "kubelet-client")
+    assert json.loads(found["requests"]) == [
+        f"kubernetes.io/{signer} {prefix}-{node}-"
+        for node in ("one", "two")
+        for signer, prefix in zip(signers, prefixes, strict=True)
+    ]
 
 
 def test_node_label_is_truncated_like_that_of_objects() -> None:
