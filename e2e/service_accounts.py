@@ -57,9 +57,10 @@ def take_away(remote: Cluster, account: Account) -> None:
     for role in (account.role("remote"), account.role("remote-contents")):
         for kind in ("clusterrolebinding", "clusterrole"):
             remote.kubectl("delete", kind, role, "--ignore-not-found")
-    for kind in ("rolebinding", "role"):
-        role = account.role("remote")
-        remote.kubectl("delete", kind, role, "-n", "kube-node-lease", "--ignore-not-found")
+    for role, namespace in (("remote", "kube-node-lease"), ("own-token", account.namespace)):
+        for kind in ("rolebinding", "role"):
+            command = ("delete", kind, account.role(role), "-n", namespace)
+            remote.kubectl(*command, "--ignore-not-found")
     command = ("delete", "serviceaccount", account.name, "-n", account.namespace)
     remote.kubectl(*command, "--ignore-not-found")
 

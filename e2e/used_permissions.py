@@ -36,8 +36,16 @@ _FREE = frozenset({"selfsubjectaccessreviews", "selfsubjectreviews", "selfsubjec
 WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: The permissions of each side's account, and those of the webhook at home.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
-    "home": (*service_accounts.HOME.cluster_level, *service_accounts.HOME.per_namespace),
-    "remote": (*service_accounts.REMOTE.cluster_level, *service_accounts.REMOTE.namespace_contents),
+    "home": (
+        *service_accounts.HOME.cluster_level,
+        *service_accounts.HOME.per_namespace,
+        *permissions.for_kubeconfig_secret(),
+    ),
+    "remote": (
+        *service_accounts.REMOTE.cluster_level,
+        *service_accounts.REMOTE.namespace_contents,
+        *permissions.for_own_token(),
+    ),
     WEBHOOK: permissions.for_webhook(),
 }
 

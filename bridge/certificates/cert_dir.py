@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
+from sync.base.private_file import write_private_file
 
 #: Below the XDG state directory: the parent of the certificate directories of all homes.
 _STATE = ("cluster-bridge", "serving")
@@ -114,17 +115,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, content: bytes) -> None:
     with _storage_errors(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_private_file(path, content)
 
 
 @contextlib.contextmanager

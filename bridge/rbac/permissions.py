@@ -192,6 +192,21 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Permission, ...]] = {
 }
 
 
+def for_own_token(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """Optional in the remote: renews the token of the bridge's own ServiceAccount before it
+    expires (`bridge.clusters.token_renewal`). RBAC can limit this create by name, because it is one
+    of a subresource. It cannot limit the lifetime of the tokens."""
+    names = (name,) if name else ()
+    return (Permission(SERVICE_ACCOUNTS, ("create",), "token", namespace=namespace, names=names),)
+
+
+def for_kubeconfig_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """Optional at home, for an installed bridge: keeps the renewed token in the Secret with the
+    remote's kubeconfig."""
+    names = (name,) if name else ()
+    return (Permission(SECRETS, ("patch",), namespace=namespace, names=names),)
+
+
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
     """Permissions of the webhook in home's cluster: to watch offloaded namespaces, and to rotate
     its certificate and the webhook configuration, which both have this ``name``."""

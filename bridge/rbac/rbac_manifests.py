@@ -59,10 +59,12 @@ class HomePermissions:
     network: NetworkChoice = "auto"
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
+    kubeconfig_secret: tuple[str, str] | None = None
+    """Namespace and name of the Secret with the remote's kubeconfig, for an installed bridge."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except those granted per namespace."""
+        """All permissions except those granted per namespace and `renewed_token`."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         certificates = permissions.HOME_CERTIFICATES if self.serving == "csr" else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
@@ -75,6 +77,12 @@ class HomePermissions:
             *leave,
         )
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
+
+    @property
+    def renewed_token(self) -> tuple[Permission, ...]:
+        """The permissions to keep the remote's renewed token."""
+        secret = self.kubeconfig_secret
+        return permissions.for_kubeconfig_secret(*secret) if secret else ()
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -92,10 +100,12 @@ class RemotePermissions:
     """``auto`` grants every source."""
     keep_namespaces: bool = False
     """Whether empty namespaces that the bridge created may stay."""
+    renew_token: bool = True
+    """Whether the account may renew its own token."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except `namespace_contents`."""
+        """All permissions except `namespace_contents` and that for the account's own token."""
         sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
         return (
@@ -142,10 +152,12 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
+    keeping = "Lets Cluster Bridge keep the renewed token of the remote's kubeconfig"
     per_namespace = account.role("home-namespace")
     return [
         *_account(account),
         *_granted(account.role("home"), account, options.cluster_level, description),
+        *_granted(account.role("renewed-token"), account, options.renewed_token, keeping),
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
         *namespace_bindings(account, bound),
@@ -178,6 +190,10 @@ def remote_objects(options: RemotePermissions, account: Account) -> list[Object]
         *_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
     ]
+    if options.renew_token:
+        own = permissions.for_own_token(account.namespace, account.name)
+        description = "Lets Cluster Bridge renew its own token before it expires"
+        made += _granted(account.role("own-token"), account, own, description)
     if contents := options.namespace_contents:
         description = (
             "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
@@ -207,7 +223,7 @@ def _granted(
     """Roles of this name with these permissions, one for each namespace that they are limited to,
     and their bindings."""
     made = []
-    for namespace in sorted({"", *(it.namespace for it in granted)}):
+    for namespace in sorted({it.namespace for it in granted}):
         own = [it for it in granted if it.namespace == namespace]
         kind = "Role" if namespace else "ClusterRole"
         made += [

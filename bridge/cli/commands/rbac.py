@@ -127,6 +127,14 @@ def rbac_remote(
             "then keeps the namespaces that it created.",
         ),
     ] = False,
+    no_token_renewal: Annotated[
+        bool,
+        typer.Option(
+            "--no-token-renewal",
+            help="Omit the permission to create tokens of the account itself, with which the "
+            "bridge renews its token before it expires.",
+        ),
+    ] = False,
     **values: Any,
 ) -> None:
     """Print the permissions in the remote cluster."""
@@ -134,7 +142,9 @@ def rbac_remote(
     from bridge.rbac import rbac_manifests
 
     scope = rbac_manifests.RemotePermissions(
-        metrics=values["metrics"], keep_namespaces=keep_namespaces
+        metrics=values["metrics"],
+        keep_namespaces=keep_namespaces,
+        renew_token=not no_token_renewal,
     )
     try:
         objects = rbac_manifests.remote_objects(scope, rbac_manifests.parse_account(account))
