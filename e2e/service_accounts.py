@@ -6,6 +6,7 @@ Home's namespaces are bound one by one, as by a user. Tests themselves act as an
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -19,9 +20,11 @@ OURS = Account()
 HOME = HomePermissions(serving="csr", network="auto", leave=True)
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--serving-certificate", "csr", "--network", "auto", "--leave")
-_REMOTE = ("remote", "--metrics", "auto")
-#: Longer than any test run.
-_TOKEN_LIFE = "24h"
+REMOTE_ARGUMENTS = ("remote", "--metrics", "auto")
+#: Options of `kubectl create token`: it is valid for longer than any test run.
+_LONG_LIVED = ("--duration=24h",)
+#: For the shortest time that an API server accepts.
+SHORT_LIVED = ("--duration=10m",)
 
 
 def at_home(home: Cluster, folder: Path) -> Cluster:
@@ -31,7 +34,7 @@ def at_home(home: Cluster, folder: Path) -> Cluster:
 
 def in_remote(remote: Cluster, folder: Path) -> Cluster:
     """A handle of the remote for the bridge's account."""
-    return granted(remote, folder, *_REMOTE)
+    return granted(remote, folder, *REMOTE_ARGUMENTS)
 
 
 def bind(home: Cluster, *namespaces: str) -> None:
@@ -39,12 +42,18 @@ def bind(home: Cluster, *namespaces: str) -> None:
     home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces))
 
 
-def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS) -> Cluster:
+def granted(
+    cluster: Cluster,
+    folder: Path,
+    *args: str,
+    account: Account = OURS,
+    token_options: Sequence[str] = _LONG_LIVED,
+) -> Cluster:
     """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
     cluster.kubectl("apply", "-f", "-", input=text)
     command = ("create", "token", account.name, "-n", account.namespace)
-    token = cluster.kubectl(*command, f"--duration={_TOKEN_LIFE}").stdout.strip()
+    token = cluster.kubectl(*command, *token_options).stdout.strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     path = folder / f"{cluster.name}-{account.name}.yaml"

@@ -22,7 +22,7 @@ _BOUND_KINDS = {"pod": "Pod", "secret": "Secret", "node": "Node"}
 
 @dataclass(frozen=True, slots=True)
 class AccountToken:
-    """What a token of a ServiceAccount states."""
+    """The claims of a ServiceAccount's token."""
 
     namespace: str
     name: str

@@ -1,4 +1,4 @@
-"""What tokens state about themselves."""
+"""Bearer tokens are read, whatever they contain."""
 
 from __future__ import annotations
 
