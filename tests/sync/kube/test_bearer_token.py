@@ -1,4 +1,4 @@
-"""Bearer tokens are read, whatever they contain."""
+"""Tokens are read without trust in what they contain."""
 
 from __future__ import annotations
 
