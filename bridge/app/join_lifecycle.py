@@ -290,6 +290,7 @@ class _TermFactory:
             home_api=facts.home_api,
             node_selector=settings.node_selector,
             unschedulable_timeout=settings.unschedulable_timeout,
+            remote_namespaces=settings.remote_namespaces,
         )
 
     def _node_controller(self, engine: Engine, kubelet: NodeKubelet) -> NodeController:

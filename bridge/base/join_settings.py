@@ -139,6 +139,8 @@ class JoinSettings:
     """Names of home's namespaces in the remote."""
     accept_namespaces: tuple[str, ...] = ()
     """Remote namespaces to use once they are handed over: names or globs."""
+    remote_namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces, to work in these alone; empty for any."""
     network: NetworkChoice = "auto"
     """How pods of the two clusters reach each other."""
     relay: RelaySettings = RelaySettings()
@@ -237,6 +239,16 @@ def parse_namespaces(text: str) -> tuple[str, ...]:
             text,
             "a list of namespaces",
             "NAME[,NAME], where * matches any characters, such as team-*,shop",
+        )
+    return names
+
+
+def parse_remote_namespaces(text: str) -> tuple[str, ...]:
+    """``NAME[,NAME]``; "" is none."""
+    names = tuple(dict.fromkeys(it.strip() for it in text.split(","))) if text else ()
+    if not all(len(it) <= 63 and re.fullmatch(_LABEL, it) for it in names):
+        raise invalid_option(
+            "--remote-namespaces", text, "a list of namespaces", "NAME[,NAME], such as shop-e2e"
         )
     return names
 

@@ -178,6 +178,22 @@ REMOTE = (
     # The claim (`bridge.remote_claim.claim_record`), named after home's identity.
     Permission(LEASES, ("create", "get", "patch"), namespace="kube-node-lease"),
 )
+#: Instead of `REMOTE` with prepared namespaces (`--remote-namespaces`): reads in the whole cluster
+#: of what the node's capacity depends on, no Secret and no write but the claim, and in these
+#: namespaces `REMOTE_NAMESPACE`.
+REMOTE_LIMITED = (
+    Permission(NODES, ("list", "watch")),
+    Permission(NAMESPACES, ("get", "list", "watch")),
+    Permission(PODS, ("list", "watch")),
+    Permission(PRIORITY_CLASSES, ("list", "watch")),
+    Permission(RESOURCE_QUOTAS, ("list", "watch")),
+    *(it for it in REMOTE if it.resource is LEASES),
+)
+REMOTE_NAMESPACE = tuple(
+    it
+    for it in REMOTE
+    if it.resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES, EVENTS)
+)
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
 #: Verifies that a namespace contains no unmanaged resources before it is deleted. A resource that
@@ -227,6 +243,17 @@ def required_at_home(settings: JoinSettings) -> tuple[Permission, ...]:
     return (*HOME, *tokens, *certificates, *relay)
 
 
+def required_in_remote(settings: JoinSettings) -> tuple[Permission, ...]:
+    """The permissions that a join with these settings needs in the remote."""
+    namespaces = settings.remote_namespaces
+    return (*REMOTE_LIMITED, *for_remote_namespaces(namespaces)) if namespaces else REMOTE
+
+
+def for_remote_namespaces(namespaces: Iterable[str]) -> tuple[Permission, ...]:
+    """The permissions in the remote's prepared namespaces."""
+    return tuple(replace(it, namespace=name) for name in namespaces for it in REMOTE_NAMESPACE)
+
+
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
     """The permissions at home, outside bound namespaces, to grant for the network mode."""
     return HOME_RELAY if network in ("relay", "auto") else ()
@@ -245,7 +272,8 @@ def for_home_namespaces(
 def rbac_command(side: Side, settings: JoinSettings) -> str:
     """The command that prints the RBAC objects for a join with these settings."""
     if side == "remote":
-        return "bridge rbac remote"
+        named = (f"--namespace {it}" for it in settings.remote_namespaces)
+        return " ".join(("bridge rbac remote", *named))
     command = ["bridge rbac home"]
     if settings.serving == "csr":
         command.append("--serving-certificate csr")

@@ -102,6 +102,8 @@ class RemotePermissions:
     """Whether empty namespaces that the bridge created may stay."""
     renew_token: bool = True
     """Whether the account may renew its own token."""
+    namespaces: Sequence[str] = ()
+    """The prepared namespaces, if the bridge works in these alone."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
@@ -109,7 +111,7 @@ class RemotePermissions:
         sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
         return (
-            *permissions.REMOTE,
+            *(permissions.REMOTE_LIMITED if self.namespaces else permissions.REMOTE),
             *permissions.REMOTE_LEAVE,
             *(permission for source in metrics for permission in source),
         )
@@ -117,7 +119,8 @@ class RemotePermissions:
     @property
     def namespace_contents(self) -> tuple[Permission, ...]:
         """The permissions that show whether a namespace contains unmanaged resources."""
-        return () if self.keep_namespaces else permissions.REMOTE_NAMESPACE_CONTENTS
+        keeps = self.keep_namespaces or self.namespaces
+        return () if keeps else permissions.REMOTE_NAMESPACE_CONTENTS
 
 
 def parse_account(text: str) -> Account:
@@ -190,6 +193,8 @@ def remote_objects(options: RemotePermissions, account: Account) -> list[Object]
         *_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
     ]
+    prepared = permissions.for_remote_namespaces(options.namespaces)
+    made += _granted(account.role("remote-namespace"), account, prepared, description)
     if options.renew_token:
         own = permissions.for_own_token(account.namespace, account.name)
         description = "Lets Cluster Bridge renew its own token before it expires"

@@ -102,6 +102,7 @@ class Engine:
             shared.remote_namespaces,
             policy.identity,
             self._ownership,
+            prepared=policy.remote_namespaces,
             has_pods=functools.partial(shared.home_pods.store.has, "namespace"),
         )
         self.capacity = CapacityAggregator(

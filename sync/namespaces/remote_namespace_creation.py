@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from weakref import WeakValueDictionary
 
 import cachetools
@@ -66,7 +66,8 @@ class NamespaceMappingError(Exception):
 
 
 class NamespaceMapping:
-    """``informer`` watches all remote namespaces. ``has_pods`` returns whether a home namespace has
+    """``informer`` watches all remote namespaces. With ``prepared`` names, only these are used, and
+    no namespace is created or changed. ``has_pods`` returns whether a home namespace has
     pods on this node. `pod_changed` must be called for every remote pod of this home."""
 
     def __init__(
@@ -76,12 +77,14 @@ class NamespaceMapping:
         identity: Identity,
         owned: NamespaceOwnership,
         *,
+        prepared: Collection[str] = (),
         has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
     ) -> None:
         self._client = client
         self._informer = informer
         self._identity = identity
         self._owned = owned
+        self._prepared = prepared
         self._has_pods = has_pods
         # UIDs of namespaces that the bridge deletes: the cache shows the deletion a moment later.
         self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
@@ -100,11 +103,14 @@ class NamespaceMapping:
         name = self._identity.remote_namespace(namespace)
         async with self._lock(name):
             remote = self._informer.store.get(Key("", name))
+            if self._prepared and (remote is None or name not in self._prepared):
+                raise _not_prepared(name)
             if remote is None:
                 remote = await self._create(namespace, name)
             await self._check(remote, namespace)
             is_user = self._identity.node_label in namespace_users(remote)
-            if self._owned.owns(remote) and not is_user and not self._is_terminating(remote):
+            registers = self._owned.owns(remote) and not self._prepared
+            if registers and not is_user and not self._is_terminating(remote):
                 try:
                     remote = await self._set_user(remote, "true")
                 except NotFound as error:
@@ -285,6 +291,15 @@ def _terminating(name: str) -> ReconcileBlocked:
     return ReconcileBlocked(
         "RemoteNamespaceTerminating",
         f"remote: namespace {name} is being deleted; it is re-created after that",
+    )
+
+
+def _not_prepared(name: str) -> ReconcileBlocked:
+    return ReconcileBlocked(
+        "RemoteNamespaceMissing",
+        f"remote: namespace {name} does not exist or is none of --remote-namespaces, and the "
+        "bridge creates none with that option; an administrator of the remote prepares it: "
+        f"`bridge rbac remote --namespace {name}` prints its permissions",
     )
 
 

@@ -118,6 +118,15 @@ def rbac_namespace(
 def rbac_remote(
     *,
     account: _Account = _ACCOUNT,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prepared namespace of bridge join --remote-namespaces, by a Role; repeatable. "
+            "The account then can read no Secret and write nothing in other namespaces. "
+            "Default: any namespace.",
+            show_default=False,
+        ),
+    ] = None,
     keep_namespaces: Annotated[
         bool,
         typer.Option(
@@ -141,12 +150,13 @@ def rbac_remote(
     from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
 
-    scope = rbac_manifests.RemotePermissions(
-        metrics=values["metrics"],
-        keep_namespaces=keep_namespaces,
-        renew_token=not no_token_renewal,
-    )
     try:
+        scope = rbac_manifests.RemotePermissions(
+            metrics=values["metrics"],
+            keep_namespaces=keep_namespaces,
+            renew_token=not no_token_renewal,
+            namespaces=[rbac_manifests.check_namespace(it) for it in namespace or ()],
+        )
         objects = rbac_manifests.remote_objects(scope, rbac_manifests.parse_account(account))
     except SettingsError as error:
         raise fail(str(error), code=2) from None

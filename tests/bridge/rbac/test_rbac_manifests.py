@@ -177,6 +177,21 @@ def test_options_change_the_remote_permissions(
     assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(required)
 
 
+def test_prepared_namespaces_limit_secrets_and_writes_to_them() -> None:
+    options = RemotePermissions(metrics="none", renew_token=False, namespaces=["a", "b"])
+    found = granted(rbac_manifests.remote_objects(options, OURS))
+    assert found == expand(
+        (
+            *permissions.REMOTE_LIMITED,
+            *permissions.REMOTE_LEAVE,
+            *permissions.for_remote_namespaces(["a", "b"]),
+        )
+    )
+    assert {it[0] for it in found if it[2] == "secrets"} == {"a", "b"}
+    in_all = {it[3] for it in found if not it[0]}
+    assert in_all == {"get", "list", "watch"}
+
+
 def test_account_may_create_tokens_of_itself_alone() -> None:
     other = Account("team", "burst")
     objects = rbac_manifests.remote_objects(RemotePermissions(), other)
