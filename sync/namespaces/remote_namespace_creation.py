@@ -33,6 +33,7 @@ from sync.runtime.controller import ReconcileBlocked
 from translators.handed_over_namespaces import (
     is_accepted_by_home,
     is_granted_by_remote,
+    unprepared_namespace_message,
     unusable_namespace_message,
 )
 from translators.object_accessors import (
@@ -104,7 +105,7 @@ class NamespaceMapping:
         async with self._lock(name):
             remote = self._informer.store.get(Key("", name))
             if self._prepared and (remote is None or name not in self._prepared):
-                raise _not_prepared(name)
+                raise ReconcileBlocked("RemoteNamespaceMissing", unprepared_namespace_message(name))
             if remote is None:
                 remote = await self._create(namespace, name)
             await self._check(remote, namespace)
@@ -291,15 +292,6 @@ def _terminating(name: str) -> ReconcileBlocked:
     return ReconcileBlocked(
         "RemoteNamespaceTerminating",
         f"remote: namespace {name} is being deleted; it is re-created after that",
-    )
-
-
-def _not_prepared(name: str) -> ReconcileBlocked:
-    return ReconcileBlocked(
-        "RemoteNamespaceMissing",
-        f"remote: namespace {name} does not exist or is none of --remote-namespaces, and the "
-        "bridge creates none with that option; an administrator of the remote prepares it: "
-        f"`bridge rbac remote --namespace {name}` prints its permissions",
     )
 
 

@@ -159,6 +159,16 @@ async def test_missing_permission_of_one_side_is_named(
     )
 
 
+async def test_missing_permission_in_a_prepared_namespace_names_its_command(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.remote.api.authorize = only(resource="secrets", namespace="b", verb="create")
+    settings = two.but(remote_namespaces=("a", "b"))
+    message = await lacking(replace(two, settings=settings), client_for)
+    assert message.startswith("remote: the credential may not create secrets; ")
+    assert "`bridge rbac remote --namespace a --namespace b` prints" in message
+
+
 async def test_missing_permissions_of_both_sides_are_named(
     two: Clusters, client_for: ClientFor
 ) -> None:
