@@ -59,7 +59,7 @@ def test_join_with_prepared_namespaces_works_in_these_alone(
                 _burst(bridged)
                 _wait_elsewhere(bridged, elsewhere)
                 _leave(bridged)
-            assert [str(it) for it in requests.all() if it.forbidden] == []
+                assert [str(it) for it in requests.all() if it.forbidden] == []
             assert get_one(remote, "namespace", there)["status"]["phase"] == "Active"
         finally:
             print(bridge.log.read_text())
