@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import yaml
@@ -33,9 +33,11 @@ _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
 IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--network", "auto", "--leave")
-_REMOTE = ("remote", "--metrics", "auto", "--policy")
-#: Longer than any test run.
-_TOKEN_LIFE = "24h"
+REMOTE_ARGUMENTS = ("remote", "--metrics", "auto", "--policy")
+#: Options of `kubectl create token`: it is valid for longer than any test run.
+_LONG_LIVED = ("--duration=24h",)
+#: For the shortest time that an API server accepts.
+SHORT_LIVED = ("--duration=10m",)
 
 
 def of_node(node: str) -> Account:
@@ -58,7 +60,7 @@ def in_place_of_node(home: Cluster, folder: Path, node: str) -> Cluster:
 
 def in_remote(remote: Cluster, folder: Path) -> Cluster:
     """A handle of the remote for the bridge's account."""
-    return granted(remote, folder, *_REMOTE)
+    return granted(remote, folder, *REMOTE_ARGUMENTS)
 
 
 def bind(home: Cluster, node: str, *namespaces: str) -> None:
@@ -67,17 +69,28 @@ def bind(home: Cluster, node: str, *namespaces: str) -> None:
     home.kubectl("apply", "-f", "-", input=_printed("namespace", *namespaces, *account))
 
 
-def granted(cluster: Cluster, folder: Path, *args: str, account: Account = OURS) -> Cluster:
+def granted(
+    cluster: Cluster,
+    folder: Path,
+    *args: str,
+    account: Account = OURS,
+    token_options: Sequence[str] = _LONG_LIVED,
+) -> Cluster:
     """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
     cluster.kubectl("apply", "-f", "-", input=text)
-    return handle_of(cluster, folder, account)
+    return handle_of(cluster, folder, account, token_options)
 
 
-def handle_of(cluster: Cluster, folder: Path, account: Account) -> Cluster:
+def handle_of(
+    cluster: Cluster,
+    folder: Path,
+    account: Account,
+    token_options: Sequence[str] = _LONG_LIVED,
+) -> Cluster:
     """A handle with a new token of an account; its kubeconfig is in ``folder``."""
     command = ("create", "token", account.name, "-n", account.namespace)
-    token = cluster.kubectl(*command, f"--duration={_TOKEN_LIFE}").stdout.strip()
+    token = cluster.kubectl(*command, *token_options).stdout.strip()
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
     path = folder / f"{cluster.name}-{account.name}.yaml"

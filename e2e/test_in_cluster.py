@@ -3,16 +3,18 @@ and leaves again."""
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from e2e import bridge_image, bridge_process
+from bridge.rbac.rbac_manifests import Account
+from e2e import bridge_image, bridge_process, service_accounts
 from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.kubectl import Json, create_namespace, get, get_one, is_ready, uids, versions, wait_for
@@ -203,6 +205,43 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
         lambda: not get(it.remote, kinds, selector=ours, all_namespaces=True),
         "no managed object is left in the remote",
     )
+
+
+def test_installed_bridges_keep_their_renewed_token_in_the_secret(
+    installing: Install, tmp_path: Path
+) -> None:
+    """A bridge that starts again begins with it: the kubeconfig's own token is nearly expired."""
+    it, own = installing, Account("default", installing.node)
+    short = service_accounts.granted(
+        *(it.remote, tmp_path, *service_accounts.REMOTE_ARGUMENTS),
+        account=own,
+        token_options=service_accounts.SHORT_LIVED,
+    )
+    try:
+        joined = replace(it, remote=short).join("--replicas", "1")
+        assert joined.returncode == 0, joined.stderr
+
+        def kept() -> Json:
+            secret = get_one(it.home, "secret", f"cluster-bridge-{it.node}", namespace=it.place)
+            found: Json = json.loads(base64.b64decode(secret["data"].get("renewed-token", "e30=")))
+            return found
+
+        renewed = wait_for(kept, "the renewed token is kept")
+        [first] = uids(it.bridges())
+        it.home.kubectl("delete", "pod", "-n", it.place, first)
+        wait_for(lambda: [is_ready(pod) for pod in it.bridges()] == [True], "another serves")
+        [second] = uids(it.bridges())
+        log = it.home.kubectl("logs", "-n", it.place, second).stdout
+        assert f"is valid until {renewed['expires']}, and the bridge renews it" in log
+        assert kept() == renewed
+
+        again = replace(it, remote=short).join("--replicas", "1")
+        assert "is up to date" in again.stderr, "installing again keeps the token"
+        assert kept() == renewed
+        left = it.leave()
+        assert left.returncode == 0, left.stderr
+    finally:
+        service_accounts.take_away(it.remote, own)
 
 
 def test_obstacles_of_an_installation_are_reported_and_it_can_leave(installing: Install) -> None:

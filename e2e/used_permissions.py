@@ -45,12 +45,14 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
+        *permissions.for_kubeconfig_secret(),
     ),
     "remote": tuple(
         it
         for it in (
             *service_accounts.REMOTE.cluster_level,
             *service_accounts.REMOTE.namespace_contents,
+            *permissions.for_own_token(),
         )
         if it not in permissions.REMOTE_OWNERSHIP
     ),

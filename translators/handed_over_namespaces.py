@@ -30,6 +30,15 @@ def is_accepted_by_home(remote_namespace: Object, identity: Identity) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in identity.accepted_namespaces)
 
 
+def unprepared_namespace_message(name: str) -> str:
+    """Why a bridge that is limited to prepared namespaces does not use another one."""
+    return (
+        f"remote: namespace {name} does not exist or is none of --remote-namespaces, and the "
+        "bridge creates none with that option; an administrator of the remote prepares it: "
+        f"`bridge rbac remote --namespace {name}` prints its permissions"
+    )
+
+
 def unusable_namespace_message(remote_namespace: Object, identity: Identity) -> str:
     """Why the bridge does not use a remote namespace that `is_usable_namespace` rejects, and what
     to do."""

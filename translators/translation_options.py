@@ -64,6 +64,9 @@ class Policy:
     unschedulable_timeout: float | None = None
     """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 
+    remote_namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
+
     @property
     def node_selection(self) -> str:
         """``node_selector`` as a label selector."""

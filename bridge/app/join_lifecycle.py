@@ -30,6 +30,7 @@ from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
 from bridge.certificates.automatic_certificate import CertificateDemand
 from bridge.checks.required_at_join import JoinFacts, checked_clusters
+from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
@@ -49,6 +50,7 @@ from sync.kube import in_cluster
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
+from sync.kube.renewed_token import RenewedToken
 from sync.runtime.log_fields import NODE
 from translators.translation_options import Policy
 
@@ -127,6 +129,11 @@ async def _serve_node(
             notify=notify,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
+        renewing_token(
+            clusters.remote,
+            keep=_keep_token(clusters.home.account, clusters.facts.identity.node),
+            notify=notify,
+        ),
     ):
         home, remote, facts = clusters.home, clusters.remote, clusters.facts
         account = home.account
@@ -186,6 +193,20 @@ async def _serve_node(
                 group.create_task(home.keep_renewed(), name="node-certificate")
         finally:
             await kubelet.stop()
+
+
+def _keep_token(home: KubeClient, node: str) -> Keep:
+    """Keeps renewed tokens of the remote where the next start of this bridge finds them."""
+    secret = None
+    if home.config.in_cluster:
+        from bridge.install.installation import instance_name
+
+        secret = in_cluster.namespace(), instance_name(node)
+
+    async def keep(renewed: RenewedToken) -> None:
+        await keep_renewed_token(renewed, home, secret)
+
+    return keep
 
 
 @dataclass(slots=True)
@@ -322,6 +343,7 @@ class _TermFactory:
             home_api=facts.home_api,
             node_selector=settings.node_selector,
             unschedulable_timeout=settings.unschedulable_timeout,
+            remote_namespaces=settings.remote_namespaces,
         )
 
     def _node_controller(

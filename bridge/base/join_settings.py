@@ -157,6 +157,8 @@ class JoinSettings:
     """Names of home's namespaces in the remote."""
     accept_namespaces: tuple[str, ...] = ()
     """Remote namespaces to use once they are handed over: names or globs."""
+    remote_namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces, to work in these alone; empty for any."""
     network: NetworkChoice = "auto"
     """How pods of the two clusters reach each other."""
     relay: RelaySettings = RelaySettings()
@@ -278,6 +280,16 @@ def parse_key_patterns(text: str, option: str) -> tuple[str, ...]:
             "PATTERN[,PATTERN], where * matches any characters, such as example.com/*",
         )
     return patterns
+
+
+def parse_remote_namespaces(text: str) -> tuple[str, ...]:
+    """``NAME[,NAME]``; "" is none."""
+    names = tuple(dict.fromkeys(it.strip() for it in text.split(","))) if text else ()
+    if not all(len(it) <= 63 and re.fullmatch(_LABEL, it) for it in names):
+        raise invalid_option(
+            "--remote-namespaces", text, "a list of namespaces", "NAME[,NAME], such as shop-e2e"
+        )
+    return names
 
 
 def check_address(address: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
+from sync.base.private_file import write_private_file
 
 #: The serving certificate of the kubelet API, or the client certificate of the node's identity.
 Purpose = Literal["serving", "client"]
@@ -134,17 +135,7 @@ def _read(path: Path) -> bytes | None:
 
 def _write(path: Path, content: bytes) -> None:
     with _storage_errors(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # mode 0600
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).replace(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                Path(name).unlink()
-            raise
+        write_private_file(path, content)
 
 
 @contextlib.contextmanager

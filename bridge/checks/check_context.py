@@ -135,13 +135,18 @@ class CheckContext:
             home_name=self.settings.home_name or home_id[:8],
             node=self.name,
             namespace_template=self.settings.template,
-            accepted_namespaces=self.settings.accept_namespaces,
+            accepted_namespaces=self._accepted_namespaces(),
         )
         try:
             validate_namespace_template(identity.namespace_template, home_name=identity.home_name)
         except NamespaceTemplateError as error:
             raise PreflightError(f"--namespace-template {error}") from error
         return identity
+
+    def _accepted_namespaces(self) -> tuple[str, ...]:
+        # The record of an existing node has the prepared namespaces in both lists.
+        settings = self.settings
+        return tuple(dict.fromkeys((*settings.accept_namespaces, *settings.remote_namespaces)))
 
     async def bridge_address(self) -> str:
         """The address at which home reaches the bridge. Raises PreflightError."""

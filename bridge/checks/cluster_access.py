@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -18,7 +17,10 @@ import orjson
 
 from bridge.checks.check_context import ClusterConnectivity
 from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.clusters import token_renewal
+from bridge.clusters.connection import new_token_command
 from bridge.rbac import permissions
+from sync.kube import bearer_token
 from sync.kube.api_errors import (
     ApiError,
     ApiServerCertificateError,
@@ -62,7 +64,9 @@ async def check_connectivity(
         failure = _failure(problem)
     else:
         failure = None
-    findings = list(_of_config(config, cluster, named)) if config is not None else []
+    findings = []
+    if config is not None:
+        findings = [*_of_config(config, cluster, named), await _check_expiry(config, cluster)]
     if failure is not None:
         cluster.findings.append(failure)
         findings = [it for it in findings if it.id != failure.id]
@@ -121,41 +125,45 @@ def _of_config(config: ClientConfig, cluster: ClusterConnectivity, named: str) -
         yield warning("BRG105", side, "the API server's certificate is not verified")
     elif cluster.client is not None:
         yield ok("BRG105", side, "the API server's certificate is verified")
-    yield _check_expiry(config, accepted=cluster.client is not None)
 
 
-def _check_expiry(config: ClientConfig, *, accepted: bool) -> Finding:
-    """BRG104. ``accepted``: the API server accepted the credential just now."""
-    side, now = config.side, datetime.now(UTC)
+async def _check_expiry(config: ClientConfig, cluster: ClusterConnectivity) -> Finding:
+    """BRG104."""
+    side, now, client = config.side, datetime.now(UTC), cluster.client
+    account = bearer_token.account_token(config.kubeconfig_token.own)
     ends = (
         (_client_certificate_expiry(config), "the client certificate"),
-        (_token_expiry(config), "the token"),
+        (config.token_expiry(), "the token"),
     )
     known = [(end, what) for end, what in ends if end is not None]
     if not known:
+        if side == "remote" and account is not None:
+            text, command = f"the token of {account} never expires", new_token_command(account)
+            hint = f"use one that the bridge renews: {command} in the remote creates it"
+            return warning("BRG104", side, text, hint)
         return info("BRG104", side, "the credential does not show when it expires")
     end, what = min(known)
     if end <= now:
         text = f"{what} has expired, at {format_time(end)}"
-        if accepted:
+        if client is not None:
             return warning("BRG104", side, f"{text}, but the API server still accepts it")
         return error("BRG104", side, text)
     text = f"{what} is valid until {format_time(end)}"
     if config.renews_itself:
         return ok("BRG104", side, f"{text}, and renews itself")
+    if side == "remote" and client is not None and await _is_renewed(client):
+        return ok("BRG104", side, f"{text}, and the bridge renews it")
     return warning("BRG104", side, text) if end - now < EXPIRY_WARNING else ok("BRG104", side, text)
 
 
-def _token_expiry(config: ClientConfig) -> datetime | None:
-    """When the bearer token ends (``exp`` of a JWT); None if it does not show that."""
-    parts = config.authorization().get("Authorization", "").removeprefix("Bearer ").split(".")
-    if len(parts) != 3:
-        return None
+async def _is_renewed(client: KubeClient) -> bool:
+    """Whether a bridge with this credential renews it."""
+    token = token_renewal.renewable_token(client.config)
     try:
-        claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return datetime.fromtimestamp(float(claims["exp"]), UTC)
-    except (ValueError, KeyError, TypeError, OverflowError, OSError):
-        return None
+        async with asyncio.timeout(permissions.REQUEST_SECONDS):
+            return token is not None and await token_renewal.may_renew(client, token)
+    except (KubeError, TimeoutError):
+        return False
 
 
 def _client_certificate_expiry(config: ClientConfig) -> datetime | None:

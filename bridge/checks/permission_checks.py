@@ -25,7 +25,7 @@ async def check_home_permissions(context: CheckContext) -> list[Finding]:
 
 async def check_remote_permissions(context: CheckContext) -> list[Finding]:
     """BRG202."""
-    required = permissions.REMOTE
+    required = permissions.required_in_remote(context.settings)
     return [await _check_permissions("BRG202", context.remote_client, required, context)]
 
 

@@ -88,7 +88,9 @@ async def check_leftovers(context: CheckContext) -> list[Finding]:
     known = (await context.home_client.list(NODES, labels=node_object.LABEL_REMOTE)).items
     alive = {label_value(name) for name in (context.name, *map(name_of, known))}
     left, theirs = [], []
-    for its in await remote_inventory.list_node_inventories(context.remote_client):
+    for its in await remote_inventory.list_node_inventories(
+        context.remote_client, namespaces=context.settings.remote_namespaces
+    ):
         if its.home != ours:
             theirs.append(its)
         elif its.node not in alive:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 
 from bridge.base.command_error import PreflightError
 from bridge.rbac import permissions
+from sync.kube import bearer_token
 from sync.kube.api_errors import (
     ApiError,
     ApiServerCertificateError,
@@ -18,10 +20,12 @@ from sync.kube.api_errors import (
     Unreachable,
 )
 from sync.kube.api_resources import NAMESPACES
+from sync.kube.bearer_token import AccountToken
 from sync.kube.client import KubeClient
-from sync.kube.credentials import load
+from sync.kube.credentials import ClientConfig, load
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, uid_of
+from translators.timestamps import format_time
 
 #: Seconds to load a kubeconfig (with its credential plugin) and to get a first response, and for
 #: all checks of a join: a person waits for this.
@@ -38,9 +42,14 @@ async def connect(ref: KubeconfigRef, *, side: Side, notify: Notify) -> AsyncIte
         async with asyncio.timeout(CONNECT_SECONDS):
             config = await load(ref, side=side)
             async with KubeClient(config) as probe:
-                version = await probe.request(
-                    "GET", "/version", timeout=permissions.REQUEST_SECONDS
-                )
+                try:
+                    version = await probe.request(
+                        "GET", "/version", timeout=permissions.REQUEST_SECONDS
+                    )
+                except Unauthorized as error:
+                    if message := _expired_token_message(config):
+                        raise PreflightError(message) from error
+                    raise
     notify(f"{side}: {config.server} (context {config.context}), {version.get('gitVersion', '?')}")
     async with KubeClient(config) as client:
         yield client
@@ -81,6 +90,25 @@ def describe_error(error: KubeError) -> str:
     if isinstance(error, ApiError):
         return f"{text}; `kubectl get --raw /readyz` with the same kubeconfig shows its health"
     return text
+
+
+def new_token_command(token: AccountToken) -> str:
+    """The command that creates another token for the account, to run in its cluster."""
+    return f"`kubectl create token {token.name} -n {token.namespace} --duration 24h`"
+
+
+def _expired_token_message(config: ClientConfig) -> str:
+    """What to do if the credential is a ServiceAccount's token that has expired; "" otherwise."""
+    token = bearer_token.account_token(config.kubeconfig_token.own)
+    end = config.token_expiry()
+    if token is None or end is None or end > datetime.now(UTC):
+        return ""
+    renews = ", and a bridge renews it only while it runs" if config.side == "remote" else ""
+    return (
+        f"{config.side}: the token of {token} expired at {format_time(end)}{renews}; put a new one "
+        f"into the kubeconfig ({new_token_command(token)} in that cluster) and join again; an "
+        "installed bridge gets it by `bridge upgrade NODE --kubeconfig FILE`"
+    )
 
 
 async def cluster_uid(client: KubeClient) -> str:

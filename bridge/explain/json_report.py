@@ -17,7 +17,11 @@ from translators import pod_security
 from translators.explain import differences, persistent_volume_claims
 from translators.explain.differences import Difference
 from translators.field_paths import FieldMessage
-from translators.handed_over_namespaces import is_usable_namespace, unusable_namespace_message
+from translators.handed_over_namespaces import (
+    is_usable_namespace,
+    unprepared_namespace_message,
+    unusable_namespace_message,
+)
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -164,7 +168,7 @@ def _refusals(facts: PodFacts) -> list[Object]:
         found.append({"by": "bridge", "field": "metadata.ownerReferences", "why": why})
     if there is None:
         return found
-    found += [{"by": "bridge", **it} for it in _conflicts(policy, there)]
+    found += [{"by": "bridge", **it} for it in _conflicts(facts.pod, policy, there)]
     # For a pod that is not bound, `_placement` reports excessive requests.
     allocatable = kubelet_admission.total_allocatable(there.nodes or ())
     rejection = kubelet_admission.admission_rejection(facts.pod, allocatable)
@@ -195,9 +199,12 @@ def _pod_security(facts: PodFacts) -> str:
     )
 
 
-def _conflicts(policy: Policy, there: RemoteFacts) -> Iterator[Object]:
+def _conflicts(pod: Object, policy: Policy, there: RemoteFacts) -> Iterator[Object]:
     identity = policy.identity
-    if there.namespace is not None and not is_usable_namespace(there.namespace, identity):
+    mapped = identity.remote_namespace(HomeNamespace(namespace_of(pod)))
+    if policy.remote_namespaces and mapped not in policy.remote_namespaces:
+        yield {"field": "metadata.namespace", "why": unprepared_namespace_message(mapped)}
+    elif there.namespace is not None and not is_usable_namespace(there.namespace, identity):
         yield {
             "field": "metadata.namespace",
             "why": unusable_namespace_message(there.namespace, identity),

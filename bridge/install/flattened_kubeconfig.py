@@ -22,7 +22,7 @@ import yaml
 
 from bridge.clusters.home_api_address import is_loopback
 from bridge.install import untrusted_kubeconfig
-from sync.kube import http_proxy, kubeconfig
+from sync.kube import http_proxy, kubeconfig, renewed_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.kubeconfig import Entry, KubeconfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -63,6 +63,8 @@ def flatten_kubeconfig(ref: KubeconfigRef) -> FlattenedKubeconfig:
     user = _inline_files(ref, user_entry, _USER_FILES)
     if user.pop("tokenFile", None) and not user.get("token"):
         user["token"] = _read_content(ref, user_entry.path("tokenFile")).decode().strip()
+    elif user.get("token"):
+        user["token"] = _renewed(str(user["token"]).strip(), user_entry)
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -121,6 +123,13 @@ def _check_usable_in_pod(ref: KubeconfigRef, cluster: Object, user: Object) -> I
         )
     if user.get("tokenFile") and not user.get("token"):
         yield "remote: the token is copied from its file once; join again when it expires"
+
+
+def _renewed(token: str, entry: Entry) -> str:
+    """The token, or the one that a bridge on this machine has renewed it to."""
+    kept = renewed_token.find(token, [entry.file.absolute().parent])
+    renewed = renewed_token.latest(token, kept)
+    return renewed.token if renewed is not None else token
 
 
 def _inline_files(ref: KubeconfigRef, entry: Entry, files: Mapping[str, str]) -> Object:

@@ -22,6 +22,7 @@ from bridge.node import node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account
+from sync.kube import renewed_token
 from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
     DEPLOYMENTS,
@@ -40,6 +41,17 @@ MAX_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
+class StoredKubeconfig:
+    """The remote's kubeconfig from an installation's Secret."""
+
+    secret: str
+    """``namespace/name`` of the Secret."""
+    content: bytes = field(repr=False)
+    renewed_token: bytes = field(repr=False, default=b"")
+    """What `sync.kube.renewed_token` reads beside the kubeconfig; b"" if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ExistingInstallation:
     """An installation that was found in home."""
 
@@ -48,7 +60,7 @@ class ExistingInstallation:
     deployments: list[Object]
     objects: list[tuple[Resource, Object]] = field(default_factory=list)
     """In deletion order."""
-    kubeconfig: bytes | None = field(default=None, repr=False)
+    stored: StoredKubeconfig | None = None
     """The remote's kubeconfig from the Secret."""
 
     @property
@@ -62,15 +74,6 @@ class ExistingInstallation:
         if self.namespace:
             lines.append(f"home:   Namespace {self.namespace}, if nothing else is in it")
         return lines
-
-
-@dataclass(frozen=True, slots=True)
-class StoredKubeconfig:
-    """The remote's kubeconfig from an installation's Secret."""
-
-    secret: str
-    """``namespace/name`` of the Secret."""
-    content: bytes = field(repr=False)
 
 
 #: All resources but namespaces, in deletion order. ClusterRoleBindings are last: a later attempt
@@ -120,7 +123,7 @@ async def find_installation(
         next((namespace_of(it) for resource, it in found if resource in _IN_OWN_NAMESPACE), ""),
         [it for resource, it in found if resource is DEPLOYMENTS],
         found,
-        stored.content if stored else None,
+        stored,
     )
 
 
@@ -225,8 +228,13 @@ def _first_valid_kubeconfig(
     first: StoredKubeconfig | None = None
     for secret in sorted(candidates, key=lambda it: namespaces.index(namespace_of(it))):
         try:
-            content = base64.b64decode(secret["data"][installation.KUBECONFIG_KEY], validate=True)
-            stored = StoredKubeconfig(full_name(secret), untrusted_kubeconfig.validate(content))
+            data = secret["data"]
+            content = base64.b64decode(data[installation.KUBECONFIG_KEY], validate=True)
+            stored = StoredKubeconfig(
+                full_name(secret),
+                untrusted_kubeconfig.validate(content),
+                base64.b64decode(data.get(renewed_token.FILE) or "", validate=True),
+            )
             first = first or stored
         except (binascii.Error, RejectedKubeconfigError) as error:
             cause = error if isinstance(error, RejectedKubeconfigError) else "it is not base64"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
@@ -33,8 +34,9 @@ WEBHOOK_PORT = 9443
 def render(installation: Installation, kubeconfig: str) -> list[Object]:
     """All objects, including the Secret with the remote's kubeconfig, and the offload webhook's if
     the installation has one."""
+    secret = installation.namespace, installation.name
     rbac = rbac_manifests.home_objects(
-        installation.permissions,
+        dataclasses.replace(installation.permissions, kubeconfig_secret=secret),
         installation.account,
         installation.bound_namespaces,
         all_namespaces=installation.all_namespaces,

@@ -82,7 +82,7 @@ def _read(found: ExistingInstallation, deployment: Object) -> InstalledOptions:
         any(it["roleRef"]["name"] == role for it in _of(found, CLUSTER_ROLE_BINDINGS)),
         bool(_named(found.deployments, installation.webhook_name(found.node))),
         [source for it in policies for source in _relay_sources(it)],
-        found.kubeconfig.decode() if found.kubeconfig is not None else None,
+        found.stored.content.decode() if found.stored is not None else None,
     )
 
 

@@ -18,7 +18,9 @@ from typing import NamedTuple
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify, cluster_uid
 from bridge.install import installation_lookup
+from bridge.install.installation_lookup import StoredKubeconfig
 from bridge.node import node_object
+from sync.kube import renewed_token
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
@@ -49,7 +51,7 @@ async def resolve_remote_kubeconfig(
     stored = await installation_lookup.read_stored_kubeconfig(home, name_of(node), node, warn=warn)
     if stored is None:
         return None
-    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored.content)))
+    ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored)))
     return RemoteKubeconfig(ref, f"the Secret {stored.secret} at home")
 
 
@@ -72,10 +74,16 @@ def _recorded_kubeconfig(node: Object) -> KubeconfigRef | None:
 
 
 @contextlib.contextmanager
-def temporary_kubeconfig(content: bytes) -> Iterator[Path]:
-    """A file with this content that only this user can read, deleted when the block ends."""
+def temporary_kubeconfig(stored: StoredKubeconfig) -> Iterator[Path]:
+    """A file with the kubeconfig, and one with its renewed token, that only this user can read,
+    deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
         path = Path(folder) / "kubeconfig"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
+        for file, content in (
+            (path, stored.content),
+            (path.with_name(renewed_token.FILE), stored.renewed_token),
+        ):
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(content)
         yield path

@@ -106,8 +106,9 @@ async def _read_remote(
     stack: AsyncExitStack, settings: LeaveSettings, home_state: HomeState, notify: Notify
 ) -> RemoteState:
     installation = home_state.installation
-    if settings.remote is None and installation is not None and installation.kubeconfig is not None:
-        ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(installation.kubeconfig)))
+    stored = installation.stored if installation is not None else None
+    if settings.remote is None and stored is not None:
+        ref = KubeconfigRef(stack.enter_context(temporary_kubeconfig(stored)))
     else:
         ref = _remote_kubeconfig(settings, home_state.node)
     client = await stack.enter_async_context(connect(ref, side="remote", notify=notify))

@@ -15,6 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
+from bridge.node import join_record
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
@@ -26,7 +27,12 @@ MAX_ROUNDS = 5
 
 async def collect(remote: KubeClient, state: HomeState) -> Inventory:
     """The inventory of the node in the remote. Raises KubeError."""
-    return await remote_inventory.take_inventory(remote, state.identity, others=state.sibling_nodes)
+    return await remote_inventory.take_inventory(
+        remote,
+        state.identity,
+        others=state.sibling_nodes,
+        namespaces=join_record.remote_namespaces(state.node),
+    )
 
 
 async def remove(

@@ -68,6 +68,7 @@ def policy_options(policy: Policy) -> Object:
     return {
         "namespaceTemplate": policy.identity.namespace_template,
         "acceptNamespaces": list(policy.identity.accepted_namespaces),
+        "remoteNamespaces": list(policy.remote_namespaces),
         "network": policy.network,
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
@@ -108,6 +109,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         home_api=_host_port(record.get("homeApiAddress")),
         node_selector=_labels(record.get("nodeSelector")),
         unschedulable_timeout=_seconds(record.get("unschedulableTimeout")),
+        remote_namespaces=remote_namespaces(node),
     )
     return policy, bool(record)
 
@@ -134,6 +136,7 @@ def read_settings(
         address=policy.node_address or None,
         template=policy.identity.namespace_template,
         accept_namespaces=policy.identity.accepted_namespaces,
+        remote_namespaces=policy.remote_namespaces,
         network=network_mode(node) or network,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
@@ -175,6 +178,11 @@ def recorded_network(node: Object) -> SelectedNetwork | None:
 def relay_cidr(node: Object | None) -> str:
     """The range for pods behind headless Services; "" for none."""
     return _text(_record(node or {}).get("relayCidr"))
+
+
+def remote_namespaces(node: Object | None) -> tuple[str, ...]:
+    """The remote's prepared namespaces; empty if the bridge is not limited to some."""
+    return _texts(_record(node or {}).get("remoteNamespaces"))
 
 
 def _record(node: Object) -> Object:

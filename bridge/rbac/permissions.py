@@ -211,6 +211,22 @@ REMOTE = (
     # The claim (`bridge.remote_claim.claim_record`), named after home's identity.
     Permission(LEASES, ("create", "get", "patch"), namespace="kube-node-lease"),
 )
+#: Instead of `REMOTE` with prepared namespaces (`--remote-namespaces`): reads in the whole cluster
+#: of what the node's capacity depends on, no Secret and no write but the claim, and in these
+#: namespaces `REMOTE_NAMESPACE`.
+REMOTE_LIMITED = (
+    Permission(NODES, ("list", "watch")),
+    Permission(NAMESPACES, ("get", "list", "watch")),
+    Permission(PODS, ("list", "watch")),
+    Permission(PRIORITY_CLASSES, ("list", "watch")),
+    Permission(RESOURCE_QUOTAS, ("list", "watch")),
+    *(it for it in REMOTE if it.resource is LEASES),
+)
+REMOTE_NAMESPACE = tuple(
+    it
+    for it in REMOTE
+    if it.resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES, EVENTS)
+)
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
 #: Permits the bridge's labels and annotations where `bridge.rbac.remote_policy` reserves them. No
@@ -226,6 +242,21 @@ REMOTE_METRICS: Mapping[MetricsSource, tuple[Permission, ...]] = {
     "kubelets": (Permission(NODES, ("get",), "proxy"),),
     "api": (Permission(POD_METRICS, ("list",)),),
 }
+
+
+def for_own_token(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """Optional in the remote: renews the token of the bridge's own ServiceAccount before it
+    expires (`bridge.clusters.token_renewal`). RBAC can limit this create by name, because it is one
+    of a subresource. It cannot limit the lifetime of the tokens."""
+    names = (name,) if name else ()
+    return (Permission(SERVICE_ACCOUNTS, ("create",), "token", namespace=namespace, names=names),)
+
+
+def for_kubeconfig_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """Optional at home, for an installed bridge: keeps the renewed token in the Secret with the
+    remote's kubeconfig."""
+    names = (name,) if name else ()
+    return (Permission(SECRETS, ("patch",), namespace=namespace, names=names),)
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
@@ -254,6 +285,17 @@ def in_place_of_node(identity: HomeIdentity) -> tuple[Permission, ...]:
     return HOME_IN_PLACE_OF_NODE if identity == "service-account" else ()
 
 
+def required_in_remote(settings: JoinSettings) -> tuple[Permission, ...]:
+    """The permissions that a join with these settings needs in the remote."""
+    namespaces = settings.remote_namespaces
+    return (*REMOTE_LIMITED, *for_remote_namespaces(namespaces)) if namespaces else REMOTE
+
+
+def for_remote_namespaces(namespaces: Iterable[str]) -> tuple[Permission, ...]:
+    """The permissions in the remote's prepared namespaces."""
+    return tuple(replace(it, namespace=name) for name in namespaces for it in REMOTE_NAMESPACE)
+
+
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:
     """The permissions at home, outside bound namespaces, to grant for the network mode."""
     return HOME_RELAY if network in ("relay", "auto") else ()
@@ -278,7 +320,8 @@ def for_home_namespaces(
 def rbac_command(side: Side, settings: JoinSettings) -> str:
     """The command that prints the RBAC objects for a join with these settings."""
     if side == "remote":
-        return "bridge rbac remote"
+        named = (f"--namespace {it}" for it in settings.remote_namespaces)
+        return " ".join(("bridge rbac remote", *named))
     command = [f"bridge rbac home --name {settings.name or 'NODE'}"]
     if settings.home_identity == "service-account":
         command.append("--home-identity service-account")

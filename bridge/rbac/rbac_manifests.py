@@ -74,10 +74,12 @@ class HomePermissions:
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
     identity: HomeIdentity = "service-account"
+    kubeconfig_secret: tuple[str, str] | None = None
+    """Namespace and name of the Secret with the remote's kubeconfig, for an installed bridge."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except those granted per namespace."""
+        """All permissions except those granted per namespace and `renewed_token`."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
@@ -92,6 +94,12 @@ class HomePermissions:
             *leave,
         )
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
+
+    @property
+    def renewed_token(self) -> tuple[Permission, ...]:
+        """The permissions to keep the remote's renewed token."""
+        secret = self.kubeconfig_secret
+        return permissions.for_kubeconfig_secret(*secret) if secret else ()
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -109,14 +117,18 @@ class RemotePermissions:
     """``auto`` grants every source."""
     keep_namespaces: bool = False
     """Whether empty namespaces that the bridge created may stay."""
+    renew_token: bool = True
+    """Whether the account may renew its own token."""
+    namespaces: Sequence[str] = ()
+    """The prepared namespaces, if the bridge works in these alone."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except `namespace_contents`."""
+        """All permissions except `namespace_contents` and that for the account's own token."""
         sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
         return (
-            *permissions.REMOTE,
+            *(permissions.REMOTE_LIMITED if self.namespaces else permissions.REMOTE),
             *permissions.REMOTE_LEAVE,
             *permissions.REMOTE_OWNERSHIP,
             *(permission for source in metrics for permission in source),
@@ -125,7 +137,8 @@ class RemotePermissions:
     @property
     def namespace_contents(self) -> tuple[Permission, ...]:
         """The permissions that show whether a namespace contains unmanaged resources."""
-        return () if self.keep_namespaces else permissions.REMOTE_NAMESPACE_CONTENTS
+        keeps = self.keep_namespaces or self.namespaces
+        return () if keeps else permissions.REMOTE_NAMESPACE_CONTENTS
 
 
 def parse_account(text: str) -> Account:
@@ -161,12 +174,14 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
+    keeping = "Lets Cluster Bridge keep the renewed token of the remote's kubeconfig"
     per_namespace = account.role("home-namespace")
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
         *map(_namespace, namespaces),
         _service_account(account),
         *_granted(account.role("home"), account, options.cluster_level, description),
+        *_granted(account.role("renewed-token"), account, options.renewed_token, keeping),
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
         *namespace_bindings(account, bound),
@@ -217,6 +232,12 @@ def remote_objects(
         _service_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
     ]
+    prepared = permissions.for_remote_namespaces(options.namespaces)
+    made += _granted(account.role("remote-namespace"), account, prepared, description)
+    if options.renew_token:
+        own = permissions.for_own_token(account.namespace, account.name)
+        description = "Lets Cluster Bridge renew its own token before it expires"
+        made += _granted(account.role("own-token"), account, own, description)
     if contents := options.namespace_contents:
         description = (
             "Lets Cluster Bridge see that a namespace it created has no unmanaged resources"
@@ -258,7 +279,7 @@ def _granted(
     """Roles of this name with these permissions, one for each namespace that they are limited to,
     and their bindings."""
     made = []
-    for namespace in sorted({"", *(it.namespace for it in granted)}):
+    for namespace in sorted({it.namespace for it in granted}):
         own = [it for it in granted if it.namespace == namespace]
         kind = "Role" if namespace else "ClusterRole"
         made += [

@@ -70,6 +70,7 @@ class Informer:
         fields: str = "",
         indexers: Mapping[str, Indexer] | None = None,
         indexed: Iterable[str] | None = None,
+        store: Store | None = None,
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         fast_keepalive: bool = False,
@@ -80,7 +81,7 @@ class Informer:
         self.client = client
         self.resource = resource
         self.labels = labels
-        self.store = Store(indexers, reads=indexed)
+        self.store = Store(indexers, reads=indexed) if store is None else store
         self.synced = asyncio.Event()
         rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
         self._namespace = namespace
@@ -184,6 +185,11 @@ class Informer:
             return
         self._writer.put(obj)
 
+    async def list_now(self) -> list[Object]:
+        """The objects as the server has them now, past the store. Raises KubeError."""
+        page = await self.client.list(self.resource, namespace=self._namespace, labels=self.labels)
+        return page.items
+
     def compact(self, obj: Object, less: Object) -> None:
         """Replaces ``obj`` by ``less``, the same state without parts that are no longer needed,
         unless the store has another state by now. Calls no handler."""
@@ -247,6 +253,8 @@ class Informer:
                 break
             query["continue"] = token
         for key in self.store.keys() - present:
+            if self._namespace is not None and key.namespace != self._namespace:
+                continue  # Other informers fill the same store.
             known = self.store.get(key)
             is_written_since = key in self._written and is_newer(
                 version_of(known or {}), page.resource_version

@@ -117,12 +117,16 @@ class CopyUsers:
 
 
 async def take_inventory(
-    remote: KubeClient, identity: Identity, *, others: Collection[str] | None = ()
+    remote: KubeClient,
+    identity: Identity,
+    *,
+    others: Collection[str] | None = (),
+    namespaces: Collection[str] = (),
 ) -> Inventory:
     """Lists the objects with this home's and this node's labels. Raises KubeError.
 
     ``others`` are the labels of the home's other virtual nodes for this remote; None if unknown:
-    then every node label with objects counts as one.
+    then every node label with objects counts as one. ``namespaces``: see `_list_copies`.
 
     A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
     Services of the pod's namespace. The objects of a node that no longer exists belong to this
@@ -142,14 +146,16 @@ async def take_inventory(
     users = CopyUsers(of_other_nodes)
     for resource in COPIED_RESOURCES:
         labels = copies_selector(resource, home_selector(identity))
-        for copy in filter(belongs_to_node, (await remote.list(resource, labels=labels)).items):
+        for copy in filter(
+            belongs_to_node, await _list_copies(remote, resource, labels, namespaces)
+        ):
             if user := users.of(resource, copy):
                 found.shared.append(SharedCopy(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
-    namespaces = (await remote.list(NAMESPACES, labels=home_selector(identity))).items
+    labelled = (await remote.list(NAMESPACES, labels=home_selector(identity))).items
     found.namespaces = [
-        it for it in namespaces if belongs_to_node(it) or identity.node_label in namespace_users(it)
+        it for it in labelled if belongs_to_node(it) or identity.node_label in namespace_users(it)
     ]
     return found
 
@@ -167,13 +173,13 @@ class NodeInventory(Inventory):
 
 
 async def list_node_inventories(
-    remote: KubeClient, home: str = "", node: str = ""
+    remote: KubeClient, home: str = "", node: str = "", *, namespaces: Collection[str] = ()
 ) -> list[NodeInventory]:
     """Lists the objects of bridges in the remote: of every home and node, or of the given ones.
 
     An object counts only with a bridge's annotations beside the labels, because users and
     controllers copy labels. With ``node``, copies that other nodes' pods use are
-    `Inventory.shared`. Raises KubeError.
+    `Inventory.shared`. ``namespaces``: see `_list_copies`. Raises KubeError.
     """
     of_home = f"{LABEL_HOME}={home}" if home else LABEL_HOME
     labels = f"{of_home},{LABEL_NODE}={node}" if node else of_home
@@ -192,7 +198,8 @@ async def list_node_inventories(
         if _has_bridge_annotations(pod):
             inventory_of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
-        for copy in (await remote.list(resource, labels=copies_selector(resource, labels))).items:
+        selector = copies_selector(resource, labels)
+        for copy in await _list_copies(remote, resource, selector, namespaces):
             if not _has_bridge_annotations(copy):
                 continue
             if user := users.of(resource, copy):
@@ -206,6 +213,16 @@ async def list_node_inventories(
         if belongs_to_node and home_namespace_of(namespace) is not None:
             inventory_of(namespace).namespaces.append(namespace)
     return [inventories[owner] for owner in sorted(inventories)]
+
+
+async def _list_copies(
+    remote: KubeClient, resource: Resource, labels: str, namespaces: Collection[str]
+) -> list[Object]:
+    """The matching objects of all namespaces, or of the prepared ones, if the credential may read
+    these alone. Raises KubeError."""
+    scopes = namespaces or (None,)
+    pages = [await remote.list(resource, namespace=it, labels=labels) for it in scopes]
+    return [it for page in pages for it in page.items]
 
 
 def _has_bridge_annotations(obj: Object) -> bool:

@@ -39,12 +39,14 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
     copies = CopyController(context, linger=options.copy_linger)
     tokens = TokenController(context)
     pods = PodController(context, copies=copies, tokens=tokens)
+    # Prepared namespaces are never deleted.
+    cleanup = EmptyNamespaceController(context, linger=options.namespace_linger)
     controllers: list[Component] = [
         copies,
         tokens,
         pods,
         EventMirror(context, in_burst=pods.in_burst),
-        EmptyNamespaceController(context, linger=options.namespace_linger),
+        *([] if context.policy.remote_namespaces else [cleanup]),
         ReverseRelayController(context, options.forwarder, linger=options.namespace_linger),
     ]
     if options.listeners is not None:

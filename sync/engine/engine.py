@@ -108,6 +108,7 @@ class Engine:
             self._ownership,
             labels=HomeNamespaceLabels(account),
             level=policy.pod_security,
+            prepared=policy.remote_namespaces,
             has_pods=functools.partial(shared.home_pods.store.has, "namespace"),
         )
         self.capacity = CapacityAggregator(

@@ -12,6 +12,8 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
+from sync.cache.namespaced_informer import NamespacedInformer
+from sync.cache.store import Indexer
 from sync.capacity.remote_capacity import slim_namespace
 from sync.kube.api_resources import NAMESPACES, NODES, PODS, Resource
 from sync.kube.client import KubeClient
@@ -64,18 +66,27 @@ class SharedInformers:
         # All namespaces: each can be granted to this home, and have quotas.
         self.remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
         self.copies: dict[Resource, Informer] = {
-            resource: Informer(
-                remote,
-                resource,
-                labels=copies_selector(resource, home_selector(identity)),
-                indexers={
-                    "origin": functools.partial(_origin_namespace, identity),
-                    "relay": _relay_namespace,
-                },
-                indexed=("metadata.annotations",),
-            )
-            for resource in COPIED_RESOURCES
+            resource: _copies_informer(remote, resource, policy) for resource in COPIED_RESOURCES
         }
+
+
+def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> Informer:
+    labels = copies_selector(resource, home_selector(policy.identity))
+    indexers: dict[str, Indexer] = {
+        "origin": functools.partial(_origin_namespace, policy.identity),
+        "relay": _relay_namespace,
+    }
+    indexed = ("metadata.annotations",)
+    if not policy.remote_namespaces:
+        return Informer(remote, resource, labels=labels, indexers=indexers, indexed=indexed)
+    return NamespacedInformer(
+        remote,
+        resource,
+        namespaces=policy.remote_namespaces,
+        labels=labels,
+        indexers=indexers,
+        indexed=indexed,
+    )
 
 
 def home_references(policy: Policy, home: Object) -> Iterable[CopyKey]:

@@ -6,6 +6,8 @@ account (`sync.kube.in_cluster`), whose token `ClientConfig.reload_token` follow
 
 - `ClientConfig.renew` reads the credential again, for rotated files and expired plugin tokens;
   concurrent callers share one read.
+- `ClientConfig.use_renewed_token` replaces an expiring token of the kubeconfig. Later reads find it
+  again (`sync.kube.renewed_token`), until the kubeconfig contains another token.
 - `ClientConfig.recheck_files` reads everything again after a failed connection if the files have
   changed. The context of the first read stays. If address or CA changed, the first request checks
   that the cluster is the same one.
@@ -23,14 +25,25 @@ import os
 import ssl
 import time
 from collections.abc import Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from sync.base.safe_callbacks import Callbacks
-from sync.kube import credential_plugins, http_proxy, in_cluster, kubeconfig, oidc, tls_context
+from sync.kube import (
+    bearer_token,
+    credential_plugins,
+    http_proxy,
+    in_cluster,
+    kubeconfig,
+    oidc,
+    renewed_token,
+    tls_context,
+)
 from sync.kube.api_errors import ClientConfigError, Side
 from sync.kube.kubeconfig_ref import KubeconfigRef as KubeconfigRef  # noqa: PLC0414  # re-exported
+from sync.kube.renewed_token import KubeconfigToken, RenewedToken
 from sync.kube.server_clock import ServerClock
 from sync.kube.tls_session_cache import TlsSessionCache
 
@@ -44,6 +57,8 @@ RENEW_INTERVAL = 10.0
 RECHECK_INTERVAL = 5.0
 #: Timeout in seconds for a credential plugin or an OIDC issuer: all rejected requests wait for it.
 PLUGIN_SECONDS = 60.0
+
+_BEARER = "Bearer "
 
 #: OIDC tokens that were renewed by this process.
 OIDC_TOKENS = oidc.RenewedTokens()
@@ -78,6 +93,7 @@ class ClientConfig:
         """The client certificate as PEM, if the credential is one."""
         self.renews_itself = False
         """Whether the credential is renewed without a person's help."""
+        self.kubeconfig_token = KubeconfigToken()
         self.impersonation: list[tuple[str, str]] = []
         """``Impersonate-*`` headers (``as`` in a kubeconfig)."""
         self.generation = 0
@@ -133,6 +149,23 @@ class ClientConfig:
             if header != self._authorization:
                 self._authorization = header
                 self.generation += 1
+
+    def token_expiry(self) -> datetime | None:
+        """When the bearer token that is sent expires; None if it does not show that."""
+        if self.kubeconfig_token.renewed is not None:
+            return self.kubeconfig_token.renewed.expires
+        header = self.authorization().get("Authorization", "")
+        return bearer_token.expiry(header.removeprefix(_BEARER))
+
+    def use_renewed_token(self, renewed: RenewedToken) -> None:
+        """Sends this token from now on, unless the kubeconfig contains another one than that from
+        which it descends."""
+        if renewed.origin != renewed_token.origin_of(self.kubeconfig_token.own):
+            return
+        self.kubeconfig_token.use(self.kubeconfig_token.own, renewed)
+        self._authorization = f"{_BEARER}{renewed.token}"
+        self.generation += 1
+        self.renewed()
 
     @property
     def is_verified(self) -> bool:
@@ -194,6 +227,7 @@ class ClientConfig:
             if time.monotonic() - self._renewed < RENEW_INTERVAL:
                 return False
             self._renewed = time.monotonic()
+            self.kubeconfig_token.rejected = (self._authorization or "").removeprefix(_BEARER)
             await self._load_again()
             return True
 
@@ -249,7 +283,12 @@ class ClientConfig:
             ) from None
         except OSError as error:
             raise self._error(f"{error.strerror or 'cannot be read'}: {error.filename}") from error
+        folders = {file.absolute().parent for file in present}
+        renewed = self.kubeconfig_token.find_renewed(settings.token, folders)
+        if renewed is not None:
+            settings.authorization = f"{_BEARER}{renewed.token}"
         self._apply(settings)
+        self.kubeconfig_token.use(settings.token, renewed)
 
     def _is_in_cluster(self) -> bool:
         """Whether to use the pod's service account: as kubectl, if no kubeconfig is named or found.

@@ -52,6 +52,8 @@ class ResolvedContext:
     proxy: str | None = None
     authorization: str | None = field(default=None, repr=False)
     """The value of the Authorization header."""
+    token: str = field(default="", repr=False)
+    """The bearer token, if the kubeconfig itself contains it."""
     renews_itself: bool = False
     """Whether a plugin, an OIDC issuer or a token file renews the credential."""
     impersonation: list[tuple[str, str]] = field(default_factory=list)
@@ -223,6 +225,7 @@ def _apply_user(settings: ResolvedContext, user: Entry) -> None:
     settings.impersonation = _impersonation(fields)
     settings.renews_itself = not {"exec", "auth-provider", "tokenFile"}.isdisjoint(fields)
     token = _text(fields, "token")
+    settings.token = (token or "").strip()
     if token is None and fields.get("tokenFile"):
         token = _file(settings, user, "tokenFile").decode("utf-8", "replace")
     if token is not None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -28,6 +27,7 @@ import aiohttp
 import cachetools
 import yaml
 
+from sync.kube import bearer_token
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -90,13 +90,8 @@ async def _id_token(file: Path, config: Object, renewed: RenewedTokens) -> str:
 
 def _has_expired(token: str) -> bool:
     """Whether the token has expired or is about to; also true if it is no JWT."""
-    parts = token.split(".")
-    try:
-        payload = parts[1] + "=" * (-len(parts[1]) % 4)
-        expiry = float(json.loads(base64.urlsafe_b64decode(payload))["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, binascii.Error):
-        return True
-    return expiry - EXPIRY_DELTA <= time.time()
+    end = bearer_token.expiry(token)
+    return end is None or end.timestamp() - EXPIRY_DELTA <= time.time()
 
 
 async def _refresh(file: Path, config: Object, refresh_token: str) -> Object:

@@ -79,6 +79,7 @@ class EventMirror:
         self._account = context.account
         self._remote = context.remote
         self._identity = context.identity
+        self._prepared = context.policy.remote_namespaces
         self._remote_pods = context.remote_pods
         self._namespaces: dict[HomeNamespace, _FollowedNamespace] = {}
         # By the remote pod's UID.
@@ -101,10 +102,13 @@ class EventMirror:
 
     async def follow(self, namespace: HomeNamespace) -> None:
         """Watches the Events in the remote namespace of ``namespace``, until cancelled."""
+        remote_namespace = self._identity.remote_namespace(namespace)
+        if self._prepared and remote_namespace not in self._prepared:
+            return  # No pod runs there, and the credential may not read it.
         events = Informer(
             self._remote,
             EVENTS,
-            namespace=self._identity.remote_namespace(namespace),
+            namespace=remote_namespace,
             fields="involvedObject.kind=Pod",
             indexers={"pod": lambda packed: (packed["pod"],) if "rest" in packed else ()},
             indexed=("rest",),

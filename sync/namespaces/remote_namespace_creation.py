@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from weakref import WeakValueDictionary
 
 import cachetools
@@ -38,6 +38,7 @@ from translators import pod_security
 from translators.handed_over_namespaces import (
     is_accepted_by_home,
     is_granted_by_remote,
+    unprepared_namespace_message,
     unusable_namespace_message,
 )
 from translators.object_accessors import (
@@ -75,8 +76,9 @@ class NamespaceMappingError(Exception):
 
 class NamespaceMapping:
     """``informer`` watches all remote namespaces, ``labels`` are those of home's, ``level`` is the
-    loosest Pod Security level of this node. ``has_pods`` returns whether a home namespace has pods
-    on this node. `pod_changed` must be called for every remote pod of this home."""
+    loosest Pod Security level of this node. With ``prepared`` names, only these are used, and no
+    namespace is created or changed. ``has_pods`` returns whether a home namespace has pods on this
+    node. `pod_changed` must be called for every remote pod of this home."""
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class NamespaceMapping:
         *,
         labels: HomeNamespaceLabels,
         level: PodSecurityLevel = "privileged",
+        prepared: Collection[str] = (),
         has_pods: Callable[[HomeNamespace], bool] = lambda _: False,
     ) -> None:
         self._client = client
@@ -95,6 +98,7 @@ class NamespaceMapping:
         self._owned = owned
         self._labels = labels
         self._limit = Limit(identity.node_label, level)
+        self._prepared = prepared
         self._has_pods = has_pods
         # UIDs of namespaces that the bridge deletes: the cache shows the deletion a moment later.
         self._deleted: cachetools.LRUCache[str, bool] = cachetools.LRUCache(1024)
@@ -113,10 +117,13 @@ class NamespaceMapping:
         name = self._identity.remote_namespace(namespace)
         async with self._lock(name):
             remote = self._informer.store.get(Key("", name))
+            if self._prepared and (remote is None or name not in self._prepared):
+                raise ReconcileBlocked("RemoteNamespaceMissing", unprepared_namespace_message(name))
             if remote is None:
                 remote = await self._create(namespace, name)
             await self._check(remote, namespace)
-            if self._owned.owns(remote) and not self._is_terminating(remote):
+            registers = self._owned.owns(remote) and not self._prepared
+            if registers and not self._is_terminating(remote):
                 try:
                     remote = await self._register(remote, namespace)
                 except NotFound as error:

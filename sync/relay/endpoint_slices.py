@@ -87,7 +87,7 @@ class EndpointSliceWriter:
         """All slices, as the server lists them: the cache may lack one whose create request was
         interrupted. If the list fails, those in the cache."""
         try:
-            return (await self._client.list(ENDPOINT_SLICES, labels=self._slices.labels)).items
+            return await self._slices.list_now()
         except KubeError:
             return list(self._slices.store)
 

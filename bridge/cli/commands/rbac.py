@@ -143,6 +143,15 @@ def rbac_namespace(
 def rbac_remote(
     *,
     account: _Account = _ACCOUNT,
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Prepared namespace of bridge join --remote-namespaces, by a Role; repeatable. "
+            "The account then can read no Secret and write nothing in other namespaces. "
+            "Default: any namespace.",
+            show_default=False,
+        ),
+    ] = None,
     keep_namespaces: Annotated[
         bool,
         typer.Option(
@@ -161,16 +170,27 @@ def rbac_remote(
             "Requires Kubernetes 1.30 or newer.",
         ),
     ] = False,
+    no_token_renewal: Annotated[
+        bool,
+        typer.Option(
+            "--no-token-renewal",
+            help="Omit the permission to create tokens of the account itself, with which the "
+            "bridge renews its token before it expires.",
+        ),
+    ] = False,
     **values: Any,
 ) -> None:
     """Print the permissions in the remote cluster."""
     from bridge.cli.run_until_signal import fail
     from bridge.rbac import rbac_manifests
 
-    scope = rbac_manifests.RemotePermissions(
-        metrics=values["metrics"], keep_namespaces=keep_namespaces
-    )
     try:
+        scope = rbac_manifests.RemotePermissions(
+            metrics=values["metrics"],
+            keep_namespaces=keep_namespaces,
+            renew_token=not no_token_renewal,
+            namespaces=[rbac_manifests.check_namespace(it) for it in namespace or ()],
+        )
         objects = rbac_manifests.remote_objects(
             scope, rbac_manifests.parse_account(account), policy=policy
         )

@@ -39,6 +39,7 @@ from bridge.base.join_settings import (
     check_name,
     parse_home_api,
     parse_namespaces,
+    parse_remote_namespaces,
 )
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
 from bridge.cli.options.common_options import CLUSTERS
@@ -217,6 +218,15 @@ JOIN: tuple[Option, ...] = (
         metavar="NAMES",
         form="list",
         parse=parse_namespaces,
+    ),
+    Option(
+        "remote-namespaces",
+        "Remote namespaces that its administrator prepared, NAME[,NAME]: the bridge works in these "
+        "alone and creates none, so that it needs no access to Secrets elsewhere. Default: any.",
+        WORKLOADS,
+        metavar="NAMES",
+        form="list",
+        parse=parse_remote_namespaces,
     ),
     Option(
         "namespace-linger",

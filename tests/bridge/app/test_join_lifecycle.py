@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import ssl
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -41,11 +42,15 @@ from tests.bridge.running_join import (
 )
 from tests.bridge.two_clusters import CANARY, Clusters, put_worker
 from tests.fakeapi import Authority, FakeApi
+from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token
 from tests.fakeapi.csr_signer import Signer
-from tests.objects import config_map, node, pod
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.fakeapi.tokens import PREFIX
+from tests.objects import config_map, node, pod, service_account
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.capacity.node_capacity import OfferLimits
 from translators.ownership_labels import ANNOTATION_ACCEPTS
+from translators.timestamps import parse_time
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -503,3 +508,25 @@ async def test_lease_of_a_node_taken_over_is_not_released(two: Clusters) -> None
             await run.task
     assert isinstance(first_leaf(caught.value), NodeTaken)
     assert holder(two.home) == NODE
+
+
+async def test_short_lived_token_of_the_remote_is_renewed_before_the_join_serves(
+    two: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    two.remote.put(service_account(NAME, namespace=NAMESPACE))
+    token = account_token(datetime.now(UTC), timedelta(minutes=10))
+    path = two.settings.remote.path
+    assert path is not None
+    write(path, kubeconfig(two.remote.url, user={"token": token}, context="remote-context"))
+    async with running_join(two) as run:
+        [line] = [it for it in run.reports if "the bridge renews it" in it]
+        end = parse_time(line.partition("valid until ")[2].partition(",")[0])
+        assert timedelta(minutes=50) < end - datetime.now(UTC) <= timedelta(hours=1)
+        last = two.remote.log[-1].authorization
+        assert last.startswith(f"Bearer {PREFIX}")
+    assert not any(PREFIX in line for line in run.reports)
+    two.remote.clear_log()
+    async with running_join(two):
+        used = {entry.authorization for entry in two.remote.log}
+        assert used == {last}, "the next start begins with the renewed token"

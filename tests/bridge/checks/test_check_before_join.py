@@ -22,6 +22,7 @@ from tests import objects
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import CLOSED_PORT, Authority, Fault
+from tests.fakeapi.account_tokens import NAME, NAMESPACE, account_token
 from tests.fakeapi.kubeconfig import credential, kubeconfig, plugin, write
 from tests.objects import node, pod
 from tests.sync.engine_harness import NODE
@@ -278,6 +279,30 @@ async def test_short_lived_plugin_token_is_no_finding(two: Clusters, tmp_path: P
     [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
     assert its.severity is Severity.OK
     assert its.found.endswith("and renews itself")
+
+
+@pytest.mark.parametrize("may_renew", [True, False])
+async def test_short_lived_account_token_is_no_finding_where_the_bridge_may_renew_it(
+    two: Clusters, may_renew: bool
+) -> None:
+    two.remote.api.authorize = lambda spec: (
+        may_renew or spec["resourceAttributes"].get("subresource") != "token"
+    )
+    two.remote.put(objects.service_account(NAME, namespace=NAMESPACE))
+    token = account_token(datetime.now(UTC), timedelta(hours=1))
+    found = await checked(_replaced(two, {"token": token}))
+    [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
+    assert its.severity is (Severity.OK if may_renew else Severity.WARNING)
+    assert its.found.endswith("and the bridge renews it") is may_renew
+    assert two.remote.writes() == []
+
+
+async def test_account_token_that_never_expires_is_a_warning_in_the_remote(two: Clusters) -> None:
+    found = await checked(_replaced(two, {"token": account_token()}))
+    [its] = [it for it in findings_of(found, "BRG104") if it.side == "remote"]
+    assert its.severity is Severity.WARNING
+    assert its.found == "the token of ServiceAccount cluster-bridge/cluster-bridge never expires"
+    assert "`kubectl create token cluster-bridge -n cluster-bridge --duration 24h`" in its.advice
 
 
 async def test_expiry_of_client_certificate(two: Clusters, authority: Authority) -> None:

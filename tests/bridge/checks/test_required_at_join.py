@@ -6,6 +6,7 @@ import asyncio
 import socket
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from sync.kube.credentials import KubeconfigRef
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
+from tests.fakeapi.account_tokens import account_token
 from tests.fakeapi.kubeconfig import kubeconfig, write
 from tests.objects import config_map, node
 from translators.translation_options import HostPort
@@ -174,6 +176,15 @@ def _expired(two: Clusters) -> JoinSettings:
     return two.settings
 
 
+def _expired_account_token(two: Clusters) -> JoinSettings:
+    two.remote.token = "another"
+    token = account_token(datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1))
+    path = two.settings.remote.path
+    assert path is not None
+    write(path, kubeconfig(two.remote.url, user={"token": token}))
+    return two.settings
+
+
 def _broken(two: Clusters) -> JoinSettings:
     two.remote.fail(Fault("GET", "/version", code=500, times=None))
     return two.settings
@@ -214,6 +225,14 @@ def _broken_connection(two: Clusters) -> JoinSettings:
         (_other_context, ["remote: ", "no context named 'nope'", "kubectl config view"]),
         (_unreachable, ["remote: ", "check that the server in the kubeconfig is up"]),
         (_expired, ["remote: ", "does not accept the kubeconfig's credential", "get a new one"]),
+        (
+            _expired_account_token,
+            [
+                "remote: the token of ServiceAccount cluster-bridge/cluster-bridge expired",
+                "at 2020-01-01T01:00:00Z",
+                "`kubectl create token cluster-bridge -n cluster-bridge --duration 24h`",
+            ],
+        ),
         (_broken, ["remote: GET /version", "500", "kubectl get --raw /readyz"]),
         (_not_an_api_server, ["remote: GET /version", "is not a JSON object"]),
         (_reviews_forbidden, ["remote: ", "ask the cluster's administrator for that permission"]),
@@ -233,6 +252,7 @@ def _broken_connection(two: Clusters) -> JoinSettings:
         "no such context",
         "no server listens",
         "credential of another cluster",
+        "expired token",
         "a server that fails",
         "not an API server",
         "access reviews forbidden",

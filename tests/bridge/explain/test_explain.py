@@ -193,6 +193,15 @@ async def test_unmanaged_namespace_is_a_rejection(looked: Looked) -> None:
     assert "kubectl annotate namespace default-h" in answer["refusals"][0]["why"]
 
 
+async def test_namespace_that_is_not_prepared_is_a_rejection(looked: Looked) -> None:
+    policy = Policy(looked.identity(), "10.0.0.1", remote_namespaces=("another",))
+    looked.node(**{join_record.ANNOTATION_OPTIONS: join_record.encode_policy(policy)})
+    looked.two.home.put(_using())
+    answer = await looked.answer()
+    assert answer["state"] == "Refused"
+    assert "bridge rbac remote --namespace default-h" in answer["refusals"][0]["why"]
+
+
 async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> None:
     looked.two.home.put(_using())
     looked.namespace()
@@ -534,6 +543,7 @@ def test_recorded_join_options_round_trip() -> None:
         home_api=HostPort("10.0.0.9", 6443),
         node_selector={"a": "b"},
         unschedulable_timeout=7.5,
+        remote_namespaces=("shop-h",),
     )
     node: Object = {
         "metadata": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import traceback
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import yaml
 
 from bridge.install import flattened_kubeconfig
+from sync.kube import renewed_token
 from sync.kube.api_errors import ClientConfigError
 from sync.kube.kubeconfig_ref import KubeconfigRef
+from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.bridge.install.kubeconfigs import CANARY, SERVER, config, write
 
 
@@ -93,6 +96,16 @@ def test_impersonation_stays_in_the_kubeconfig(path: Path) -> None:
         "as-user-extra": {"a": ["b"]},
     }
     assert read(path, config(user=user))["users"][0]["user"] == user
+
+
+def test_token_that_a_bridge_on_this_machine_renewed_is_the_one_installed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(path.parent / "state"))
+    now = datetime.now(UTC)
+    renewed_token.keep(RenewedToken(origin_of("own"), "next", now, now + timedelta(hours=1)))
+    user = {"token": "own"}
+    assert read(path, config(user=user))["users"][0]["user"] == {"token": "next"}
 
 
 def test_proxy_stays_in_the_kubeconfig(path: Path) -> None:

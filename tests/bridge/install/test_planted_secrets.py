@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bridge.node import node_object
 from bridge.rbac.rbac_manifests import HomePermissions
 from bridge.status import version_report
 from sync.kube.api_resources import CLUSTER_ROLE_BINDINGS, NODES, SECRETS, Object
+from sync.kube.renewed_token import RenewedToken, origin_of
 from tests.bridge.two_clusters import CANARY, Clusters, tls_api
 from tests.fakeapi import FakeApi
 from tests.fakeapi.kubeconfig import kubeconfig, plugin
@@ -103,6 +105,21 @@ async def everything(two: Clusters) -> str:
 
 def warned(notified: str, secret: str) -> int:
     return sum(f"Secret {secret} is ignored" in line for line in notified.splitlines())
+
+
+async def test_renewed_token_in_the_installations_secret_is_used(two: Clusters) -> None:
+    install(two)
+    now = datetime.now(UTC)
+    renewed = RenewedToken(origin_of(CANARY), "next", now, now + timedelta(hours=1))
+    content = base64.b64encode(renewed.encode()).decode()
+    patch = {"data": {"renewed-token": content}}
+    two.home.update(SECRETS, WANTED.name, patch, WANTED.namespace)
+    two.remote.token = "next"
+    checked = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, ""))
+    [its] = [it for it in checked.findings if it.id == "BRG103" and it.side == "remote"]
+    assert its.severity is Severity.OK
+    report = await everything(two)
+    assert "does not accept" not in report
 
 
 @pytest.mark.parametrize("is_installed", [True, False], ids=["installed", "not installed"])

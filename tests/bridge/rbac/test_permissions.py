@@ -25,6 +25,7 @@ from bridge.rbac.permissions import (
     Permission,
     for_home_namespaces,
     required_at_home,
+    required_in_remote,
 )
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -172,6 +173,16 @@ async def test_missing_permission_of_one_side_is_named(
         "remote: the credential may not create pods/exec; "
         "`bridge rbac remote` prints what to apply there; or use another credential"
     )
+
+
+async def test_missing_permission_in_a_prepared_namespace_names_its_command(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.remote.api.authorize = only(resource="secrets", namespace="b", verb="create")
+    settings = two.but(remote_namespaces=("a", "b"))
+    message = await lacking(replace(two, settings=settings), client_for)
+    assert message.startswith("remote: the credential may not create secrets; ")
+    assert "`bridge rbac remote --namespace a --namespace b` prints" in message
 
 
 async def test_missing_permissions_of_both_sides_are_named(
@@ -416,6 +427,29 @@ async def test_tables_match_requests_of_the_bridge(
     }
     unused = rights - used
     assert not unused
+
+
+async def test_prepared_namespaces_need_no_secret_elsewhere(two: Clusters, soon: None) -> None:
+    """Every request of a join with ``--remote-namespaces`` is covered by the limited table. A pod
+    of another namespace waits."""
+    settings = two.but(remote_namespaces=(REMOTE_NAMESPACE,), metrics="none")
+    meta = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
+    two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    harness = EngineHarness(two.home, two.remote)
+    async with running_join(two, settings) as run:
+        await lives(harness)
+        await use_kubelet_api(run, two.remote)
+        await harness.events_with_reason("RemoteNamespaceMissing")
+        harness.home.delete(PODS, "a", "default")
+        await harness.remote.until(
+            lambda: "deletionTimestamp" in (harness.remote_pod("a") or {})["metadata"]
+        )
+    table = required_in_remote(settings)
+    for use, entry, namespace, name in uses("remote", two.remote):
+        assert any(covers(right, use, namespace, name) for right in table), entry
+    assert not any(right.resource is SECRETS and not right.namespace for right in table)
+    writes = [it for it in table if not it.namespace and {"create", "patch"} & {*it.verbs}]
+    assert writes == []
 
 
 async def clashes_and_life(two: Clusters, harness: EngineHarness) -> None:

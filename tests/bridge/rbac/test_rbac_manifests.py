@@ -144,8 +144,9 @@ def test_a_relay_sees_slices_everywhere_and_writes_them_where_it_is_bound() -> N
 
 def test_remote_objects_grant_the_table() -> None:
     options = RemotePermissions(metrics="auto")
+    own_token = permissions.for_own_token(OURS.namespace, OURS.name)
     assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(
-        (*options.cluster_level, *options.namespace_contents)
+        (*options.cluster_level, *options.namespace_contents, *own_token)
     )
     assert ("", "*", "*", "list", "") in granted(rbac_manifests.remote_objects(options, OURS))
 
@@ -153,14 +154,21 @@ def test_remote_objects_grant_the_table() -> None:
 @pytest.mark.parametrize(
     ("options", "granted_too"),
     [
-        (RemotePermissions(metrics="none", keep_namespaces=True), ()),
-        (RemotePermissions(metrics="none"), permissions.REMOTE_NAMESPACE_CONTENTS),
         (
-            RemotePermissions(metrics="api", keep_namespaces=True),
+            RemotePermissions(metrics="none", keep_namespaces=True, renew_token=True),
+            permissions.for_own_token(OURS.namespace, OURS.name),
+        ),
+        (RemotePermissions(metrics="none", keep_namespaces=True, renew_token=False), ()),
+        (
+            RemotePermissions(metrics="none", renew_token=False),
+            permissions.REMOTE_NAMESPACE_CONTENTS,
+        ),
+        (
+            RemotePermissions(metrics="api", keep_namespaces=True, renew_token=False),
             permissions.REMOTE_METRICS["api"],
         ),
         (
-            RemotePermissions(metrics="kubelets", keep_namespaces=True),
+            RemotePermissions(metrics="kubelets", keep_namespaces=True, renew_token=False),
             permissions.REMOTE_METRICS["kubelets"],
         ),
     ],
@@ -171,6 +179,35 @@ def test_options_change_the_remote_permissions(
     always = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
     required = (*always, *granted_too)
     assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(required)
+
+
+def test_prepared_namespaces_limit_secrets_and_writes_to_them() -> None:
+    options = RemotePermissions(metrics="none", renew_token=False, namespaces=["a", "b"])
+    found = granted(rbac_manifests.remote_objects(options, OURS))
+    assert found == expand(
+        (
+            *permissions.REMOTE_LIMITED,
+            *permissions.REMOTE_LEAVE,
+            *permissions.REMOTE_OWNERSHIP,
+            *permissions.for_remote_namespaces(["a", "b"]),
+        )
+    )
+    assert {it[0] for it in found if it[2] == "secrets"} == {"a", "b"}
+    in_all = {it[3] for it in found if not it[0] and it[2] != "ownership"}
+    assert in_all == {"get", "list", "watch"}
+
+
+def test_account_may_create_tokens_of_itself_alone() -> None:
+    other = Account("team", "burst")
+    objects = rbac_manifests.remote_objects(RemotePermissions(), other)
+    tokens = {it for it in granted(objects, other) if it[2] == "serviceaccounts/token"}
+    assert tokens == {("team", "", "serviceaccounts/token", "create", "burst")}
+
+
+def test_installed_bridge_may_patch_the_secret_with_its_kubeconfig_alone() -> None:
+    options = HomePermissions(["far"], kubeconfig_secret=("ns", "cluster-bridge-far"))
+    more = granted(rbac_manifests.home_objects(options, OURS)) - expand(options.cluster_level)
+    assert more == {("ns", "", "secrets", "patch", "cluster-bridge-far")}
 
 
 def test_two_accounts_share_no_role_and_no_policy_of_their_own() -> None:

@@ -117,6 +117,20 @@ async def test_relay_agents_and_their_slices_are_listed(api: FakeApi, client: Ku
     assert [kind.kind for kind, _ in found.copies] == ["EndpointSlice"]
 
 
+async def test_copies_are_listed_in_the_prepared_namespaces_alone(
+    api: FakeApi, client: KubeClient
+) -> None:
+    for namespace in (REMOTE_NAMESPACE, "another"):
+        api.put(ours(secret("key", namespace)))
+    prepared = [REMOTE_NAMESPACE]
+    found = await take_inventory(client, IDENTITY, namespaces=prepared)
+    [(resource, copy)] = found.copies
+    assert (resource, copy["metadata"]["namespace"]) == (SECRETS, REMOTE_NAMESPACE)
+    [per_node] = await cleanup.list_node_inventories(client, namespaces=prepared)
+    assert len(per_node.copies) == 1
+    assert not api.requests("GET", "/api/v1/secrets")
+
+
 async def test_an_empty_remote_has_an_empty_inventory(client: KubeClient) -> None:
     assert not await take_inventory(client, IDENTITY)
 

@@ -113,6 +113,45 @@ async def test_granted_namespace_is_used_until_the_grant_is_removed(
             await namespaces.ensure(DEFAULT)
 
 
+@pytest.mark.parametrize("is_labelled", [True, False])
+async def test_prepared_namespace_is_used_and_never_changed(
+    api: FakeApi, client: KubeClient, informer: Informer, is_labelled: bool
+) -> None:
+    theirs = foreign(**{ANNOTATION_ACCEPTS: "h"})
+    if is_labelled:  # Created by a bridge before it was limited to prepared namespaces.
+        theirs["metadata"]["labels"] = owner_labels(IDENTITY)
+    api.put(theirs)
+    owned = NamespaceOwnership(MemoryRecord(), informer, IDENTITY)
+    mapping = NamespaceMapping(
+        *(client, informer, IDENTITY, owned),
+        labels=HomeNamespaceLabels(client),
+        prepared=[REMOTE_NAMESPACE],
+    )
+    async with running_informer(informer):
+        assert await mapping.ensure(DEFAULT) == REMOTE_NAMESPACE
+    assert api.writes() == []
+
+
+@pytest.mark.parametrize("prepared", [REMOTE_NAMESPACE, "another"])
+async def test_namespace_that_is_not_prepared_is_not_created(
+    api: FakeApi, client: KubeClient, informer: Informer, prepared: str
+) -> None:
+    """It does not exist, or exists and is not among the prepared ones."""
+    if prepared == "another":
+        api.put(foreign(**{ANNOTATION_ACCEPTS: "h"}))
+    owned = NamespaceOwnership(MemoryRecord(), informer, IDENTITY)
+    mapping = NamespaceMapping(
+        *(client, informer, IDENTITY, owned),
+        labels=HomeNamespaceLabels(client),
+        prepared=[prepared],
+    )
+    async with running_informer(informer):
+        with pytest.raises(ReconcileBlocked, match="is none of --remote-namespaces") as caught:
+            await mapping.ensure(DEFAULT)
+    assert caught.value.reason == "RemoteNamespaceMissing"
+    assert api.writes() == []
+
+
 async def test_namespace_granted_to_another_home_is_unmanaged(
     api: FakeApi, namespaces: NamespaceMapping, informer: Informer
 ) -> None:

@@ -54,9 +54,11 @@ def test_join_options_change_the_permissions(invoke: Invoke) -> None:
     assert list(yaml.safe_load_all(expected)) == rbac_manifests.home_objects(
         permissions, Account("team", "burst"), ["shop"]
     )
-    expected = invoke("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces").stdout
+    expected = invoke(
+        *("rbac", "remote", "--metrics", "kubelets", "--keep-namespaces", "--no-token-renewal")
+    ).stdout
     wanted = rbac_manifests.remote_objects(
-        RemotePermissions("kubelets", keep_namespaces=True), Account()
+        RemotePermissions("kubelets", keep_namespaces=True, renew_token=False), Account()
     )
     assert list(yaml.safe_load_all(expected)) == wanted
 
