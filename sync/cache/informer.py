@@ -38,6 +38,7 @@ from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
+from sync.kube.list_pages import ListPages
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -238,19 +239,15 @@ class Informer:
         limit = min(PAGE, SHORT_PAGES.get(self.resource, PAGE))
         query = {"limit": str(limit), **self._query}
         present: set[Key] = set()
-        while True:
-            page, token = await self.client.list_page(
-                self.resource, namespace=self._namespace, query=query
-            )
-            await self._store_page(page.items, present)
-            if not token:
-                break
-            query["continue"] = token
+        version = ""
+        pages = ListPages(self.client, self.resource, namespace=self._namespace, query=query)
+        while pages.has_next:
+            async with pages.next() as page:
+                await self._store_page(page.items, present)
+                version = page.resource_version
         for key in self.store.keys() - present:
             known = self.store.get(key)
-            is_written_since = key in self._written and is_newer(
-                version_of(known or {}), page.resource_version
-            )
+            is_written_since = key in self._written and is_newer(version_of(known or {}), version)
             if known is not None and not is_written_since:
                 self._writer.remove(key, known)
         self._health.succeeded()
@@ -258,7 +255,7 @@ class Informer:
         if not self.synced.is_set():
             self.synced.set()
             self._synced_handlers()
-        return page.resource_version
+        return version
 
     async def _store_page(self, items: list[Object], present: set[Key]) -> None:
         """Stores the items and adds their keys to ``present``; empties ``items``."""

@@ -6,12 +6,13 @@ Objects are returned as received. Requests, retries and errors are those of `syn
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sync.kube.api_errors import Conflict, NotFound
+from sync.kube.api_errors import Conflict, MalformedResponse, NotFound
 from sync.kube.api_resources import Object, Resource
+from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
 from sync.kube.request import MERGE_PATCH
+from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
 
 PatchKind = Literal["merge", "strategic"]
@@ -19,14 +20,6 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
     "merge": MERGE_PATCH,
     "strategic": "application/strategic-merge-patch+json",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Objects of a list, with the resource version of that state."""
-
-    items: list[Object]
-    resource_version: str
 
 
 class KubeClient(StreamTransport):
@@ -51,19 +44,27 @@ class KubeClient(StreamTransport):
         *,
         namespace: str | None = None,
         query: Mapping[str, str] | None = None,
+        turn: LargeBodyTurn | None = None,
     ) -> tuple[Page, str]:
         """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
-        Fills in the apiVersion and kind of items, which API servers omit.
+        Fills in the apiVersion and kind of items, which API servers omit. A large page takes
+        ``turn`` (`request`). `sync.kube.list_pages` follows the tokens.
         """
-        body = await self.request("GET", resource.path(namespace=namespace), query=query or {})
-        meta = body.get("metadata") or {}
-        items: list[Object] = body.get("items") or []
-        for item in items:
+        path = resource.path(namespace=namespace)
+        body = await self.request("GET", path, query=query or {}, turn=turn)
+        meta, items = body.get("metadata") or {}, body.get("items") or []
+        if not isinstance(meta, dict) or not isinstance(items, list):
+            self.limits.rejected["malformed"] += 1
+            message = "the response is not a list of objects"
+            raise MalformedResponse(message, side=self.side, what=f"GET {path}")
+        objects = [item for item in items if isinstance(item, dict)]
+        self.limits.rejected["malformed"] += len(items) - len(objects)
+        for item in objects:
             item.setdefault("apiVersion", resource.api_version)
             item.setdefault("kind", resource.kind)
-        page = Page(items=items, resource_version=str(meta.get("resourceVersion") or ""))
-        return page, str(meta.get("continue") or "")
+        page = Page(items=objects, resource_version=_text(meta.get("resourceVersion")))
+        return page, _text(meta.get("continue"))
 
     async def list(
         self,
@@ -77,17 +78,23 @@ class KubeClient(StreamTransport):
     ) -> Page:
         """Lists all matching objects in pages. All pages have the state of the first.
 
-        ``slim`` reduces each object, so that a long list is never in memory as a whole.
+        ``slim`` reduces each object, so that a long list is never in memory as a whole. Raises
+        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than `LIST_LIMIT`
+        without ``slim``.
         """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
+        pages = ListPages(self, resource, namespace=namespace, query=query)
         items: list[Object] = []
-        while True:
-            page, token = await self.list_page(resource, namespace=namespace, query=query)
-            items += page.items if slim is None else map(slim, page.items)
-            if not token:
-                return Page(items=items, resource_version=page.resource_version)
-            query["continue"] = token
+        version = ""
+        while pages.has_next:
+            async with pages.next() as page:
+                items += page.items if slim is None else map(slim, page.items)
+                version = page.resource_version
+            if slim is None and pages.size > LIST_LIMIT:
+                what = f"GET {resource.path(namespace=namespace)}"
+                raise self.limits.too_large("list", "the list", LIST_LIMIT, what)
+        return Page(items=items, resource_version=version)
 
     async def create(
         self,
@@ -182,6 +189,10 @@ class KubeClient(StreamTransport):
             # A webhook or a policy returned the 404; it is not about the object.
             if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _is_precondition_failure(error: Conflict) -> bool:

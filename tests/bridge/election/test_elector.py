@@ -28,6 +28,7 @@ from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
 from sync.kube.client import KubeClient, Page
 from sync.kube.leader_write_fence import Fence
 from sync.kube.request_metrics import RequestMetrics
+from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
 from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 from translators.object_accessors import Object
@@ -103,6 +104,7 @@ class Link:
         """Whether watches work."""
         self.config = SimpleNamespace(renewed=Callbacks("credentials read again"))
         self.metrics = RequestMetrics()
+        self.limits = ResponseLimits("home")
 
     async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
         assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases")
