@@ -15,6 +15,8 @@ Guarantees, after client-go's reflector:
   in the list as deleted.
 - An object for which a handler, an indexer or ``slim`` raises is logged by name and counted, and
   does not affect other objects.
+- An object of the remote that has the wrong shape, or exceeds the memory for all objects of the
+  remote, is skipped and counted; the store keeps the previous state.
 - Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
   it is. `retry_now` and a renewed credential end the wait.
 """
@@ -32,7 +34,7 @@ from sync.base.resource_version import is_newer, version_of
 from sync.base.safe_callbacks import Callbacks, expire_now
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
-from sync.cache.store import Indexer, Key, Store, key_of
+from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
@@ -55,7 +57,8 @@ class Informer:
     ``slim`` reduces an object to what is stored, at least its name, namespace, UID and version;
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
-    (`sync.cache.interning`). With ``fast_keepalive`` a dead server is detected in
+    (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
+    their kind (`translators.remote_shapes`). With ``fast_keepalive`` a dead server is detected in
     `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
     ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at
     debug level: the owner reports them.
@@ -73,6 +76,7 @@ class Informer:
         indexed: Iterable[str] | None = None,
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
+        shape: str = "",
         fast_keepalive: bool = False,
         shares_connection: bool = False,
         quiet: tuple[type[KubeError], ...] = (),
@@ -87,7 +91,7 @@ class Informer:
         self._namespace = namespace
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._query = {key: value for key, value in selectors.items() if value}
-        self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool)
+        self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool, shape=shape)
         self._health = InformerHealth(client, resource, namespace=namespace, quiet=quiet, rng=rng)
         self._watcher = Watcher(
             client,
@@ -190,6 +194,7 @@ class Informer:
         unless the store has another state by now. Calls no handler."""
         if self.store.get(key_of(obj)) is obj:
             self.store.put(less)
+            self._writer.resize(less)
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
@@ -198,6 +203,7 @@ class Informer:
             await self._run()
         finally:
             remove()
+            self._writer.close()
 
     async def _run(self) -> NoReturn:
         while True:
@@ -240,10 +246,16 @@ class Informer:
         query = {"limit": str(limit), **self._query}
         present: set[Key] = set()
         version = ""
-        pages = ListPages(self.client, self.resource, namespace=self._namespace, query=query)
+        # The writer checks the shapes.
+        pages = ListPages(
+            self.client, self.resource, namespace=self._namespace, query=query, check=False
+        )
+        size = 0
         while pages.has_next:
             async with pages.next() as page:
-                await self._store_page(page.items, present)
+                average = (pages.decoded_size - size) // (len(page.items) or 1)
+                size = pages.decoded_size
+                await self._store_page(page.items, present, average)
                 version = page.resource_version
         for key in self.store.keys() - present:
             known = self.store.get(key)
@@ -257,17 +269,22 @@ class Informer:
             self._synced_handlers()
         return version
 
-    async def _store_page(self, items: list[Object], present: set[Key]) -> None:
-        """Stores the items and adds their keys to ``present``; empties ``items``."""
+    async def _store_page(self, items: list[Object], present: set[Key], size: int) -> None:
+        """Stores the items, of ``size`` bytes each on average, and adds the keys of those that the
+        store has to ``present``; empties ``items``."""
         # Popped from the end, so that parts that the store does not keep are freed at once.
         items.reverse()
         for count in range(1, len(items) + 1):
             item = items.pop()
+            if not has_key(item):
+                self._writer.skip_malformed("metadata")
+                continue
             key = key_of(item)
-            present.add(key)
             # A list counts even if its versions are lower (a server restored from a backup), except
             # for what the bridge wrote while the list was being read.
-            self._writer.put(item, allow_older=key not in self._written)
+            self._writer.put(item, size=size, allow_older=key not in self._written)
+            if self.store.get(key) is not None:
+                present.add(key)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
 

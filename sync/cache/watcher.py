@@ -23,14 +23,14 @@ import aiohttp
 
 from sync.base.resource_version import is_older, version_of
 from sync.base.safe_callbacks import expire_now
-from sync.cache.store import Store, key_of
+from sync.cache.store import Store, has_key, key_of
 from sync.cache.store_writer import StoreWriter
 from sync.cache.watch_event_decoder import LineSplitter, event_header
 from sync.kube.api_errors import MalformedResponse, from_status
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.kube.http2_connection import Http2Response
-from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn
+from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn, decoded_size
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
 from translators.object_accessors import Object, uid_of
@@ -243,10 +243,15 @@ class Watcher:
         if not isinstance(obj, dict):
             # Not chained: the parser's error quotes the line, which can contain a Secret.
             raise self._broken("the watch sent something that is no watch event") from None
-        self._store_event(kind, obj)
+        if kind != "ERROR" and not has_key(obj):
+            self._writer.skip_malformed("metadata")
+            return
+        self._store_event(
+            kind, obj, len(line) if self._client.side == "home" else decoded_size(line)
+        )
         self.resource_version = version_of(obj) or self.resource_version
 
-    def _store_event(self, kind: str, obj: Object) -> None:
+    def _store_event(self, kind: str, obj: Object, size: int) -> None:
         if kind == "ERROR":
             what = f"watch {self._resource}"
             raise from_status(obj, code=500, side=self._client.side, what=what)
@@ -256,7 +261,7 @@ class Watcher:
             if known is not None and uid_of(known) == uid_of(obj) and not is_older(obj, known):
                 self._writer.delete(obj, known)
         elif kind in ("ADDED", "MODIFIED"):
-            self._writer.put(obj)
+            self._writer.put(obj, size=size)
         elif kind == "BOOKMARK":
             self._sends_bookmarks, self._silent = True, 0
             self.contact()

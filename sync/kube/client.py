@@ -1,6 +1,7 @@
 """Gets, lists, creates, patches and deletes objects of one API server, as plain dicts.
 
-Objects are returned as received. Requests, retries and errors are those of `sync.kube.transport`.
+Objects are returned as received; those of the remote only if they have the shape that the API gives
+them (`translators.remote_shapes`). Requests, retries and errors are those of `sync.kube.transport`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
 from sync.kube.request import MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
+from translators.remote_shapes import wrong_part
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {
@@ -27,7 +29,8 @@ class KubeClient(StreamTransport):
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Gets an object. Raises NotFound and the other errors of `sync.kube.api_errors`."""
-        return await self.request("GET", resource.path(name, namespace=namespace))
+        path = resource.path(name, namespace=namespace)
+        return self._checked(resource, await self.request("GET", path), f"GET {path}")
 
     async def find(
         self, resource: Resource, name: str, *, namespace: str | None = None
@@ -45,11 +48,13 @@ class KubeClient(StreamTransport):
         namespace: str | None = None,
         query: Mapping[str, str] | None = None,
         turn: LargeBodyTurn | None = None,
+        check: bool = True,
     ) -> tuple[Page, str]:
         """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
         Fills in the apiVersion and kind of items, which API servers omit. A large page takes
-        ``turn`` (`request`). `sync.kube.list_pages` follows the tokens.
+        ``turn`` (`request`). `sync.kube.list_pages` follows the tokens. Objects of the remote with
+        the wrong shape are left out, unless the caller checks them itself.
         """
         path = resource.path(namespace=namespace)
         body = await self.request("GET", path, query=query or {}, turn=turn)
@@ -58,7 +63,12 @@ class KubeClient(StreamTransport):
             self.limits.rejected["malformed"] += 1
             message = "the response is not a list of objects"
             raise MalformedResponse(message, side=self.side, what=f"GET {path}")
-        objects = [item for item in items if isinstance(item, dict)]
+        objects = [
+            item
+            for item in items
+            if isinstance(item, dict)
+            and not (check and self._is_remote and wrong_part(resource.kind, item))
+        ]
         self.limits.rejected["malformed"] += len(items) - len(objects)
         for item in objects:
             item.setdefault("apiVersion", resource.api_version)
@@ -110,14 +120,16 @@ class KubeClient(StreamTransport):
         With ``dry_run`` the server validates and admits the object without storing it. Without
         ``decode`` the response is not parsed, and the result is {}."""
         name = (body.get("metadata") or {}).get("name", "")
-        return await self.request(
+        path = resource.path(namespace=namespace)
+        created = await self.request(
             "POST",
-            resource.path(namespace=namespace),
+            path,
             query={"dryRun": "All"} if dry_run else None,
             body=body,
             subject=name,
             decode=decode,
         )
+        return self._checked(resource, created, f"POST {path}") if decode else created
 
     async def patch(
         self,
@@ -133,9 +145,10 @@ class KubeClient(StreamTransport):
         """Patches an object. With ``metadata.uid`` in the patch, raises Conflict (`UidMismatch`) if
         another object has the name now. ``decode``: see `create`."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
-        return await self.request(
+        patched = await self.request(
             "PATCH", path, body=patch, content_type=_PATCH_TYPES[kind], decode=decode
         )
+        return self._checked(resource, patched, f"PATCH {path}") if decode else patched
 
     async def delete(
         self,
@@ -171,6 +184,18 @@ class KubeClient(StreamTransport):
             resource.path(meta["name"], namespace=meta.get("namespace")),
             {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
         )
+
+    @property
+    def _is_remote(self) -> bool:
+        return self.config.side == "remote"
+
+    def _checked(self, resource: Resource, obj: Object, what: str) -> Object:
+        """The object, if it has the shape of one. Raises MalformedResponse."""
+        if self._is_remote and (path := wrong_part(resource.kind, obj)):
+            self.limits.rejected["malformed"] += 1
+            message = f"the response has a part of the wrong type: {path}"
+            raise MalformedResponse(message, side=self.side, what=what)
+        return obj
 
     async def _delete(
         self, path: str, preconditions: Object, *, grace_seconds: int | None = None

@@ -36,8 +36,8 @@ _HEADER_LIMIT = 2**16
 #: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the
 #: replies could otherwise fill the memory.
 UNSENT_LIMIT = 2**20
-#: Frames that carry no response, in one `_SLICE`: a server sends settings once, and few pings. A flood
-#: of them would take the event loop's time.
+#: Frames that carry no response, in one `_SLICE`: a server sends settings once, and few pings. A
+#: flood of them would take the event loop's time.
 CONTROL_FRAMES = 100
 #: Bytes that are parsed at once: one TLS record.
 _SLICE = 2**14

@@ -39,7 +39,7 @@ class Page:
 
 
 class ListPages:
-    """The pages of a list. ``query`` includes ``limit``."""
+    """The pages of a list. ``query`` includes ``limit``; ``check``: see `KubeClient.list_page`."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class ListPages:
         *,
         namespace: str | None,
         query: Mapping[str, str],
+        check: bool = True,
     ) -> None:
         self.has_next = True
         """Whether the list has further pages."""
@@ -55,6 +56,7 @@ class ListPages:
         self._resource = resource
         self._namespace = namespace
         self._query = dict(query)
+        self._check_shapes = check
         self._turn = client.limits.turn("page")
         # Hashes of the tokens so far.
         self._tokens: set[int] = set()
@@ -67,6 +69,11 @@ class ListPages:
     def size(self) -> int:
         """Bytes of JSON so far."""
         return self._turn.size
+
+    @property
+    def decoded_size(self) -> int:
+        """The estimated bytes in memory of all objects so far."""
+        return self._turn.decoded_size
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Page]:
@@ -86,7 +93,11 @@ class ListPages:
         while True:
             try:
                 return await self._client.list_page(
-                    self._resource, namespace=self._namespace, query=self._query, turn=self._turn
+                    self._resource,
+                    namespace=self._namespace,
+                    query=self._query,
+                    turn=self._turn,
+                    check=self._check_shapes,
                 )
             except ResponseTooLarge:
                 self._turn.release()

@@ -39,6 +39,10 @@ LARGE_BODIES = 2
 #: of etcd can need.
 DECODED_LIMIT = 160 * 2**20
 
+#: Bytes, by the same estimate, of all objects of one remote that informers keep: 30,000 pods of 10
+#: kB without parts in common; pods of one template need a tenth of it (`sync.cache.interning`).
+CACHE_LIMIT = 2**31
+
 #: Bytes that a value of a list, or a map with its first value, needs in memory at most (CPython:
 #: 184 for a small dict, which is two of `_STRUCTURE`; 58 for a short string and its reference).
 _VALUE_SIZE = 100
@@ -55,7 +59,7 @@ def decoded_size(raw: bytes) -> int:
 class LargeBodyTurn:
     """The permission for one body at a time to grow beyond `SMALL_BODY`."""
 
-    __slots__ = ("_held", "_turns", "reason", "size")
+    __slots__ = ("_held", "_turns", "decoded_size", "reason", "size")
 
     def __init__(self, turns: asyncio.Semaphore, reason: str) -> None:
         self._turns = turns
@@ -64,6 +68,8 @@ class LargeBodyTurn:
         self._held = False
         self.size = 0
         """Bytes of the bodies that were read with it."""
+        self.decoded_size = 0
+        """What their decoded form needs."""
 
     @property
     def is_held(self) -> bool:
@@ -90,6 +96,8 @@ class ResponseLimits:
         self._turns = asyncio.Semaphore(LARGE_BODIES)
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
         """What was rejected, by reason: one of `REJECTIONS`."""
+        self.cached = 0
+        """Bytes of the objects that informers keep, as `decoded_size` estimates them."""
 
     def turn(self, reason: str = "body") -> LargeBodyTurn:
         """A turn that is not taken yet."""
@@ -118,9 +126,11 @@ class ResponseLimits:
         except BaseException:
             response.close()
             raise
-        if turn is not None:
+        raw = parts[0] if len(parts) == 1 else b"".join(parts)
+        if turn is not None and turn.reason == "page":
             turn.size += size
-        return b"".join(parts)
+            turn.decoded_size += decoded_size(raw)
+        return raw
 
     async def _grow(self, size: int, limit: int, turn: LargeBodyTurn | None, what: str) -> None:
         if size > limit:

@@ -22,6 +22,7 @@ Everything that the remote's kubelet reports is copied, including unknown fields
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -316,13 +317,15 @@ def _not_ready_while_deleted(ready: Object, home: Object, remote: Object) -> Obj
         return ready
     # The deletion timestamp includes the grace period.
     deadline = parse_time(metadata(remote)["deletionTimestamp"])
-    grace = timedelta(seconds=metadata(remote).get("deletionGracePeriodSeconds") or 0)
+    grace = metadata(remote).get("deletionGracePeriodSeconds") or 0
+    with suppress(OverflowError):  # longer than the calendar
+        deadline -= timedelta(seconds=grace)
     return {
         **ready,
         "status": "False",
         "reason": REASON_REMOTE_POD_DELETED,
         "message": "the pod is being deleted in the remote cluster",
-        "lastTransitionTime": format_time(deadline - grace),
+        "lastTransitionTime": format_time(deadline),
     }
 
 
