@@ -23,6 +23,7 @@ from sync.kube.client import KubeClient
 from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits, decoded_size
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, metadata, uid_of
+from translators.pods.status_limits import STATUS_LIMIT, within_limits
 from translators.remote_shapes import wrong_part
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,8 @@ class StoreWriter:
             obj = self._reduce(obj, old)
             if self._slim is None and not self._has_shape(obj, old):
                 return
+            if self._shape == "Pod":
+                obj = self._within_limits(obj, old)
             if not self._has_room(key, obj, size):
                 return
             self._store.put(obj)
@@ -161,6 +164,14 @@ class StoreWriter:
             self.skip_malformed(path)
         return not path
 
+    def _within_limits(self, pod: Object, old: Object | None) -> Object:
+        if old is not None and pod.get("status") is old.get("status"):
+            return pod
+        limited = within_limits(pod)
+        if limited is not pod:
+            self._skip("status", "a status exceeds %s bytes", STATUS_LIMIT)
+        return limited
+
     def _has_room(self, key: Key, obj: Object, size: int | None) -> bool:
         if self._share is None:
             return True
@@ -176,7 +187,7 @@ class StoreWriter:
         level = logging.DEBUG if reason in self._logged else logging.WARNING
         self._logged.add(reason)
         side, kind = self._client.side, self._resource.kind
-        text = "%s: %s: " + message + "; it is not used (logged once)"
+        text = "%s: %s: " + message + "; it is not used, or cut (logged once)"
         log.log(level, text, side, self._resource, value, extra=name_fields(kind, "", cluster=side))
 
     def _reduce(self, obj: Object, old: Object | None) -> Object:

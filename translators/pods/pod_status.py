@@ -103,6 +103,9 @@ _KUBELET_CONDITIONS = (
 )
 #: Conditions that are True only if the pod's containers run, or can run.
 _RUNNING_CONDITIONS = ("ContainersReady", "PodReadyToStartContainers", "Ready")
+#: Containers that the remote's admission adds to a pod, such as a service mesh's: with more, only
+#: the statuses of home's own containers are copied.
+INJECTED_CONTAINERS_MAX = 16
 #: Lists of container statuses, with the corresponding lists of containers.
 _STATUSES = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
 
@@ -207,6 +210,10 @@ def container_statuses(field_name: str, home: Object, remote: Object) -> list[Ob
     """
     home_statuses = (home.get("status") or {}).get(field_name) or []
     remote_statuses = (remote.get("status") or {}).get(field_name) or []
+    listed = (home.get("spec") or {}).get(_STATUSES[field_name]) or ()
+    if len(remote_statuses) > len(listed) + INJECTED_CONTAINERS_MAX:
+        names = {container.get("name") for container in listed}
+        remote_statuses = [it for it in remote_statuses if it.get("name") in names]
     if not remote_statuses and not is_terminal(remote):
         remote_statuses = [_waiting(status) for status in home_statuses]
     spec = home.get("spec") or {}
