@@ -261,6 +261,12 @@ class _TermFactory:
             facts.identity,
             facts.address,
             network=facts.network,
+            remote_pod_cidrs=settings.remote_pod_cidrs,
+            home_addresses=tuple(
+                dict.fromkeys(
+                    (self.home.config.host, *((facts.home_api.host,) if facts.home_api else ()))
+                )
+            ),
             relay_address=facts.relay_address,
             relay_cidr=facts.relay_cidr,
             relay_image=settings.relay.image if facts.network == "relay" else "",

@@ -18,6 +18,8 @@ from bridge.base.join_settings import (
     NetworkSource,
     RelaySettings,
     SelectedNetwork,
+    SettingsError,
+    check_network,
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -56,6 +58,7 @@ def policy_options(policy: Policy) -> Object:
         "namespaceTemplate": policy.identity.namespace_template,
         "acceptNamespaces": list(policy.identity.accepted_namespaces),
         "network": policy.network,
+        "remotePodCidr": list(policy.remote_pod_cidrs),
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
         "serviceAccounts": policy.service_accounts,
@@ -81,6 +84,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         identity,
         _address(node),
         network=network_mode(node) or "flat",
+        remote_pod_cidrs=_networks(record.get("remotePodCidr")),
         relay_cidr=relay_cidr(node),
         daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
         service_accounts=_one_of(ServiceAccounts, record.get("serviceAccounts")) or "home",
@@ -107,6 +111,7 @@ def read_settings(
         template=policy.identity.namespace_template,
         accept_namespaces=policy.identity.accepted_namespaces,
         network=network_mode(node) or network,
+        remote_pod_cidrs=policy.remote_pod_cidrs,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
         serving="csr" if certificate_source(node) == "csr" else "self-signed",
@@ -116,6 +121,14 @@ def read_settings(
         node_selector=policy.node_selector,
         unschedulable_timeout=policy.unschedulable_timeout,
     )
+
+
+def _networks(value: Any) -> tuple[str, ...]:
+    """The networks of a record, which any user of Nodes may have changed."""
+    try:
+        return tuple(check_network(text, "remotePodCidr") for text in _texts(value))
+    except SettingsError:
+        return ()
 
 
 def certificate_source(node: Object) -> CertificateSource | None:

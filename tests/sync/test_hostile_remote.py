@@ -187,3 +187,17 @@ async def test_memory_of_home_is_not_limited(
     api.put(config_map("a"))
     async with running_informer(informer):
         assert len(informer.store) == 1
+
+
+async def test_foreign_pod_ip_is_reported_and_not_copied(harness: EngineHarness) -> None:
+    await harness.start_running()
+    assert "podIP" in harness.status()
+    for ip in ("169.254.169.254", "169.254.169.254", "127.0.0.1"):
+        status = {"podIP": ip, "podIPs": [{"ip": ip}], "message": f"at {ip}"}
+        harness.remote.update(PODS, "a", {"status": status}, REMOTE_NAMESPACE)
+        await harness.settle()
+        assert "podIP" not in harness.status()
+        assert "podIPs" not in harness.status()
+    [first, _] = await harness.events_with_reason("PodIPRejected")
+    assert first["involvedObject"]["name"] == "a"
+    assert harness.engine.remote_pods.client.limits.rejected["address"] == 2

@@ -3,7 +3,8 @@
 Everything that the remote's kubelet reports is copied, including unknown fields, except:
 
 - ``hostIP`` is the address of the virtual node, which serves logs and exec;
-- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``--network``),
+- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``--network``), and only
+  addresses that a pod can have (`translators.pods.pod_addresses`),
   because an address makes the pod an endpoint of home's Services;
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, once the
   remote's kubelet acts on the complete spec of the home pod;
@@ -30,6 +31,7 @@ from translators.merge_patch import delete_condition
 from translators.object_accessors import Object, is_deleting, metadata
 from translators.ownership_labels import DOMAIN
 from translators.pods import restart_policy_never
+from translators.pods.pod_addresses import copied_addresses
 from translators.timestamps import format_time, parse_time
 from translators.translation_options import Policy
 
@@ -154,8 +156,12 @@ def translate_status(
     remote_status: Object = remote.get("status") or {}
     home_status: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    excluded = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
+    excluded = HOME_FIELDS | _ADDRESSES
     status.update({key: value for key, value in remote_status.items() if key not in excluded})
+    if policy.network == "flat" and (ips := copied_addresses(remote_status, policy)):
+        status["podIP"] = ips[0]
+        if remote_status.get("podIPs"):
+            status["podIPs"] = [{"ip": ip} for ip in ips]
     status["phase"] = phase(remote)
     if home_status.get("startTime"):
         status["startTime"] = home_status["startTime"]
