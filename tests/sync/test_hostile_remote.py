@@ -49,7 +49,7 @@ def put_raw(api: FakeApi, resource: Resource, obj: Object, name: str, namespace:
 
 def poisoned(rng: random.Random, whole: Object) -> Object:
     """The object with some replaced parts, except for those that the fake server selects by."""
-    kept = {("metadata", it) for it in ("name", "namespace", "uid", "labels")}
+    kept: set[tuple[Any, ...]] = {("metadata", it) for it in ("name", "namespace", "uid", "labels")}
     kept |= {("metadata",), ("involvedObject",), ("involvedObject", "kind")}
     for _ in range(rng.randint(1, 3)):
         path = rng.choice([it for it in places(whole) if it not in kept])
@@ -81,7 +81,7 @@ async def test_malformed_objects_hold_up_no_other(harness: EngineHarness, seed: 
             (CONFIG_MAPS, config_map("c", REMOTE_NAMESPACE), REMOTE_NAMESPACE),
         ):
             name = f"bad-{number}"
-            made = copy.deepcopy(whole)
+            made: Object = copy.deepcopy(whole)
             made["metadata"] |= {"name": name, "uid": f"uid of {name}"}
             put_raw(harness.remote, resource, poisoned(rng, made), name, namespace)
     # The same to the pod that runs, and then a valid state of it.

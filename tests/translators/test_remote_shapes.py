@@ -196,7 +196,22 @@ CASES: dict[str, tuple[str, Object, Callable[[Object], None]]] = {
     "namespace": ("Namespace", NAMESPACE, read_namespace),
 }
 #: Values that replace parts of an object.
-WRONG = [None, True, 0, -1, 2**62, 1.5, "", "x", "9" * 5000, "1e999", TIME, [], [None], [[]]]
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    2**62,
+    1.5,
+    "",
+    "x",
+    "9" * 5000,
+    "1e999",
+    TIME,
+    [],
+    [None],
+    [[]],
+]
 WRONG += [["a"], [{}], {}, {"": None}, {"a": "b"}, {"a": {"b": ["c"]}}]
 values = st.sampled_from(WRONG) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -25,8 +25,9 @@ from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, Leader
 from bridge.election.remote_reachability import RemoteReachability
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
-from sync.kube.client import KubeClient, Page
+from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
+from sync.kube.list_pages import Page
 from sync.kube.request_metrics import RequestMetrics
 from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
