@@ -8,6 +8,7 @@ listed here are copied or compared as they are, and never read.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
 from translators.object_accessors import Object
@@ -16,6 +17,10 @@ from translators.timestamps import parse_time
 
 #: Characters of a name of any kind, or of a UID (`IsDNS1123Subdomain` in k8s.io/apimachinery).
 NAME_LIMIT = 253
+#: Characters of a time with nanoseconds and an offset.
+_TIME_MAX = 40
+#: Times that are cached: those of one object, and of the others that changed with it.
+_TIMES_CACHED = 1024
 #: The kind of a pod of which only the usage is read.
 POD_USAGE = "PodUsage"
 
@@ -114,11 +119,9 @@ class _Time:
     """A timestamp."""
 
     def wrong(self, value: Any, _: Any) -> str | None:
-        try:
-            parse_time(value)
-        except (TypeError, ValueError):
-            return ""
-        return None
+        if type(value) is str and len(value) <= _TIME_MAX and _is_time(value):
+            return None
+        return ""
 
 
 class _Quantity:
@@ -126,6 +129,15 @@ class _Quantity:
 
     def wrong(self, value: Any, _: Any) -> str | None:
         return None if type(value) in (str, int, float) and is_quantity(value) else ""
+
+
+@lru_cache(maxsize=_TIMES_CACHED)
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -442,7 +454,7 @@ _OTHER = Fields({"metadata": METADATA}, required=("metadata",))
 def wrong_part(kind: str, obj: Any, before: Object | None = None) -> str:
     """The path of the first part of an object of ``kind`` that has the wrong type, such as
     ``status.conditions[0].type``; "" if there is none. Parts that are identical to those of
-    ``before``, a checked state of the object, are not checked again."""
+    ``before``, any object of the kind that was checked, are not checked again."""
     if type(obj) is not dict:
         return "the object"
     found = _BY_KIND.get(kind, _OTHER).wrong(obj, before)

@@ -155,8 +155,8 @@ def _requests(clients: Sequence[KubeClient]) -> Iterator[Metric]:
     )
     yield counter(
         "bridge_api_data_rejected{side,reason}",
-        "What an API server sent and the bridge did not use: too large (body, watch-event, list, "
-        "memory, status), malformed, an address that no pod can have, too many Events.",
+        "Rejected data of an API server: too large (body, page, watch-event, list, memory, "
+        "status), malformed, an address that no pod can have, too many Events.",
         _flatten({it.side: it.limits.rejected for it in clients}),
     )
     yield gauge(

@@ -23,7 +23,7 @@ from sync.kube.client import KubeClient
 from sync.kube.response_limits import CACHE_LIMIT, ResponseLimits, decoded_size
 from sync.runtime.log_fields import name_fields
 from translators.object_accessors import Object, metadata, uid_of
-from translators.pods.status_limits import STATUS_LIMIT, within_limits
+from translators.pods.status_limits import STATUS_LIMIT, TEXT_LIMIT, within_limits
 from translators.remote_shapes import wrong_part
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class StoreWriter:
         # "" for objects of home, which are not checked.
         self._shape = (shape or resource.kind) if client.side == "remote" else ""
         self._share = CacheShare(client.limits) if client.side == "remote" else None
+        # The last object that had the right shape.
+        self._checked: Object | None = None
         self._handlers: list[Handler] = []
         # The reasons for which an object was skipped: the first is logged as a warning.
         self._logged: set[str] = set()
@@ -159,14 +161,20 @@ class StoreWriter:
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
 
     def _has_shape(self, obj: Object, old: Object | None) -> bool:
-        path = wrong_part(self._shape, obj, old) if self._shape else ""
-        if path:
+        if not self._shape:
+            return True
+        # A new object shares parts with others of its template (`InternPool`).
+        if path := wrong_part(self._shape, obj, old or self._checked):
             self.skip_malformed(path)
+        elif self._pool is not None and self._slim is None:
+            self._checked = obj
         return not path
 
     def _within_limits(self, pod: Object, old: Object | None) -> Object:
         if old is not None and pod.get("status") is old.get("status"):
             return pod
+        if len(orjson.dumps(pod.get("status"))) <= TEXT_LIMIT:
+            return pod  # the usual case
         limited = within_limits(pod)
         if limited is not pod:
             self._skip("status", "a status exceeds %s bytes", STATUS_LIMIT)

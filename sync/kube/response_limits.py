@@ -64,12 +64,12 @@ class LargeBodyTurn:
     def __init__(self, turns: asyncio.Semaphore, reason: str) -> None:
         self._turns = turns
         self.reason = reason
-        """What a body that is too large counts as: one of `REJECTIONS`."""
+        """The reason for which a body that is too large is counted: one of `REJECTIONS`."""
         self._held = False
         self.size = 0
         """Bytes of the bodies that were read with it."""
         self.decoded_size = 0
-        """What their decoded form needs."""
+        """Bytes of their decoded form, as `decoded_size` estimates them."""
 
     @property
     def is_held(self) -> bool:
@@ -95,7 +95,7 @@ class ResponseLimits:
         self._side = side
         self._turns = asyncio.Semaphore(LARGE_BODIES)
         self.rejected: Counter[str] = Counter(dict.fromkeys(REJECTIONS, 0))
-        """What was rejected, by reason: one of `REJECTIONS`."""
+        """Rejected data by reason: one of `REJECTIONS`."""
         self.cached = 0
         """Bytes of the objects that informers keep, as `decoded_size` estimates them."""
 

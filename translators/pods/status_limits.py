@@ -23,7 +23,7 @@ _CONTAINERS = {
     "initContainerStatuses": "initContainers",
     "ephemeralContainerStatuses": "ephemeralContainers",
 }
-#: What remains of a status that is too large even with short texts.
+#: The fields of a status that is too large even with short texts.
 _ESSENTIAL = frozenset(
     {"phase", "reason", "message", "startTime", "conditions", "podIP", "podIPs", "hostIP"}
     | {"hostIPs", "qosClass", "observedGeneration", *_CONTAINERS}

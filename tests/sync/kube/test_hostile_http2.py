@@ -40,7 +40,7 @@ class StuckTransport(asyncio.Transport):
         self.aborted = True
 
     def take(self) -> bytes:
-        """What the peer reads."""
+        """The bytes that the peer reads."""
         data = bytes(self.written)
         self.written.clear()
         return data
