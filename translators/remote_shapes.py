@@ -431,6 +431,13 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
     "Namespace": {"status": Fields({"phase": str})},
     "ConfigMap": {"data": MapOf(str), "binaryData": MapOf(str), "immutable": bool},
     "Secret": {"data": MapOf(str), "type": str, "immutable": bool},
+    "PodMetrics": {
+        "timestamp": Time,
+        "window": str,
+        "containers": ListOf(
+            Fields({"name": Name, "usage": _REQUIREMENTS}, required=("name", "usage"))
+        ),
+    },
     "PriorityClass": {"value": int, "globalDefault": bool, "preemptionPolicy": str},
     "Lease": {
         "spec": Fields(
@@ -444,6 +451,13 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
         )
     },
 }
+#: An entry of a kubelet's ``/stats/summary``, which is no object.
+POD_STATS = Fields(
+    {
+        "podRef": Fields({"namespace": str, "name": str, "uid": str}),
+        "volume": ListOf(Fields({"pvcRef": Fields({"namespace": str, "name": str})})),
+    }
+)
 _BY_KIND = {
     kind: Fields({"metadata": METADATA, **it}, required=("metadata",))
     for kind, it in _SHAPES.items()
