@@ -38,10 +38,20 @@ class QuantityError(ValueError):
     """The text is not a valid quantity."""
 
 
+#: Characters of a quantity: far more than any amount needs, and few enough to parse quickly.
+_LENGTH_MAX = 64
+
+
+def is_quantity(text: str | float) -> bool:
+    """Whether `parse_quantity` accepts the text."""
+    return len(text := str(text)) <= _LENGTH_MAX and _PATTERN.fullmatch(text) is not None
+
+
 def parse_quantity(text: str | float) -> Fraction:
     """``"1500m"`` → 3/2, ``"2Gi"`` → 2147483648, ``"1e3"`` → 1000. Raises QuantityError."""
-    match = _PATTERN.fullmatch(str(text))
-    if match is None:
+    text = str(text)[: _LENGTH_MAX + 1]
+    match = _PATTERN.fullmatch(text)
+    if match is None or len(text) > _LENGTH_MAX:
         raise QuantityError(f"{text!r} is not a quantity such as 500m, 2 or 1.5Gi")
     number = Fraction(match["number"])
     if match["exponent"] is not None:

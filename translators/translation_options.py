@@ -40,6 +40,10 @@ class Policy:
     node_address: str
     """The virtual node's IP address, which is its pods' ``status.hostIP``."""
     network: Network = "flat"
+    remote_pod_cidrs: tuple[str, ...] = ()
+    """Networks of the remote's pods; () does not limit the pod IPs that are copied to home."""
+    home_addresses: tuple[str, ...] = ()
+    """Addresses, or names, of home's own servers, which no pod of the remote has."""
     relay_address: str = ""
     """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""

@@ -331,6 +331,8 @@ class _TermFactory:
             facts.identity,
             facts.address,
             network=facts.network,
+            remote_pod_cidrs=settings.remote_pod_cidrs,
+            home_addresses=self._home_addresses(),
             relay_address=facts.relay_address,
             relay_cidr=facts.relay_cidr,
             relay_image=settings.relay.image if facts.network == "relay" else "",
@@ -345,6 +347,12 @@ class _TermFactory:
             unschedulable_timeout=settings.unschedulable_timeout,
             remote_namespaces=settings.remote_namespaces,
         )
+
+    def _home_addresses(self) -> tuple[str, ...]:
+        """Addresses of home's API server, which no pod of the remote can have."""
+        api = self.facts.home_api
+        hosts = (self.home.account.config.host, *((api.host,) if api is not None else ()))
+        return tuple(dict.fromkeys(hosts))
 
     def _node_controller(
         self, engine: Engine, claim: RemoteClaim, kubelet: NodeKubelet

@@ -163,6 +163,8 @@ class JoinSettings:
     """How pods of the two clusters reach each other."""
     relay: RelaySettings = RelaySettings()
     """For ``network`` relay."""
+    remote_pod_cidrs: tuple[str, ...] = ()
+    """Networks of the remote's pods, for ``network`` flat; empty for any."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Labels of the Node beside the bridge's own; likewise ``annotations`` and ``taints``."""
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -352,6 +354,12 @@ def check_network(text: str, option: str) -> str:
         raise invalid_option(
             option, text, "a network", "ADDRESS/BITS, such as 10.0.0.0/16"
         ) from None
+
+
+def parse_remote_pod_cidrs(text: str) -> tuple[str, ...]:
+    """``NETWORK[,NETWORK]``; "" is none."""
+    networks = (it.strip() for it in text.split(",")) if text else ()
+    return tuple(check_network(it, "--remote-pod-cidr") for it in networks)
 
 
 def parse_ports(text: str) -> PortRange:

@@ -79,7 +79,7 @@ async def _read_version(client: KubeClient, cluster: ClusterConnectivity) -> Non
     start = time.time()
     async with asyncio.timeout(permissions.REQUEST_SECONDS), client.stream("/version") as response:
         with client.map_read_errors("/version"):
-            raw = await response.read()
+            raw = await client.limits.read(response, what="GET /version")
         date = response.headers.get("Date", "")
         cluster.clock_ahead = seconds_ahead(date, (start + time.time()) / 2)
     server = client.config.server

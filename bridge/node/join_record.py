@@ -20,6 +20,8 @@ from bridge.base.join_settings import (
     RelaySettings,
     SelectedNetwork,
     ServingCertificate,
+    SettingsError,
+    check_network,
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -70,6 +72,7 @@ def policy_options(policy: Policy) -> Object:
         "acceptNamespaces": list(policy.identity.accepted_namespaces),
         "remoteNamespaces": list(policy.remote_namespaces),
         "network": policy.network,
+        "remotePodCidr": list(policy.remote_pod_cidrs),
         "relayCidr": policy.relay_cidr or None,
         "daemonsets": policy.daemonsets,
         "controlPlaneNodes": policy.control_plane_nodes,
@@ -99,6 +102,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         identity,
         _address(node),
         network=network_mode(node) or "flat",
+        remote_pod_cidrs=_networks(record.get("remotePodCidr")),
         relay_cidr=relay_cidr(node),
         daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
         control_plane_nodes=_one_of(ControlPlaneNodes, record.get("controlPlaneNodes")) or "deny",
@@ -138,6 +142,7 @@ def read_settings(
         accept_namespaces=policy.identity.accepted_namespaces,
         remote_namespaces=policy.remote_namespaces,
         network=network_mode(node) or network,
+        remote_pod_cidrs=policy.remote_pod_cidrs,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
         daemonsets=policy.daemonsets,
         control_plane_nodes=policy.control_plane_nodes,
@@ -151,6 +156,14 @@ def read_settings(
         node_selector=policy.node_selector,
         unschedulable_timeout=policy.unschedulable_timeout,
     )
+
+
+def _networks(value: Any) -> tuple[str, ...]:
+    """The networks of a record, which any user of Nodes may have changed."""
+    try:
+        return tuple(check_network(text, "remotePodCidr") for text in _texts(value))
+    except SettingsError:
+        return ()
 
 
 def certificate_source(node: Object) -> CertificateSource | None:

@@ -153,6 +153,12 @@ def _requests(clients: Sequence[KubeClient]) -> Iterator[Metric]:
             for key, took in client.metrics.durations.items()
         },
     )
+    yield counter(
+        "bridge_api_data_rejected{side,reason}",
+        "Rejected data of an API server: too large (body, page, watch-event, list, memory, "
+        "status), malformed, an address that no pod can have, too many Events.",
+        _flatten({it.side: it.limits.rejected for it in clients}),
+    )
     yield gauge(
         "bridge_api_requests_limit{side}",
         "Limit of requests in flight; lower where the server pushes back.",

@@ -31,6 +31,7 @@ from translators import quantity
 from translators.object_accessors import Object, name_of, namespace_of
 from translators.ownership_labels import Origin, home_selector
 from translators.pod_metrics.exposition import Families, RemotePodName, format_sample, new_family
+from translators.remote_shapes import wrong_part
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity
 
@@ -79,7 +80,8 @@ class MetricsApiSource:
         except (KubeError, TimeoutError) as error:
             log.debug("remote: the metrics API does not answer: %s", error)
             return None
-        items = answer.get("items") or []
+        items = answer.get("items")
+        items = items if isinstance(items, list) else []
         pods = {
             RemotePodName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
         }
@@ -137,12 +139,14 @@ class RateIntegrator:
         ``pods`` are all pods that exist; other counters are dropped."""
         found = []
         for item in items:
+            if wrong_part("PodMetrics", item):
+                continue
             home = pods.get(RemotePodName(namespace_of(item), name_of(item)))
             if home is None:
                 continue
             try:
                 found.append(self._add_pod(item, home))
-            except (KeyError, ValueError):
+            except (KeyError, OverflowError, ValueError):
                 continue  # not a PodMetrics of the known form
         self._started = True
         present = {home.uid for home in pods.values()}
@@ -154,7 +158,7 @@ class RateIntegrator:
         at = round(parse_time(str(item["timestamp"])).timestamp() * 1000)
         window = duration(str(item["window"]))
         containers = []
-        for container in item["containers"]:
+        for container in item.get("containers") or ():
             used = container["usage"]
             name = str(container["name"])
             cores = float(quantity.parse_quantity(used["cpu"]))

@@ -15,6 +15,8 @@ Guarantees, after client-go's reflector:
   in the list as deleted.
 - An object for which a handler, an indexer or ``slim`` raises is logged by name and counted, and
   does not affect other objects.
+- An object of the remote that has the wrong shape, or exceeds the memory for all objects of the
+  remote, is skipped and counted; the store keeps the previous state.
 - Failures of any kind are retried with backoff (`sync.cache.informer_health`); the store stays as
   it is. `retry_now` and a renewed credential end the wait.
 """
@@ -32,12 +34,13 @@ from sync.base.resource_version import is_newer, version_of
 from sync.base.safe_callbacks import Callbacks, expire_now
 from sync.cache.informer_health import InformerHealth
 from sync.cache.interning import InternPool
-from sync.cache.store import Indexer, Key, Store, key_of
+from sync.cache.store import Indexer, Key, Store, has_key, key_of
 from sync.cache.store_writer import Handler, StoreWriter
 from sync.cache.watcher import BATCH, Watcher
 from sync.kube.api_errors import Gone, KubeError
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.kube.client import KubeClient
+from sync.kube.list_pages import ListPages
 from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
@@ -54,7 +57,8 @@ class Informer:
     ``slim`` reduces an object to what is stored, at least its name, namespace, UID and version;
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
-    (`sync.cache.interning`). With ``fast_keepalive`` a dead server is detected in
+    (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
+    their kind (`translators.remote_shapes`). With ``fast_keepalive`` a dead server is detected in
     `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
     ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at
     debug level: the owner reports them.
@@ -73,6 +77,7 @@ class Informer:
         store: Store | None = None,
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
+        shape: str = "",
         fast_keepalive: bool = False,
         shares_connection: bool = False,
         quiet: tuple[type[KubeError], ...] = (),
@@ -87,7 +92,7 @@ class Informer:
         self._namespace = namespace
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         self._query = {key: value for key, value in selectors.items() if value}
-        self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool)
+        self._writer = StoreWriter(client, resource, self.store, slim=slim, pool=pool, shape=shape)
         self._health = InformerHealth(client, resource, namespace=namespace, quiet=quiet, rng=rng)
         self._watcher = Watcher(
             client,
@@ -195,6 +200,7 @@ class Informer:
         unless the store has another state by now. Calls no handler."""
         if self.store.get(key_of(obj)) is obj:
             self.store.put(less)
+            self._writer.resize(less)
 
     async def run(self) -> None:
         """Lists and watches until cancelled. Raises nothing else."""
@@ -203,6 +209,7 @@ class Informer:
             await self._run()
         finally:
             remove()
+            self._writer.close()
 
     async def _run(self) -> NoReturn:
         while True:
@@ -244,21 +251,23 @@ class Informer:
         limit = min(PAGE, SHORT_PAGES.get(self.resource, PAGE))
         query = {"limit": str(limit), **self._query}
         present: set[Key] = set()
-        while True:
-            page, token = await self.client.list_page(
-                self.resource, namespace=self._namespace, query=query
-            )
-            await self._store_page(page.items, present)
-            if not token:
-                break
-            query["continue"] = token
+        version = ""
+        # The writer checks the shapes.
+        pages = ListPages(
+            self.client, self.resource, namespace=self._namespace, query=query, check=False
+        )
+        size = 0
+        while pages.has_next:
+            async with pages.next() as page:
+                average = (pages.decoded_size - size) // (len(page.items) or 1)
+                size = pages.decoded_size
+                await self._store_page(page.items, present, average)
+                version = page.resource_version
         for key in self.store.keys() - present:
             if self._namespace is not None and key.namespace != self._namespace:
                 continue  # Other informers fill the same store.
             known = self.store.get(key)
-            is_written_since = key in self._written and is_newer(
-                version_of(known or {}), page.resource_version
-            )
+            is_written_since = key in self._written and is_newer(version_of(known or {}), version)
             if known is not None and not is_written_since:
                 self._writer.remove(key, known)
         self._health.succeeded()
@@ -266,19 +275,24 @@ class Informer:
         if not self.synced.is_set():
             self.synced.set()
             self._synced_handlers()
-        return page.resource_version
+        return version
 
-    async def _store_page(self, items: list[Object], present: set[Key]) -> None:
-        """Stores the items and adds their keys to ``present``; empties ``items``."""
+    async def _store_page(self, items: list[Object], present: set[Key], size: int) -> None:
+        """Stores the items, of ``size`` bytes each on average, and adds the keys of those that the
+        store has to ``present``; empties ``items``."""
         # Popped from the end, so that parts that the store does not keep are freed at once.
         items.reverse()
         for count in range(1, len(items) + 1):
             item = items.pop()
+            if not has_key(item):
+                self._writer.skip_malformed("metadata")
+                continue
             key = key_of(item)
-            present.add(key)
             # A list counts even if its versions are lower (a server restored from a backup), except
             # for what the bridge wrote while the list was being read.
-            self._writer.put(item, allow_older=key not in self._written)
+            self._writer.put(item, size=size, allow_older=key not in self._written)
+            if self.store.get(key) is not None:
+                present.add(key)
             if count % BATCH == 0:
                 await asyncio.sleep(0)
 

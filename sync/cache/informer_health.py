@@ -16,7 +16,12 @@ from sync.base import exception_summary
 from sync.base.backoff import Backoff
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.watcher import BrokenWatchError
-from sync.kube.api_errors import ApiServerCertificateError, KubeError, Unreachable
+from sync.kube.api_errors import (
+    ApiServerCertificateError,
+    KubeError,
+    MalformedResponse,
+    Unreachable,
+)
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from sync.runtime.log_fields import name_fields
@@ -81,7 +86,7 @@ class InformerHealth:
             log.log(level, "cannot watch %s: %s", self._resource, error, extra=self._fields)
             self._handlers()
         # The other backoff does not grow while the server does not answer.
-        has_answered = isinstance(error, ApiServerCertificateError | BrokenWatchError)
+        has_answered = isinstance(error, ApiServerCertificateError | MalformedResponse)
         is_unreachable = isinstance(error, Unreachable) and not has_answered
         return (self._unreachable if is_unreachable else self._backoff).next()
 

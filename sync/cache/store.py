@@ -30,6 +30,11 @@ def key_of(obj: Object) -> Key:
     return Key(namespace_of(obj), name_of(obj))
 
 
+def has_key(obj: Object) -> bool:
+    """Whether `key_of` can be read; always true for an object of an API server."""
+    return type(obj) is dict and type(obj.get("metadata")) is dict
+
+
 class _Entry:
     """One value of one index, with the keys of the objects that have it."""
 

@@ -39,17 +39,21 @@ def event_header(line: bytes) -> EventHeader | None:
 
 
 class LineSplitter:
-    """Splits a stream into lines of any length: an object can have megabytes."""
+    """Splits a stream into lines; the caller bounds `partial`."""
 
     def __init__(self) -> None:
-        self._partial: list[bytes] = []
+        self._partial = bytearray()
+
+    @property
+    def partial(self) -> int:
+        """Bytes of the line that has not ended."""
+        return len(self._partial)
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The non-empty lines that the next chunk completes."""
         *ended, rest = chunk.split(b"\n")
         if ended and self._partial:
-            ended[0] = b"".join((*self._partial, ended[0]))
+            ended[0] = bytes(self._partial) + ended[0]
             self._partial.clear()
-        if rest:
-            self._partial.append(rest)
+        self._partial += rest
         return [line for line in ended if line]

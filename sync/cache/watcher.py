@@ -6,27 +6,31 @@
 - A server that hangs does not close its watches. If the server sends bookmarks, a watch that is
   silent for `SILENCE` seconds ends, so that the next watch is requested; after `SILENT_WATCHES` of
   these in a row the server counts as one that sends no bookmarks.
-- A response that contains no watch events raises `BrokenWatchError`.
+- A watch that the server does not end in time is ended here.
+- A response that contains no watch events raises `BrokenWatchError`, and so does an event that does
+  not end; one that is larger than any object raises ResponseTooLarge (`sync.kube.response_limits`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 
 import aiohttp
-import orjson
 
 from sync.base.resource_version import is_older, version_of
 from sync.base.safe_callbacks import expire_now
-from sync.cache.store import Store, key_of
+from sync.cache.store import Store, has_key, key_of
 from sync.cache.store_writer import StoreWriter
 from sync.cache.watch_event_decoder import LineSplitter, event_header
-from sync.kube.api_errors import Unreachable, from_status
+from sync.kube.api_errors import MalformedResponse, from_status
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
+from sync.kube.http2_connection import Http2Response
+from sync.kube.response_limits import BODY_LIMIT, SMALL_BODY, LargeBodyTurn, decoded_size
 from sync.kube.sockets import use_fast_keepalive
 from sync.kube.transport import REQUEST_TIMEOUT
 from translators.object_accessors import Object, uid_of
@@ -43,6 +47,8 @@ SILENCE = 75.0
 #: Silent watches in a row after which bookmarks are no longer expected: an API server without a
 #: watch cache (as for Events) can take the place of one with it.
 SILENT_WATCHES = 2
+#: Seconds in which a large event must arrive.
+LARGE_EVENT_SECONDS = REQUEST_TIMEOUT
 #: Bytes of a watch that are buffered. A server ends a watch to which it cannot write for 50 to 100
 #: ms (storage/cacher/time_budget.go in k8s.io/apiserver).
 READ_AHEAD = 2**20
@@ -54,7 +60,7 @@ REWATCH_AGE = 10.0
 BATCH = 50
 
 
-class BrokenWatchError(Unreachable):
+class BrokenWatchError(MalformedResponse):
     """Raised if the server closes watches at once or sends no watch events; it is mostly a
     proxy."""
 
@@ -95,6 +101,9 @@ class Watcher:
         # The timeout that ends the open watch, and the loop's time when the watch was requested.
         self._timeout: asyncio.Timeout | None = None
         self._started = 0.0
+        # The loop's time at which the watch ends at the latest.
+        self._end = math.inf
+        self._in_large_event = False
         self._sends_bookmarks = False
         # How many watches in a row ended because they were silent.
         self._silent = 0
@@ -120,24 +129,33 @@ class Watcher:
             if not timeout.expired():
                 raise
             log.debug("%s: %s: ending the watch to request another", self._client.side, self)
+            if self._in_large_event:
+                self._client.limits.rejected["watch-event"] += 1
+                raise self._broken("an event of the watch does not end") from None
             silent_for = asyncio.get_running_loop().time() - (self.last_contact or 0.0)
             if self._sends_bookmarks and silent_for >= SILENCE:
                 self._silent += 1
                 self._sends_bookmarks = self._silent < SILENT_WATCHES
         finally:
             self._timeout = None
+            self._in_large_event = False
 
     def __repr__(self) -> str:
         return f"<Watcher {self._resource} from {self.resource_version}>"
 
     def contact(self) -> None:
         now = self.last_contact = asyncio.get_running_loop().time()
+        if self._sends_bookmarks:
+            self._expire_at(now + SILENCE)
+
+    def _expire_at(self, end: float) -> None:
+        """Ends the watch at this time of the loop, or at the end of every watch if it is earlier.
+        Does nothing if the watch is ending."""
         timeout = self._timeout
-        if not self._sends_bookmarks or timeout is None or timeout.expired():
-            return
-        end = timeout.when()
-        if end is None or end > now:  # else `interrupt` has just ended the watch
-            timeout.reschedule(now + SILENCE)
+        if timeout is not None and not timeout.expired():
+            planned = timeout.when()
+            if planned is None or planned > asyncio.get_running_loop().time():
+                timeout.reschedule(min(end, self._end))
 
     async def _watch(self) -> None:
         seconds = self._rng.randint(*WATCH_SECONDS)
@@ -151,6 +169,9 @@ class Watcher:
         self._client.metrics.watches[str(self._resource)] += 1
         loop = asyncio.get_running_loop()
         started, handled = loop.time(), 0
+        # Later than the idle timeout of a connection that is dead from the start.
+        self._end = started + seconds + 2 * WATCH_GRACE
+        self._expire_at(self._end)
         async with self._open(
             self._path,
             query=query,
@@ -162,40 +183,75 @@ class Watcher:
             if self._fast_keepalive and isinstance(response, aiohttp.ClientResponse):
                 _set_fast_keepalive(response)
             alive = loop.call_later(SHORT_WATCH, self._on_alive)
+            turn = self._client.limits.turn()
             try:
                 with self._client.map_read_errors(self._path):
-                    lines = LineSplitter()
-                    while chunk := await response.content.readany():
-                        self.contact()
-                        for line in lines.feed(chunk):
-                            self.handle(line)
-                            if not handled:
-                                self._on_alive()
-                            handled += 1
-                            if handled % BATCH == 0:
-                                await asyncio.sleep(0)
+                    handled = await self._read(response, turn)
             finally:
                 alive.cancel()
+                turn.release()
         if not handled and loop.time() - started < SHORT_WATCH:
             raise self._broken("the watch ended at once")
 
+    async def _read(
+        self, response: aiohttp.ClientResponse | Http2Response, turn: LargeBodyTurn
+    ) -> int:
+        """Handles events until the response ends; returns how many."""
+        lines, handled = LineSplitter(), 0
+        while chunk := await response.content.readany():
+            ended = lines.feed(chunk)
+            if ended:  # a line that does not end is no sign of life
+                self.contact()
+            for line in ended:
+                self.handle(line)
+                if not handled:
+                    self._on_alive()
+                handled += 1
+                if handled % BATCH == 0:
+                    await asyncio.sleep(0)
+            if lines.partial > SMALL_BODY:
+                await self._await_large_event(lines.partial, turn)
+            elif self._in_large_event:
+                self._in_large_event = False
+                turn.release()
+                self._expire_at(self._end)
+                self.contact()
+        return handled
+
+    async def _await_large_event(self, size: int, turn: LargeBodyTurn) -> None:
+        """Waits for the turn of a large event, of which ``size`` bytes have arrived. Raises
+        ResponseTooLarge."""
+        if size > BODY_LIMIT:
+            what = f"watch {self._resource}"
+            raise self._client.limits.too_large("watch-event", "an event", BODY_LIMIT, what)
+        await turn.take()
+        if not self._in_large_event:
+            self._in_large_event = True
+            self._expire_at(asyncio.get_running_loop().time() + LARGE_EVENT_SECONDS)
+
     def handle(self, line: bytes) -> None:
-        """Stores the event of one line. Raises the error of an ERROR event, and
-        BrokenWatchError."""
+        """Stores the event of one line. Raises the error of an ERROR event, BrokenWatchError, and
+        ResponseTooLarge."""
         if self._is_stored(line):
             return
         try:
-            event = orjson.loads(line)
+            what = f"watch {self._resource}"
+            event = self._client.limits.decode(line, what, reason="watch-event")
             kind, obj = event["type"], event["object"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (KeyError, TypeError):
             kind, obj = "", None
         if not isinstance(obj, dict):
             # Not chained: the parser's error quotes the line, which can contain a Secret.
             raise self._broken("the watch sent something that is no watch event") from None
-        self._store_event(kind, obj)
+        if kind != "ERROR" and not has_key(obj):
+            self._writer.skip_malformed("metadata")
+            return
+        self._store_event(
+            kind, obj, len(line) if self._client.side == "home" else decoded_size(line)
+        )
         self.resource_version = version_of(obj) or self.resource_version
 
-    def _store_event(self, kind: str, obj: Object) -> None:
+    def _store_event(self, kind: str, obj: Object, size: int) -> None:
         if kind == "ERROR":
             what = f"watch {self._resource}"
             raise from_status(obj, code=500, side=self._client.side, what=what)
@@ -205,7 +261,7 @@ class Watcher:
             if known is not None and uid_of(known) == uid_of(obj) and not is_older(obj, known):
                 self._writer.delete(obj, known)
         elif kind in ("ADDED", "MODIFIED"):
-            self._writer.put(obj)
+            self._writer.put(obj, size=size)
         elif kind == "BOOKMARK":
             self._sends_bookmarks, self._silent = True, 0
             self.contact()

@@ -51,6 +51,7 @@ from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.ownership_labels import home_namespace_of, is_owned, unmanaged_selector
+from translators.remote_shapes import POD_USAGE
 from translators.timestamps import format_time
 from translators.translation_options import Policy
 
@@ -152,7 +153,9 @@ class Engine:
         capacity, remote_namespaces = self.capacity, shared.remote_namespaces
         slim = functools.partial(slim_pod, identity=self._identity)
         labels = unmanaged_selector(self._identity)
-        unmanaged = Informer(remote, PODS, labels=labels, fields=NOT_TERMINAL, slim=slim)
+        unmanaged = Informer(
+            remote, PODS, labels=labels, fields=NOT_TERMINAL, slim=slim, shape=POD_USAGE
+        )
         quotas = Informer(remote, RESOURCE_QUOTAS)
 
         async def reevaluate_namespaces() -> None:

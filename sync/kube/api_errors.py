@@ -13,6 +13,8 @@ Side = Literal["home", "remote"]
 
 #: Characters: enough for a message about one object, few enough for an Event and a log line.
 MESSAGE_LIMIT = 600
+#: Characters of a reason, which is one CamelCase word.
+REASON_LIMIT = 128
 
 
 class KubeError(Exception):
@@ -41,6 +43,15 @@ class ClientConfigError(KubeError):
 class Unreachable(KubeError):
     """Raised without a response: connection refused, no route, unknown host, cut, or timed out;
     also for a response that no API server sends."""
+
+
+class MalformedResponse(Unreachable):
+    """Raised for a response of a shape that no API server sends. A write may have happened."""
+
+
+class ResponseTooLarge(MalformedResponse):
+    """Raised for a response, or an event of a watch, that is larger than any of an API server
+    (`sync.kube.response_limits`)."""
 
 
 class ApiServerCertificateError(Unreachable):
@@ -156,8 +167,8 @@ def from_status(
     """The error for a response; ``status`` is its decoded body, mostly a ``v1.Status``."""
     reason = message = ""
     if isinstance(status, dict) and status.get("kind") == "Status":
-        reason = str(status.get("reason") or "")
-        message = str(status.get("message") or "")
+        reason = _text(status.get("reason"))[:REASON_LIMIT]
+        message = _text(status.get("message"))
         inner = status.get("code")
         code = inner if isinstance(inner, int) and 400 <= inner < 600 else code
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
@@ -186,6 +197,10 @@ def from_status(
         reason=reason,
         retry_after=retry_after,
     )
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _has_cause(status: Any, key: str, value: str) -> bool:

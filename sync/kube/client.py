@@ -1,18 +1,21 @@
 """Gets, lists, creates, patches and deletes objects of one API server, as plain dicts.
 
-Objects are returned as received. Requests, retries and errors are those of `sync.kube.transport`.
+Objects are returned as received; those of the remote only if they have the shape that the API gives
+them (`translators.remote_shapes`). Requests, retries and errors are those of `sync.kube.transport`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sync.kube.api_errors import Conflict, NotFound
+from sync.kube.api_errors import Conflict, MalformedResponse, NotFound
 from sync.kube.api_resources import Object, Resource
+from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
 from sync.kube.request import MERGE_PATCH
+from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
+from translators.remote_shapes import wrong_part
 
 PatchKind = Literal["merge", "strategic"]
 _PATCH_TYPES: Mapping[PatchKind, str] = {
@@ -21,20 +24,13 @@ _PATCH_TYPES: Mapping[PatchKind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Objects of a list, with the resource version of that state."""
-
-    items: list[Object]
-    resource_version: str
-
-
 class KubeClient(StreamTransport):
     """A client of one API server. Use as an async context manager."""
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Gets an object. Raises NotFound and the other errors of `sync.kube.api_errors`."""
-        return await self.request("GET", resource.path(name, namespace=namespace))
+        path = resource.path(name, namespace=namespace)
+        return self._checked(resource, await self.request("GET", path), f"GET {path}")
 
     async def find(
         self, resource: Resource, name: str, *, namespace: str | None = None
@@ -51,19 +47,34 @@ class KubeClient(StreamTransport):
         *,
         namespace: str | None = None,
         query: Mapping[str, str] | None = None,
+        turn: LargeBodyTurn | None = None,
+        check: bool = True,
     ) -> tuple[Page, str]:
         """Lists one page; returns it with the ``continue`` token of the next ("" at the end).
 
-        Fills in the apiVersion and kind of items, which API servers omit.
+        Fills in the apiVersion and kind of items, which API servers omit. A large page takes
+        ``turn`` (`request`). `sync.kube.list_pages` follows the tokens. Objects of the remote with
+        the wrong shape are left out, unless the caller checks them itself.
         """
-        body = await self.request("GET", resource.path(namespace=namespace), query=query or {})
-        meta = body.get("metadata") or {}
-        items: list[Object] = body.get("items") or []
-        for item in items:
+        path = resource.path(namespace=namespace)
+        body = await self.request("GET", path, query=query or {}, turn=turn)
+        meta, items = body.get("metadata") or {}, body.get("items") or []
+        if not isinstance(meta, dict) or not isinstance(items, list):
+            self.limits.rejected["malformed"] += 1
+            message = "the response is not a list of objects"
+            raise MalformedResponse(message, side=self.side, what=f"GET {path}")
+        objects = [
+            item
+            for item in items
+            if isinstance(item, dict)
+            and not (check and self._is_remote and wrong_part(resource.kind, item))
+        ]
+        self.limits.rejected["malformed"] += len(items) - len(objects)
+        for item in objects:
             item.setdefault("apiVersion", resource.api_version)
             item.setdefault("kind", resource.kind)
-        page = Page(items=items, resource_version=str(meta.get("resourceVersion") or ""))
-        return page, str(meta.get("continue") or "")
+        page = Page(items=objects, resource_version=_text(meta.get("resourceVersion")))
+        return page, _text(meta.get("continue"))
 
     async def list(
         self,
@@ -77,17 +88,23 @@ class KubeClient(StreamTransport):
     ) -> Page:
         """Lists all matching objects in pages. All pages have the state of the first.
 
-        ``slim`` reduces each object, so that a long list is never in memory as a whole.
+        ``slim`` reduces each object, so that a long list is never in memory as a whole. Raises
+        MalformedResponse as `ListPages` does, and ResponseTooLarge for more than `LIST_LIMIT`
+        without ``slim``.
         """
         query = {"limit": str(page_size), "labelSelector": labels, "fieldSelector": fields}
         query = {key: value for key, value in query.items() if value}
+        pages = ListPages(self, resource, namespace=namespace, query=query)
         items: list[Object] = []
-        while True:
-            page, token = await self.list_page(resource, namespace=namespace, query=query)
-            items += page.items if slim is None else map(slim, page.items)
-            if not token:
-                return Page(items=items, resource_version=page.resource_version)
-            query["continue"] = token
+        version = ""
+        while pages.has_next:
+            async with pages.next() as page:
+                items += page.items if slim is None else map(slim, page.items)
+                version = page.resource_version
+            if slim is None and pages.size > LIST_LIMIT:
+                what = f"GET {resource.path(namespace=namespace)}"
+                raise self.limits.too_large("list", "the list", LIST_LIMIT, what)
+        return Page(items=items, resource_version=version)
 
     async def create(
         self,
@@ -103,14 +120,16 @@ class KubeClient(StreamTransport):
         With ``dry_run`` the server validates and admits the object without storing it. Without
         ``decode`` the response is not parsed, and the result is {}."""
         name = (body.get("metadata") or {}).get("name", "")
-        return await self.request(
+        path = resource.path(namespace=namespace)
+        created = await self.request(
             "POST",
-            resource.path(namespace=namespace),
+            path,
             query={"dryRun": "All"} if dry_run else None,
             body=body,
             subject=name,
             decode=decode,
         )
+        return self._checked(resource, created, f"POST {path}") if decode else created
 
     async def patch(
         self,
@@ -126,9 +145,10 @@ class KubeClient(StreamTransport):
         """Patches an object. With ``metadata.uid`` in the patch, raises Conflict (`UidMismatch`) if
         another object has the name now. ``decode``: see `create`."""
         path = resource.path(name, namespace=namespace, subresource=subresource)
-        return await self.request(
+        patched = await self.request(
             "PATCH", path, body=patch, content_type=_PATCH_TYPES[kind], decode=decode
         )
+        return self._checked(resource, patched, f"PATCH {path}") if decode else patched
 
     async def delete(
         self,
@@ -165,6 +185,18 @@ class KubeClient(StreamTransport):
             {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]},
         )
 
+    @property
+    def _is_remote(self) -> bool:
+        return self.config.side == "remote"
+
+    def _checked(self, resource: Resource, obj: Object, what: str) -> Object:
+        """The object, if it has the shape of one. Raises MalformedResponse."""
+        if self._is_remote and (path := wrong_part(resource.kind, obj)):
+            self.limits.rejected["malformed"] += 1
+            message = f"the response has a part of the wrong type: {path}"
+            raise MalformedResponse(message, side=self.side, what=what)
+        return obj
+
     async def _delete(
         self, path: str, preconditions: Object, *, grace_seconds: int | None = None
     ) -> None:
@@ -182,6 +214,10 @@ class KubeClient(StreamTransport):
             # A webhook or a policy returned the 404; it is not about the object.
             if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _is_precondition_failure(error: Conflict) -> bool:

@@ -3,6 +3,7 @@
 - Responses are independent: a body that is not read stops the server from sending more of it
   (`STREAM_WINDOW`), and not the other responses.
 - A connection that ends, breaks or violates the protocol ends all its responses with an OSError.
+- A server that reads nothing does not make the bridge buffer more than `UNSENT_LIMIT`.
 - GOAWAY ends the connection: h2 supports no streams after it, and a watch continues elsewhere.
 - The connection is closed with its last response.
 """
@@ -11,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -33,6 +33,14 @@ STREAM_WINDOW = 2**20
 CONNECTION_WINDOW = 2**24
 #: Bytes of the head of a response.
 _HEADER_LIMIT = 2**16
+#: Bytes that wait to be sent: hundreds of requests. A server that sends pings and does not read the
+#: replies could otherwise fill the memory.
+UNSENT_LIMIT = 2**20
+#: Frames that carry no response, in one `_SLICE`: a server sends settings once, and few pings. A
+#: flood of them would take the event loop's time.
+CONTROL_FRAMES = 100
+#: Bytes that are parsed at once: one TLS record.
+_SLICE = 2**14
 #: The window of a new connection (RFC 9113, section 6.9.2).
 _INITIAL_WINDOW = 2**16 - 1
 _SETTINGS = {
@@ -46,7 +54,7 @@ _CLOSED = "the server closed the connection"
 
 
 class Http2Response:
-    """One response. `readany` and `read` raise an OSError if the connection breaks."""
+    """One response. `readany` raises an OSError if the connection breaks."""
 
     __slots__ = (
         "_buffer",
@@ -69,7 +77,7 @@ class Http2Response:
         self.idle_timeout: float | None = None
         """Seconds of silence that count as a dead peer; None for any time."""
         self._connection = connection
-        self._buffer: deque[bytes] = deque()
+        self._buffer = bytearray()
         # Bytes of the buffer, padding included, which the server counts against the window.
         self._unacknowledged = 0
         self._ended = False
@@ -96,18 +104,11 @@ class Http2Response:
                 return b""
             async with asyncio.timeout(self.idle_timeout):
                 await self._changed()
-        data = b"".join(self._buffer)
+        data = bytes(self._buffer)
         self._buffer.clear()
         self._connection.acknowledge(self.stream_id, self._unacknowledged)
         self._unacknowledged = 0
         return data
-
-    async def read(self) -> bytes:
-        """The rest of the body."""
-        parts = []
-        while chunk := await self.readany():
-            parts.append(chunk)
-        return b"".join(parts)
 
     def close(self) -> None:
         """Cancels the request unless the response has ended."""
@@ -138,7 +139,7 @@ class Http2Response:
     def data_received(self, data: bytes, counted: int) -> None:
         self._unacknowledged += counted
         if data:
-            self._buffer.append(data)
+            self._buffer += data
             self._notify()
 
     def ended(self) -> None:
@@ -218,8 +219,12 @@ class Http2Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            for event in self._h2.receive_data(data):
-                self._handle(event)
+            for start in range(0, len(data), _SLICE):
+                events = self._h2.receive_data(data[start : start + _SLICE])
+                if sum(map(self._handle, events)) > CONTROL_FRAMES:
+                    message = "the server floods the connection with control frames"
+                    self._break(OSError(errno.EPROTO, message))
+                    return
         except H2Error as error:
             # The name alone: the text may quote what the server sent.
             message = f"the server violates HTTP/2 ({type(error).__name__})"
@@ -236,7 +241,8 @@ class Http2Connection(asyncio.Protocol):
 
     # -- events ----------------------------------------------------------------------------
 
-    def _handle(self, event: h2_events.Event) -> None:
+    def _handle(self, event: h2_events.Event) -> bool:
+        """Handles an event; returns whether it is about no response."""
         match event:
             case h2_events.RemoteSettingsChanged():
                 if not self._settings.done():
@@ -253,6 +259,9 @@ class Http2Connection(asyncio.Protocol):
             case h2_events.StreamEnded():
                 if (response := self._responses.pop(event.stream_id, None)) is not None:
                     response.ended()
+            case _:
+                return True
+        return False
 
     def _data_received(self, event: h2_events.DataReceived) -> None:
         response = self._responses.get(event.stream_id)
@@ -295,3 +304,6 @@ class Http2Connection(asyncio.Protocol):
         data = self._h2.data_to_send()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
+            if self._transport.get_write_buffer_size() > UNSENT_LIMIT:
+                message = "the server sends frames without reading the replies"
+                self._break(OSError(errno.EPROTO, message))

@@ -142,7 +142,7 @@ async def _json(
 ) -> Object:
     headers = {"Accept": "application/json", **headers}
     async with session.request(
-        method, url, data=data, headers=headers, allow_redirects=data is None
+        method, url, data=data, headers=headers, allow_redirects=False
     ) as response:
         raw = bytearray()
         async for chunk in response.content.iter_any():

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from sync.kube.credentials import ClientConfig
+from sync.kube.response_limits import BODY_LIMIT, LargeBodyTurn
 from sync.kube.sockets import request_socket
 
 JSON = "application/json"
@@ -42,6 +43,10 @@ class ApiRequest:
     """The timeout of one attempt."""
     times_server: bool = True
     """Whether the response time is the API server's own, so that the limiter learns from it."""
+    limit: int = BODY_LIMIT
+    """Bytes of the response, at most."""
+    turn: LargeBodyTurn | None = None
+    """Held from the time when the response becomes large; None: until it is read."""
 
     @property
     def what(self) -> str:

@@ -118,7 +118,9 @@ class StreamTransport(Transport):
                     yield response
                     return
                 with self._connection_errors(what):
-                    failure = self._failure(response, await response.read(), what)
+                    async with asyncio.timeout(REQUEST_TIMEOUT):
+                        raw = await self.limits.read_failure(response, what)
+                failure = self._failure(response, raw, what)
             finally:
                 response.close()
             retry = isinstance(failure, Unauthorized) and not is_last

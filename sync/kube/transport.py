@@ -7,6 +7,7 @@
   another address or CA, the transport first checks that the server belongs to the same cluster.
 - Every request has a timeout, which includes the wait for the limiter. Watches and streams have no
   total timeout; TCP keepalive detects a dead peer (`sync.kube.sockets`).
+- A response has at most `sync.kube.response_limits` bytes. Redirects are not followed.
 - A transport behind a fence (`fenced`) raises `NotLeaderError` for writes while the fence is closed
   (`sync.kube.leader_write_fence`).
 - Apart from these retries, no request that may have changed something is sent twice. If the server
@@ -24,7 +25,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Self
+from typing import Self
 
 import aiohttp
 import orjson
@@ -41,6 +42,12 @@ from sync.kube.leader_write_fence import Fence, FencedBody, not_leading
 from sync.kube.request import JSON, ApiRequest, Query, RequestDefaults, new_session
 from sync.kube.request_limiter import RequestLimiter
 from sync.kube.request_metrics import RequestMetrics
+from sync.kube.response_limits import (
+    BODY_LIMIT,
+    TEXT_LIMIT,
+    LargeBodyTurn,
+    ResponseLimits,
+)
 from sync.kube.throttle_retry import is_throttled, retry_after, retry_throttled
 from translators.object_accessors import uid_of
 
@@ -60,8 +67,8 @@ _CONNECTION_FAILURES = (aiohttp.ClientError, OSError, HttpProcessingError)
 class Transport:
     """A connection pool to the API server of ``config``. Use as an async context manager.
 
-    ``beside``: another transport to the same server, with which this one shares the limiter and the
-    metrics, and which confirms a changed endpoint: not every credential may read the cluster's UID.
+    ``beside``: another transport to the same server, with which this one shares limits and metrics,
+    and which confirms a changed endpoint: not every credential may read the cluster's UID.
     """
 
     def __init__(
@@ -85,6 +92,10 @@ class Transport:
             RequestLimiter(most=MAX_CONNECTIONS) if beside is None else beside.limiter
         )
         """Limits the requests in flight, streams aside."""
+        self.limits: ResponseLimits = (
+            ResponseLimits(config.side) if beside is None else beside.limits
+        )
+        """Limits the size of responses."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.side} {self.config.server}>"
@@ -123,16 +134,20 @@ class Transport:
         timeout: float = REQUEST_TIMEOUT,
         decode: bool = True,
         retry_on_throttle: bool = True,
+        turn: LargeBodyTurn | None = None,
     ) -> Object:
         """Sends a request with the retries of the module docstring; returns the decoded response.
 
         ``timeout`` is per attempt, in seconds. ``subject`` appears in errors beside the path.
         Without ``decode`` the result is {}. Without ``retry_on_throttle`` the first `Throttled` is
-        raised.
+        raised. A large response takes ``turn``, which the caller releases when it no longer needs
+        the result.
         """
         data = None if body is None else orjson.dumps(body)
         kind = "" if body is None else content_type
-        request = ApiRequest(method, path, query, subject, data, kind, JSON, timeout)
+        request = ApiRequest(
+            method, path, query, subject, data, kind, JSON, timeout, limit=BODY_LIMIT, turn=turn
+        )
         try:
             raw = await self._send_authorized(request)
         except Throttled as first:
@@ -140,7 +155,8 @@ class Transport:
                 raise
             raw = await retry_throttled(lambda: self._send_authorized(request), first)
         if decode:
-            decoded = _decode(raw)
+            reason = "body" if turn is None else turn.reason
+            decoded = self.limits.decode(raw, request.what, reason=reason)
             if isinstance(decoded, dict):
                 return decoded
         elif raw.startswith(b"{"):
@@ -156,7 +172,9 @@ class Transport:
         """Returns the body of a GET of any content type. Raises as `request` does, but does not
         retry throttled requests."""
         # The response may come from behind the API server, such as from a kubelet.
-        request = ApiRequest("GET", path, query, "", None, "", "*/*", timeout, times_server=False)
+        request = ApiRequest(
+            "GET", path, query, "", None, "", "*/*", timeout, times_server=False, limit=TEXT_LIMIT
+        )
         return await self._send_authorized(request)
 
     def on_unauthorized(self, handler: Callable[[], None]) -> Callable[[], None]:
@@ -191,8 +209,8 @@ class Transport:
                 return
             path = NAMESPACES.path("kube-system")
             request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
-            namespace = _decode(await self._attempt(request))
-            self.config.confirm_cluster(uid_of(namespace or {}))
+            found = self.limits.decode(await self._attempt(request), request.what)
+            self.config.confirm_cluster(uid_of(found) if isinstance(found, dict) else "")
 
     async def _send_confirmed(self, request: ApiRequest) -> bytes:
         """Sends the request once, in a span if tracing is on, after the cluster was checked."""
@@ -214,6 +232,7 @@ class Transport:
             async with asyncio.timeout(request.seconds) as timeout:
                 flow = await self.limiter.enter()
                 response, sent, took = None, time.monotonic(), None
+                turn = request.turn or self.limits.turn()
                 try:
                     body: bytes | FencedBody | None = request.data
                     if fence is not None:
@@ -226,14 +245,17 @@ class Transport:
                             data=body,
                             **defaults.options(request.accept, request.content_type),
                         )
-                        # Read to the end: aiohttp would otherwise close the connection.
-                        raw = await response.read()
-                    took = time.monotonic() - sent if request.times_server else None
+                        raw = await self._read(response, request, turn)
+                    # A large body may have waited for its turn.
+                    if request.times_server and not turn.is_held:
+                        took = time.monotonic() - sent
                 finally:
                     throttled = response is not None and is_throttled(
                         response.status, response.headers
                     )
                     self.limiter.leave(flow, method, took, throttled=throttled)
+                    if request.turn is None:
+                        turn.release()
             code = str(response.status)
             self.config.server_clock.update(response.headers.get("Date"))
         except _CONNECTION_FAILURES as error:
@@ -247,6 +269,13 @@ class Transport:
             raise self._failure(response, raw, request.what)
         return raw
 
+    async def _read(
+        self, response: aiohttp.ClientResponse, request: ApiRequest, turn: LargeBodyTurn
+    ) -> bytes:
+        if response.status >= 300:
+            return await self.limits.read_failure(response, request.what)
+        return await self.limits.read(response, what=request.what, limit=request.limit, turn=turn)
+
     def _request_defaults(self) -> RequestDefaults:
         self.config.reload_token()
         defaults = self._defaults
@@ -258,7 +287,7 @@ class Transport:
         self, response: aiohttp.ClientResponse | Http2Response, raw: bytes, what: str
     ) -> ApiError:
         return from_status(
-            _decode(raw),
+            self.limits.decode(raw, what),
             code=response.status,
             side=self.side,
             what=what,
@@ -267,14 +296,6 @@ class Transport:
 
     def _connection_errors(self, what: str) -> AbstractContextManager[None]:
         return map_connection_errors(self.side, what, self.config.server, self.config.recheck_files)
-
-
-def _decode(raw: bytes) -> Any:
-    """Parses JSON; None for anything else. The parser's error quotes the text and is dropped."""
-    try:
-        return orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return None
 
 
 def open_session(session: aiohttp.ClientSession | None) -> aiohttp.ClientSession:

@@ -9,6 +9,8 @@
   several Events for each pod.
 - Pods take precedence. In a burst of pods each of the few workers waits before each Event, for a
   second at most, and less if so many Events are queued that they would be late (`LATE`).
+- Events are paced by pod and namespace (`sync.mirror.event_pace`): a remote that floods a namespace
+  neither fills home nor delays the Events of other namespaces, which take turns.
 - A failed write is retried. A write that home rejects is dropped until the remote Event changes.
 """
 
@@ -28,6 +30,7 @@ from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
 from sync.kube.api_resources import EVENTS
+from sync.mirror.event_pace import EventPace
 from sync.runtime.controller import Controller
 from translators.merge_patch import merge_patch
 from translators.mirror import event
@@ -75,6 +78,7 @@ class EventMirror:
 
     def __init__(self, context: ControllerContext, *, in_burst: Callable[[], bool]) -> None:
         self._in_burst = in_burst
+        self._pace = EventPace()
         self._home = context.home
         self._account = context.account
         self._remote = context.remote
@@ -181,8 +185,11 @@ class EventMirror:
             packed = followed.events.store.get(remote_key)
             origin = self._origin(packed) if packed and "rest" in packed else None
             if packed is not None and origin is not None:
+                if delay := self._pace.delay(namespace):
+                    self.controller.queue.add_after(key, delay)
+                    return
                 wanted = event.translate_event(_unpack(packed), origin, self._identity)
-                await self._write(uid_of(packed), wanted, followed.written)
+                await self._write(packed, wanted, followed.written)
                 followed.events.compact(packed, {key: packed[key] for key in ("metadata", "pod")})
 
     async def _wait_for_burst(self) -> None:
@@ -213,11 +220,19 @@ class EventMirror:
         for packed in followed.events.store:
             self._remote_event_changed(namespace, None, packed)
 
-    async def _write(self, uid: str, wanted: Object, written: dict[str, str]) -> None:
-        """Creates or patches home's Event if it differs, and records its progress."""
-        progress = event.progress_fields(wanted)
+    async def _write(self, packed: Object, wanted: Object, written: dict[str, str]) -> None:
+        """Creates or patches home's Event if it differs and the pace permits, and records its
+        progress."""
+        uid, progress = uid_of(packed), event.progress_fields(wanted)
+        known = orjson.loads(written[uid]) if uid in written else None
+        if known is not None and not merge_patch(known, progress):
+            return
+        if not self._pace.take(namespace_of(wanted), packed["pod"]):
+            self._remote.limits.rejected["event-rate"] += 1
+            return
         try:
-            known = orjson.loads(written[uid]) if uid in written else await self._create(wanted)
+            if known is None:
+                known = await self._create(wanted)
             if patch := merge_patch(known, progress):
                 await self._patch(wanted, patch)
         except _REJECTED as error:

@@ -49,6 +49,7 @@ from translators.ownership_labels import (
     origin_of,
 )
 from translators.pods import pod_status, synthetic_status
+from translators.pods.pod_addresses import rejected_addresses
 
 #: Pods reconciled at once: enough to keep the connections of both clients busy.
 WORKERS = 64
@@ -74,6 +75,8 @@ class PodController:
         self._remote_nodes = context.remote_nodes
         self._priority_classes = Informer(context.remote, PRIORITY_CLASSES)
         self._watches = context.watches
+        self._remote = context.remote
+        self._events = context.events
         self._now = context.now
         self.admission = KubeletAdmission(context.home, context.remote_nodes)
         self.latency = PodLatency()
@@ -81,6 +84,8 @@ class PodController:
         self._lookup = RemotePodLookup(context)
         # By the home pod's UID.
         self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
+        # The rejected addresses of each remote pod that were reported, by its UID.
+        self._reported_addresses: FairCache[str, list[str]] = FairCache(LAST_STATES_MAX)
         self._evictions = UnreachableNodeDeletions(context.remote_nodes.store)
         self._burst_ends = 0.0
         self.controller: Controller[Key] = Controller(
@@ -239,12 +244,27 @@ class PodController:
         )
         if remote is None:
             return state
+        if home is not None and self._policy.network == "flat":
+            self._report_addresses(home, remote)
         return replace(
             state,
             rejected_resize=self._executor.updates.rejected_resize(remote),
             eviction_seconds=self._evictions.seconds_left(remote),
             ineffective_updates=self._executor.updates.ineffective(remote),
         )
+
+    def _report_addresses(self, home: Object, remote: Object) -> None:
+        """Reports the pod IPs that are not copied to home, once for each pod and change."""
+        rejected = rejected_addresses(remote.get("status") or {}, self._policy)
+        if not rejected or self._reported_addresses.get(uid_of(remote)) == rejected:
+            return
+        self._reported_addresses.put(namespace_of(home), uid_of(remote), rejected)
+        self._remote.limits.rejected["address"] += 1
+        message = (
+            f"the remote reports pod IPs that are not copied to home: {', '.join(rejected)}; check "
+            "--remote-pod-cidr, or whether the remote's API server can be trusted"
+        )
+        self._events.warn(home, "PodIPRejected", message)
 
     async def _report_defect(self, key: Key, error: Exception) -> None:
         home = self._home_pods.store.get(key)

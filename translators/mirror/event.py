@@ -11,16 +11,31 @@ import re
 from translators.derived_names import hashed_name
 from translators.object_accessors import Object, namespace_of, uid_of
 from translators.ownership_labels import LABEL_NODE, Origin
+from translators.size_limits import cut, fits
 from translators.virtual_node_identity import Identity
 
 #: The maximum length of an Event's message: legacyValidateEvent in kubernetes
-#: pkg/apis/core/validation/events.go enforces it for Events with ``eventTime``.
+#: pkg/apis/core/validation/events.go enforces it for Events with ``eventTime``. Others are cut too:
+#: components of Kubernetes send no longer ones.
 MESSAGE_MAX = 1024
+#: The maximum length of the other texts, from the same place; a node's name may be longer.
+TEXT_MAX = 128
+_HOST_MAX = 253
 #: The maximum length of the bridge's Event names.
 _NAME_MAX = 217
 
 #: Fields that change while an event repeats (client-go, tools/record eventLogger and tools/events).
 _PROGRESS = ("count", "lastTimestamp", "message", "series")
+
+#: The longest text by field; other fields are kept if they have at most `_OTHER_MAX` bytes.
+_TEXTS = {
+    "message": MESSAGE_MAX,
+    **dict.fromkeys(
+        ("reason", "action", "reportingComponent", "reportingInstance", "type"), TEXT_MAX
+    ),
+}
+_PARTS = ("involvedObject", "related", "source", "series")
+_OTHER_MAX = 4096
 
 #: ``NAMESPACE/NAME`` as a separate word.
 _NAMED = re.compile(r"(?<![\w./-])[a-z0-9-]+/[a-z0-9.-]*[a-z0-9](?![\w/-]|\.\w)")
@@ -43,9 +58,16 @@ def involved_uid(event: Object) -> str:
 
 
 def compact(remote: Object) -> Object:
-    """The event without empty fields and unused metadata."""
+    """The event without empty fields and unused metadata, and within the limits of the API."""
     meta = remote["metadata"]
-    kept = {key: value for key, value in remote.items() if value not in (None, "", {})}
+    kept = {}
+    for key, value in remote.items():
+        if value in (None, "", {}) or key == "metadata":
+            continue
+        limit = _TEXTS.get(key)
+        limited = value[:limit] if limit else cut(value, _HOST_MAX) if key in _PARTS else value
+        if fits(limited, _OTHER_MAX, _OTHER_MAX):
+            kept[key] = limited
     kept["metadata"] = {
         key: meta[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in meta
     }
@@ -80,7 +102,7 @@ def translate_event(remote: Object, origin: Origin, identity: Identity) -> Objec
             event["related"] = {**named, "namespace": origin.namespace}
     if message := event.get("message"):
         message = _translate_message(message, about, origin)
-        event["message"] = message[:MESSAGE_MAX] if "eventTime" in event else message
+        event["message"] = message[:MESSAGE_MAX]
     return event
 
 

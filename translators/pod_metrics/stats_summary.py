@@ -11,13 +11,17 @@ from collections.abc import Mapping
 from translators.object_accessors import Object
 from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
+from translators.remote_shapes import POD_STATS
 
 
 def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list[Object]:
     """The entries of these pods. The pod reference and the namespaces of PersistentVolumeClaims are
-    home's; other fields, also unknown ones, are unchanged."""
-    relabelled_pods = []
-    for stats in summary.get("pods") or ():
+    home's; other fields, also unknown ones, are unchanged. Entries of another shape are dropped."""
+    relabelled_pods: list[Object] = []
+    entries = summary.get("pods")
+    for stats in entries if isinstance(entries, list) else ():
+        if POD_STATS.wrong(stats, None) is not None:
+            continue
         ref = stats.get("podRef") or {}
         home = pods.get(RemotePodName(str(ref.get("namespace")), str(ref.get("name"))))
         if home is None:

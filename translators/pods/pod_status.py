@@ -3,7 +3,8 @@
 Everything that the remote's kubelet reports is copied, including unknown fields, except:
 
 - ``hostIP`` is the address of the virtual node, which serves logs and exec;
-- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``--network``),
+- ``podIP`` and ``podIPs`` are only copied if pods of home can reach them (``--network``), and only
+  addresses that a pod can have (`translators.pods.pod_addresses`),
   because an address makes the pod an endpoint of home's Services;
 - ``qosClass`` is immutable, ``startTime`` is set once; ``observedGeneration`` is home's, once the
   remote's kubelet acts on the complete spec of the home pod;
@@ -22,6 +23,7 @@ Everything that the remote's kubelet reports is copied, including unknown fields
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +31,7 @@ from translators.merge_patch import delete_condition
 from translators.object_accessors import Object, is_deleting, metadata
 from translators.ownership_labels import DOMAIN
 from translators.pods import restart_policy_never
+from translators.pods.pod_addresses import copied_addresses
 from translators.timestamps import format_time, parse_time
 from translators.translation_options import Policy
 
@@ -102,6 +105,9 @@ _KUBELET_CONDITIONS = (
 )
 #: Conditions that are True only if the pod's containers run, or can run.
 _RUNNING_CONDITIONS = ("ContainersReady", "PodReadyToStartContainers", "Ready")
+#: Containers that the remote's admission adds to a pod, such as a service mesh's: with more, only
+#: the statuses of home's own containers are copied.
+INJECTED_CONTAINERS_MAX = 16
 #: Lists of container statuses, with the corresponding lists of containers.
 _STATUSES = {"containerStatuses": "containers", "initContainerStatuses": "initContainers"}
 
@@ -150,8 +156,12 @@ def translate_status(
     remote_status: Object = remote.get("status") or {}
     home_status: Object = home.get("status") or {}
     status: Object = dict.fromkeys(_REMOVABLE)
-    excluded = HOME_FIELDS if policy.network == "flat" else HOME_FIELDS | _ADDRESSES
+    excluded = HOME_FIELDS | _ADDRESSES
     status.update({key: value for key, value in remote_status.items() if key not in excluded})
+    if policy.network == "flat" and (ips := copied_addresses(remote_status, policy)):
+        status["podIP"] = ips[0]
+        if remote_status.get("podIPs"):
+            status["podIPs"] = [{"ip": ip} for ip in ips]
     status["phase"] = phase(remote)
     if home_status.get("startTime"):
         status["startTime"] = home_status["startTime"]
@@ -206,6 +216,10 @@ def container_statuses(field_name: str, home: Object, remote: Object) -> list[Ob
     """
     home_statuses = (home.get("status") or {}).get(field_name) or []
     remote_statuses = (remote.get("status") or {}).get(field_name) or []
+    listed = (home.get("spec") or {}).get(_STATUSES[field_name]) or ()
+    if len(remote_statuses) > len(listed) + INJECTED_CONTAINERS_MAX:
+        names = {container.get("name") for container in listed}
+        remote_statuses = [it for it in remote_statuses if it.get("name") in names]
     if not remote_statuses and not is_terminal(remote):
         remote_statuses = [_waiting(status) for status in home_statuses]
     spec = home.get("spec") or {}
@@ -316,13 +330,15 @@ def _not_ready_while_deleted(ready: Object, home: Object, remote: Object) -> Obj
         return ready
     # The deletion timestamp includes the grace period.
     deadline = parse_time(metadata(remote)["deletionTimestamp"])
-    grace = timedelta(seconds=metadata(remote).get("deletionGracePeriodSeconds") or 0)
+    grace = metadata(remote).get("deletionGracePeriodSeconds") or 0
+    with suppress(OverflowError):  # longer than the calendar
+        deadline -= timedelta(seconds=grace)
     return {
         **ready,
         "status": "False",
         "reason": REASON_REMOTE_POD_DELETED,
         "message": "the pod is being deleted in the remote cluster",
-        "lastTransitionTime": format_time(deadline - grace),
+        "lastTransitionTime": format_time(deadline),
     }
 
 

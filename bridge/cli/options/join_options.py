@@ -40,6 +40,7 @@ from bridge.base.join_settings import (
     parse_home_api,
     parse_namespaces,
     parse_remote_namespaces,
+    parse_remote_pod_cidrs,
 )
 from bridge.cli.commands.completion import complete_contexts, complete_home_contexts
 from bridge.cli.options.common_options import CLUSTERS
@@ -246,6 +247,17 @@ JOIN: tuple[Option, ...] = (
         kind=NetworkChoice,
         default="auto",
         in_cluster=CONSUMED,
+    ),
+    Option(
+        "remote-pod-cidr",
+        "Networks of the remote's pods, NETWORK[,NETWORK]: with --network flat, other pod IPs that "
+        "the remote reports are not copied to home. Default: any that are not special addresses or "
+        "home's own.",
+        WORKLOADS,
+        metavar="NETWORKS",
+        form="list",
+        parse=parse_remote_pod_cidrs,
+        field="remote_pod_cidrs",
     ),
     *RELAY,
     Option(

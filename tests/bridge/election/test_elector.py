@@ -25,9 +25,11 @@ from bridge.election.elector import REQUEST_LEASE_SECONDS, LeaderElector, Leader
 from bridge.election.remote_reachability import RemoteReachability
 from sync.base.safe_callbacks import Callbacks
 from sync.kube.api_errors import AlreadyExists, Conflict, NotFound, Unreachable
-from sync.kube.client import KubeClient, Page
+from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
+from sync.kube.list_pages import Page
 from sync.kube.request_metrics import RequestMetrics
+from sync.kube.response_limits import ResponseLimits
 from tests.fakeapi.patching import merge
 from tests.sync.virtual_time_loop import VirtualLoop, run_virtual
 from translators.object_accessors import Object
@@ -103,6 +105,7 @@ class Link:
         """Whether watches work."""
         self.config = SimpleNamespace(renewed=Callbacks("credentials read again"))
         self.metrics = RequestMetrics()
+        self.limits = ResponseLimits("home")
 
     async def request(self, method: str, path: str, *, body: Object | None, **_: Any) -> Object:
         assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/cluster-bridge/leases")

@@ -42,6 +42,18 @@ async def test_log_uses_the_names_of_the_remote_pod(harness: KubeletHarness) -> 
     assert request.header_values("Authorization") == ["Bearer remote-credential"]
 
 
+async def test_log_is_plain_text_whatever_the_remote_sends(harness: KubeletHarness) -> None:
+    async def handler(request: UpgradeRequest) -> None:
+        head = HEAD.replace(b"text/plain", b"text/html\r\nSet-Cookie: a=b")
+        await request.send(head + chunk(b"<script>alert(1)</script>") + chunk(b""))
+
+    harness.remote.handler = handler
+    async with harness.session() as session, session.get(LOG) as response:
+        assert response.content_type == "text/plain"
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert "Set-Cookie" not in response.headers
+
+
 async def test_head_and_chunks_are_sent_as_they_arrive(harness: KubeletHarness) -> None:
     go_on = asyncio.Event()
 

@@ -15,6 +15,7 @@ from bridge.pod_metrics.metrics_api_client import (
     pod_stats,
 )
 from bridge.pod_metrics.node_usage import MIN_BYTES, MIN_SECONDS
+from tests.translators.test_remote_shapes import WRONG, places, replaced
 from translators.object_accessors import HomeNamespace, HomeUid, Object
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition
@@ -151,3 +152,11 @@ def test_pod_stats_cover_the_pod_and_its_containers() -> None:
         "cpu": cpu,
         "memory": memory,
     }
+
+
+def test_wrong_types_in_any_part_are_left_out() -> None:
+    whole = pod_metrics(0)
+    for path in places(whole):
+        for value in WRONG:
+            count(RateIntegrator(), replaced(whole, path, value))
+    assert count(RateIntegrator(), *WRONG) == []

@@ -296,7 +296,7 @@ def test_event_of_an_observed_write_is_not_parsed(
         parsed.append(line)
         return loads(line)
 
-    monkeypatch.setattr("sync.cache.watcher.orjson.loads", noted)
+    monkeypatch.setattr("sync.kube.response_limits.orjson.loads", noted)
     store = Store()
     writer = StoreWriter(client, CONFIG_MAPS, store)
     watcher = Watcher(

@@ -169,7 +169,7 @@ async def test_request_headers(api: FakeApi, client: KubeClient) -> None:
 
     async def note(request: web.BaseRequest) -> web.Response:
         heads.append({key.lower(): value for key, value in request.headers.items()})
-        return web.Response(body=b"{}")
+        return web.Response(body=b'{"metadata":{"name":"a"}}')
 
     path = CONFIG_MAPS.path("a", namespace="default")
     api.route("*", path, note)

@@ -65,13 +65,30 @@ def test_unknown_fields_are_kept_and_the_input_is_not_modified() -> None:
 def test_translated_message_is_truncated_to_the_limit() -> None:
     long = Origin(HomeNamespace("a-longer-namespace"), "web", HomeUid("u"))
     message = "shop-berlin/web " + "x" * 1008
-    new = event.translate_event(
-        mirrored(message, eventTime="2030-01-01T00:00:00.000000Z"), long, IDENTITY
-    )
-    assert len(new["message"]) == event.MESSAGE_MAX
-    assert (
-        len(event.translate_event(mirrored(message), long, IDENTITY)["message"]) > event.MESSAGE_MAX
-    )
+    for more in ({"eventTime": "2030-01-01T00:00:00.000000Z"}, {}):
+        new = event.translate_event(mirrored(message, **more), long, IDENTITY)
+        assert len(new["message"]) == event.MESSAGE_MAX
+
+
+def test_large_event_is_cut_to_the_limits_of_the_api() -> None:
+    """API servers accept no longer texts in new Events, and store at most 1.5 MiB."""
+    large = "x" * 2**20
+    huge = {
+        "metadata": {"name": "e", "uid": "e", "annotations": {"a": large}},
+        **dict.fromkeys(("message", "reason", "action", "type"), large),
+        **dict.fromkeys(("reportingComponent", "reportingInstance", "unknown"), large),
+        "source": {"component": large, "host": large},
+        "series": {"component": large, "host": large},
+        "related": {"name": large, "uid": "u"},
+        "involvedObject": {"name": large, "uid": "p", "fieldPath": large},
+        "unknown": {str(number): large for number in range(1000)},
+        "note": "short",
+    }
+    kept = event.compact(huge)
+    assert len(kept["message"]) == event.MESSAGE_MAX
+    assert all(len(kept[key]) == event.TEXT_MAX for key in ("reason", "action"))
+    assert kept["note"] == "short"
+    assert len(str(kept)) < 8192
 
 
 def test_progress_fields_ignore_null() -> None:

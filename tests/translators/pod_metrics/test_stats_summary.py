@@ -8,6 +8,7 @@ from hypothesis import given
 
 from tests.translators.pod_metrics.test_exposition import OURS
 from tests.translators.strategies import json_maps
+from tests.translators.test_remote_shapes import WRONG, places, replaced
 from translators.object_accessors import Object
 from translators.pod_metrics.stats_summary import relabel_stats
 
@@ -51,3 +52,15 @@ def test_summary_without_pods_is_empty() -> None:
     assert relabel_stats({}, OURS) == []
     assert relabel_stats({"pods": None}, OURS) == []
     assert relabel_stats({"pods": [{}]}, OURS) == []
+
+
+def test_wrong_types_in_any_part_are_left_out() -> None:
+    stats = {
+        "podRef": {"name": "web", "namespace": "shop-h", "uid": "r"},
+        "volume": [{"name": "v", "pvcRef": {"name": "p", "namespace": "shop-h"}}],
+    }
+    whole = {"pods": [stats, stats]}
+    for path in places(whole):
+        for value in WRONG:
+            relabel_stats(replaced(whole, path, value), OURS)
+    assert len(relabel_stats({"pods": [*WRONG, stats]}, OURS)) == 1

@@ -1,0 +1,123 @@
+"""The pages of one list, requested one after the other.
+
+- A page that exceeds the limits of `sync.kube.response_limits` is requested again with fewer
+  objects, down to one: objects may be large, but not all of a list at once.
+- A server cannot keep a list going for ever: a repeated or malformed ``continue`` token, and more
+  than `MAX_PAGES`, raise MalformedResponse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sync.kube.api_errors import MalformedResponse, ResponseTooLarge
+from sync.kube.api_resources import Object, Resource
+
+if TYPE_CHECKING:
+    from sync.kube.client import KubeClient
+
+#: Pages of a list. Kubernetes supports 150,000 pods; with one large object in each page this is
+#: still as much as an etcd stores (8 GiB).
+MAX_PAGES = 10_000
+#: Characters of a ``continue`` token; API servers' have less than a thousand.
+TOKEN_LIMIT = 8192
+#: Bytes of JSON of a list that is in memory as a whole: those of 30,000 pods.
+LIST_LIMIT = 2**28
+#: A page that is too large is requested with this part of its objects.
+_FEWER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Objects of a list, with the resource version of that state."""
+
+    items: list[Object]
+    resource_version: str
+
+
+class ListPages:
+    """The pages of a list. ``query`` includes ``limit``; ``check``: see `KubeClient.list_page`."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        query: Mapping[str, str],
+        check: bool = True,
+    ) -> None:
+        self.has_next = True
+        """Whether the list has further pages."""
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._query = dict(query)
+        self._check_shapes = check
+        self._turn = client.limits.turn("page")
+        # Hashes of the tokens so far.
+        self._tokens: set[int] = set()
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<ListPages {self._resource}: {self._count} pages>"
+
+    @property
+    def size(self) -> int:
+        """Bytes of JSON so far."""
+        return self._turn.size
+
+    @property
+    def decoded_size(self) -> int:
+        """The estimated bytes in memory of all objects so far."""
+        return self._turn.decoded_size
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[Page]:
+        """Requests the next page; a large one holds its turn until the context ends."""
+        try:
+            page, token = await self._request()
+            self._count += 1
+            self.has_next = bool(token)
+            if token:
+                self._check(token)
+                self._query["continue"] = token
+            yield page
+        finally:
+            self._turn.release()
+
+    async def _request(self) -> tuple[Page, str]:
+        while True:
+            try:
+                return await self._client.list_page(
+                    self._resource,
+                    namespace=self._namespace,
+                    query=self._query,
+                    turn=self._turn,
+                    check=self._check_shapes,
+                )
+            except ResponseTooLarge:
+                self._turn.release()
+                limit = int(self._query["limit"])
+                if limit == 1:
+                    self._client.limits.rejected["body"] += 1
+                    raise
+                self._query["limit"] = str(max(1, limit // _FEWER))
+
+    def _check(self, token: str) -> None:
+        key = hash(token)
+        if len(token) > TOKEN_LIMIT:
+            problem = "the continue token is too long"
+        elif key in self._tokens:
+            problem = "the continue token repeats: the list would not end"
+        elif self._count >= MAX_PAGES:
+            problem = f"the list has more than {MAX_PAGES} pages"
+        else:
+            self._tokens.add(key)
+            return
+        self._client.limits.rejected["list"] += 1
+        what = f"GET {self._resource.path(namespace=self._namespace)}"
+        raise MalformedResponse(problem, side=self._client.side, what=what)

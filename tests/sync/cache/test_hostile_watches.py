@@ -1,0 +1,149 @@
+"""A hostile or broken API server cannot keep a watch from ending, or fill the memory by one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+
+from sync.cache import watcher
+from sync.cache.informer import Informer
+from sync.cache.store import Key, Store
+from sync.cache.store_writer import StoreWriter
+from sync.cache.watch_event_decoder import LineSplitter
+from sync.cache.watcher import BrokenWatchError, Watcher
+from sync.kube import response_limits
+from sync.kube.api_errors import ResponseTooLarge
+from sync.kube.api_resources import CONFIG_MAPS
+from sync.kube.client import KubeClient
+from tests.fakeapi import FakeApi
+from tests.fakeapi.hostile_server import Body, HostileServer, endless, head
+from tests.objects import config_map
+from tests.sync.informer_harness import caught_up, running_informer
+from tests.sync.kube.test_response_limits import MIB, hostile_client, memory_below
+
+
+def watcher_of(client: KubeClient, store: Store) -> Watcher:
+    """A watcher of ConfigMaps."""
+    return Watcher(
+        client,
+        CONFIG_MAPS,
+        path=CONFIG_MAPS.path(),
+        query={},
+        store=store,
+        writer=StoreWriter(client, CONFIG_MAPS, store),
+        rng=random.Random(0),
+        on_alive=lambda: None,
+    )
+
+
+def event(name: str, *, size: int = 0) -> bytes:
+    """The line of an event."""
+    obj = {**config_map(name), "data": {"a": "x" * size}}
+    obj["metadata"] |= {"uid": name, "resourceVersion": "7"}
+    return orjson.dumps({"type": "ADDED", "object": obj}) + b"\n"
+
+
+async def test_watch_without_newlines_ends_at_the_limit(api: FakeApi) -> None:
+    """It once kept 200 MB."""
+    async with hostile_client(HostileServer(head(), endless(b"x" * 2**16)), api) as client:
+        with memory_below(64 * MIB), pytest.raises(ResponseTooLarge, match="event"):
+            await watcher_of(client, Store()).watch()
+        assert client.limits.rejected["watch-event"] == 1
+
+
+async def test_watch_of_empty_lines_uses_no_memory(api: FakeApi) -> None:
+    server = HostileServer(head(), endless(b"\n" * 2**16))
+    async with hostile_client(server, api) as client:
+        with memory_below(32 * MIB), pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await watcher_of(client, Store()).watch()
+
+
+async def test_large_event_that_drips_ends_the_watch(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would keep other large bodies of the same API server waiting."""
+    monkeypatch.setattr(watcher, "LARGE_EVENT_SECONDS", 0.2)
+    server = HostileServer(head(), endless(b"x", first=b"x" * 2**19, every=0.01))
+    async with hostile_client(server, api) as client:
+        for _ in range(response_limits.LARGE_BODIES + 1):
+            with pytest.raises(BrokenWatchError, match="does not end"):
+                await watcher_of(client, Store()).watch()
+        assert client.limits.rejected["watch-event"] == response_limits.LARGE_BODIES + 1
+
+
+async def test_drip_is_no_sign_of_life(api: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that sent a bookmark, and then one byte after the other, ends as a silent one."""
+    monkeypatch.setattr(watcher, "SILENCE", 0.3)
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "9"}}}
+    drip = endless(b"x", first=orjson.dumps(bookmark) + b"\n", every=0.01)
+    async with hostile_client(HostileServer(head(), drip), api) as client:
+        async with asyncio.timeout(5):
+            await watcher_of(client, Store()).watch()
+
+
+async def test_watch_that_the_server_does_not_end_is_ended(
+    api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "WATCH_SECONDS", (0, 0))
+    monkeypatch.setattr(watcher, "WATCH_GRACE", 0.2)
+    lines = endless(event("a"), every=0.01)
+    async with hostile_client(HostileServer(head(), lines), api) as client:
+        async with asyncio.timeout(5):
+            await watcher_of(client, Store()).watch()
+
+
+async def test_large_events_are_stored_and_release_their_turn(api: FakeApi) -> None:
+    """More of them than may be in memory at once, with small ones in between."""
+
+    async def body() -> AsyncIterator[bytes]:
+        for number in range(4):
+            yield event(f"large-{number}", size=2 * MIB)
+            yield event(f"small-{number}")
+
+    checked: Body = body
+    async with hostile_client(HostileServer(head(), checked), api) as client:
+        store = Store()
+        await watcher_of(client, store).watch()
+        assert len(store) == 8
+        async with asyncio.timeout(1):
+            await client.limits.turn().take()
+
+
+def test_splitter_keeps_what_has_not_ended() -> None:
+    rng, text = random.Random(4711), b"".join(b"%d" % n * (n % 7) + b"\n" for n in range(500))
+    lines, splitter, rest = [], LineSplitter(), text
+    while rest:
+        size = rng.randint(1, 40)
+        lines += splitter.feed(rest[:size])
+        rest = rest[size:]
+    assert lines == text.split()
+    assert splitter.partial == 0
+
+
+async def test_informer_survives_and_lists_again(
+    api: FakeApi, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event beyond the limit ends the watch; smaller states of the object follow."""
+    monkeypatch.setattr(watcher, "BODY_LIMIT", 2**16)
+    monkeypatch.setattr(watcher, "SMALL_BODY", 2**14)
+    informer, failed = Informer(client, CONFIG_MAPS), asyncio.Event()
+    informer.on_state(lambda it: failed.set() if it.error else None)
+    async with running_informer(informer):
+        await caught_up(api, informer)
+        api.put({**config_map("a"), "data": {"a": "x" * 2**20}})
+        async with asyncio.timeout(5):
+            await failed.wait()
+        assert isinstance(informer.error, ResponseTooLarge)
+        api.put(config_map("a"))
+        api.put(config_map("b"))
+        informer.retry_now()
+        api.compact()
+        async with asyncio.timeout(10):
+            while informer.store.keys() != {Key("default", "a"), Key("default", "b")}:
+                informer.retry_now()
+                await asyncio.sleep(0.01)

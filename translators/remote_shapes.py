@@ -1,0 +1,475 @@
+"""The shapes of the remote's objects: the types of the fields that the bridge reads.
+
+API servers send no others. A remote that does is hostile or broken: such an object is not used, so
+that the code that reads objects need not expect a list where the API has a map. Fields that are not
+listed here are copied or compared as they are, and never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol
+
+from translators.object_accessors import Object
+from translators.quantity import is_quantity
+from translators.timestamps import parse_time
+
+#: Characters of a name of any kind, or of a UID (`IsDNS1123Subdomain` in k8s.io/apimachinery).
+NAME_LIMIT = 253
+#: Characters of a time with nanoseconds and an offset.
+_TIME_MAX = 40
+#: Times that are cached: those of one object, and of the others that changed with it.
+_TIMES_CACHED = 1024
+#: The kind of a pod of which only the usage is read.
+POD_USAGE = "PodUsage"
+
+
+class Shape(Protocol):
+    """A type of the API that is no plain type of JSON."""
+
+    def wrong(self, value: Any, before: Any) -> str | None:
+        """The path below ``value``, which is not None, to the first part of the wrong type; None if
+        there is none. Parts that are identical to those of ``before`` are not checked."""
+
+
+class Fields:
+    """A map with known fields; others are not looked at. ``required`` ones are not missing."""
+
+    __slots__ = ("known", "required")
+
+    def __init__(
+        self, known: Mapping[str, Shape | type], *, required: tuple[str, ...] = ()
+    ) -> None:
+        self.known = known
+        self.required = required
+
+    def wrong(self, value: Any, before: Any) -> str | None:
+        if type(value) is not dict:
+            return ""
+        known = self.known
+        earlier = before if type(before) is dict else _NOTHING
+        for name, part in value.items():
+            wanted = known.get(name)
+            if wanted is None or wanted is type(part) or part is None:
+                continue
+            was = earlier.get(name)
+            if was is part:
+                continue
+            path = "" if isinstance(wanted, type) else wanted.wrong(part, was)
+            if path is not None:
+                return f".{name}{path}"
+        for name in self.required:
+            if value.get(name) is None:
+                return f".{name}"
+        return None
+
+
+class ListOf:
+    """A list of items of one shape."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Shape | type) -> None:
+        self.item = item
+
+    def wrong(self, value: Any, before: Any) -> str | None:
+        if type(value) is not list:
+            return ""
+        item = self.item
+        earlier = before if type(before) is list else ()
+        for number, part in enumerate(value):
+            was = earlier[number] if number < len(earlier) else None
+            if item is type(part) or (was is part and part is not None):
+                continue
+            path = "" if part is None or isinstance(item, type) else item.wrong(part, was)
+            if path is not None:
+                return f"[{number}]{path}"
+        return None
+
+
+class MapOf:
+    """A map of any keys to values of one shape."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Shape | type) -> None:
+        self.value = value
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        if type(value) is not dict:
+            return ""
+        wanted = self.value
+        for part in value.values():
+            if wanted is type(part):
+                continue
+            if part is None or isinstance(wanted, type) or wanted.wrong(part, None) is not None:
+                return ".*"
+        return None
+
+
+class _Name:
+    """A text of at most `NAME_LIMIT` characters, not empty."""
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        return None if type(value) is str and 0 < len(value) <= NAME_LIMIT else ""
+
+
+class _Time:
+    """A timestamp."""
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        if type(value) is str and len(value) <= _TIME_MAX and _is_time(value):
+            return None
+        return ""
+
+
+class _Quantity:
+    """A quantity: a text, or a number."""
+
+    def wrong(self, value: Any, _: Any) -> str | None:
+        return None if type(value) in (str, int, float) and is_quantity(value) else ""
+
+
+@lru_cache(maxsize=_TIMES_CACHED)
+def _is_time(text: str) -> bool:
+    try:
+        parse_time(text)
+    except ValueError:
+        return False
+    return True
+
+
+_NOTHING: Mapping[str, Any] = {}
+
+Name, Time, Quantity = _Name(), _Time(), _Quantity()
+
+_REQUIREMENTS = MapOf(Quantity)
+_RESOURCES = Fields({"requests": _REQUIREMENTS, "limits": _REQUIREMENTS})
+_REFERENCE = Fields({"name": str, "key": str})
+
+METADATA = Fields(
+    {
+        "name": Name,
+        "namespace": Name,
+        "uid": Name,
+        "resourceVersion": Name,
+        "labels": MapOf(str),
+        "annotations": MapOf(str),
+        "finalizers": ListOf(str),
+        "generation": int,
+        "creationTimestamp": Time,
+        "deletionTimestamp": Time,
+        "deletionGracePeriodSeconds": int,
+        "ownerReferences": ListOf(
+            Fields({"apiVersion": str, "kind": str, "name": str, "uid": str, "controller": bool})
+        ),
+    },
+    required=("name",),
+)
+_CONDITIONS = ListOf(
+    Fields(
+        {
+            "type": Name,
+            "status": str,
+            "reason": str,
+            "message": str,
+            "lastTransitionTime": Time,
+            "lastProbeTime": Time,
+            "observedGeneration": int,
+        },
+        required=("type",),
+    )
+)
+_PORTS = ListOf(
+    Fields({"name": str, "protocol": str, "port": int, "containerPort": int, "hostPort": int})
+)
+_CONTAINERS = ListOf(
+    Fields(
+        {
+            "name": Name,
+            "image": str,
+            "restartPolicy": str,
+            "resources": _RESOURCES,
+            "ports": _PORTS,
+            "env": ListOf(
+                Fields({"name": str, "value": str, "valueFrom": MapOf(Fields(_REFERENCE.known))})
+            ),
+            "envFrom": ListOf(Fields({"configMapRef": _REFERENCE, "secretRef": _REFERENCE})),
+            "securityContext": Fields({}),
+        },
+        required=("name",),
+    )
+)
+_SECRET_REF = Fields({"secretRef": _REFERENCE})
+_VOLUMES = ListOf(
+    Fields(
+        {
+            "name": str,
+            "configMap": _REFERENCE,
+            "secret": Fields({"secretName": str}),
+            "azureFile": Fields({"secretName": str}),
+            "projected": Fields(
+                {
+                    "sources": ListOf(
+                        Fields(
+                            {
+                                "configMap": _REFERENCE,
+                                "secret": _REFERENCE,
+                                "serviceAccountToken": Fields({}),
+                            }
+                        )
+                    )
+                }
+            ),
+            "csi": Fields({"nodePublishSecretRef": _REFERENCE}),
+            **dict.fromkeys(
+                ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos"),
+                _SECRET_REF,
+            ),
+        }
+    )
+)
+_STATE = Fields(
+    {
+        "waiting": Fields({"reason": str, "message": str}),
+        "running": Fields({"startedAt": Time}),
+        "terminated": Fields(
+            {
+                "exitCode": int,
+                "signal": int,
+                "reason": str,
+                "message": str,
+                "startedAt": Time,
+                "finishedAt": Time,
+                "containerID": str,
+            }
+        ),
+    }
+)
+_CONTAINER_STATUSES = ListOf(
+    Fields(
+        {
+            "name": Name,
+            "state": _STATE,
+            "lastState": _STATE,
+            "ready": bool,
+            "started": bool,
+            "restartCount": int,
+            "image": str,
+            "imageID": str,
+            "containerID": str,
+            "resources": _RESOURCES,
+            "allocatedResources": _REQUIREMENTS,
+        },
+        required=("name",),
+    )
+)
+#: What `translators.capacity.pod_requests` reads of a container or its status.
+_USED = ListOf(
+    Fields(
+        {
+            "name": Name,
+            "restartPolicy": str,
+            "resources": _RESOURCES,
+            "allocatedResources": _REQUIREMENTS,
+        },
+        required=("name",),
+    )
+)
+_ADDRESSES = ListOf(Fields({"ip": str}))
+
+_POD: Mapping[str, Shape | type] = {
+    "spec": Fields(
+        {
+            "containers": _CONTAINERS,
+            "initContainers": _CONTAINERS,
+            "ephemeralContainers": _CONTAINERS,
+            "volumes": _VOLUMES,
+            "imagePullSecrets": ListOf(_REFERENCE),
+            "nodeName": str,
+            "restartPolicy": str,
+            "serviceAccountName": str,
+            "activeDeadlineSeconds": int,
+            "terminationGracePeriodSeconds": int,
+            "priority": int,
+            "hostNetwork": bool,
+            "overhead": _REQUIREMENTS,
+            "resources": _RESOURCES,
+            "nodeSelector": MapOf(str),
+            "tolerations": ListOf(
+                Fields({"key": str, "operator": str, "value": str, "effect": str})
+            ),
+            "schedulingGates": ListOf(_REFERENCE),
+            "readinessGates": ListOf(Fields({"conditionType": str})),
+        }
+    ),
+    "status": Fields(
+        {
+            "phase": str,
+            "reason": str,
+            "message": str,
+            "qosClass": str,
+            "resize": str,
+            "nominatedNodeName": str,
+            "startTime": Time,
+            "observedGeneration": int,
+            "hostIP": str,
+            "hostIPs": _ADDRESSES,
+            "podIP": str,
+            "podIPs": _ADDRESSES,
+            "conditions": _CONDITIONS,
+            "containerStatuses": _CONTAINER_STATUSES,
+            "initContainerStatuses": _CONTAINER_STATUSES,
+            "ephemeralContainerStatuses": _CONTAINER_STATUSES,
+            "resources": _RESOURCES,
+            "allocatedResources": _REQUIREMENTS,
+        }
+    ),
+}
+_NODE: Mapping[str, Shape | type] = {
+    "spec": Fields(
+        {
+            "unschedulable": bool,
+            "podCIDR": str,
+            "podCIDRs": ListOf(str),
+            "taints": ListOf(Fields({"key": str, "value": str, "effect": str})),
+        }
+    ),
+    "status": Fields(
+        {
+            "capacity": _REQUIREMENTS,
+            "allocatable": _REQUIREMENTS,
+            "conditions": _CONDITIONS,
+            "addresses": ListOf(Fields({"type": str, "address": str})),
+        }
+    ),
+}
+_OBJECT_REFERENCE = Fields(
+    {"kind": str, "namespace": str, "name": str, "uid": str, "fieldPath": str, "apiVersion": str}
+)
+_EVENT: Mapping[str, Shape | type] = {
+    "involvedObject": _OBJECT_REFERENCE,
+    "related": _OBJECT_REFERENCE,
+    "reason": str,
+    "message": str,
+    "type": str,
+    "action": str,
+    "count": int,
+    "firstTimestamp": Time,
+    "lastTimestamp": Time,
+    "eventTime": Time,
+    "reportingComponent": str,
+    "reportingInstance": str,
+    "source": Fields({"component": str, "host": str}),
+    "series": Fields({"count": int, "lastObservedTime": Time}),
+}
+_SERVICE: Mapping[str, Shape | type] = {
+    "spec": Fields(
+        {
+            "type": str,
+            "clusterIP": str,
+            "clusterIPs": ListOf(str),
+            "ipFamilies": ListOf(str),
+            "externalName": str,
+            "selector": MapOf(str),
+            "ports": _PORTS,
+        }
+    )
+}
+_ENDPOINT_SLICE: Mapping[str, Shape | type] = {
+    "addressType": str,
+    "endpoints": ListOf(
+        Fields(
+            {
+                "addresses": ListOf(str),
+                "conditions": MapOf(bool),
+                "targetRef": _OBJECT_REFERENCE,
+                "hostname": str,
+                "nodeName": str,
+            }
+        )
+    ),
+    "ports": _PORTS,
+}
+_SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
+    "Pod": _POD,
+    "Node": _NODE,
+    "Event": _EVENT,
+    "Service": _SERVICE,
+    "EndpointSlice": _ENDPOINT_SLICE,
+    "ResourceQuota": {
+        "spec": Fields(
+            {
+                "hard": _REQUIREMENTS,
+                "scopes": ListOf(str),
+                "scopeSelector": Fields({"matchExpressions": ListOf(Fields({}))}),
+            }
+        ),
+        "status": Fields({"hard": _REQUIREMENTS, "used": _REQUIREMENTS}),
+    },
+    # An unmanaged pod, of which only the usage counts.
+    POD_USAGE: {
+        "spec": Fields(
+            {
+                "containers": _USED,
+                "initContainers": _USED,
+                "nodeName": str,
+                "overhead": _REQUIREMENTS,
+                "resources": _RESOURCES,
+            }
+        ),
+        "status": Fields(
+            {
+                "phase": str,
+                "conditions": _CONDITIONS,
+                "containerStatuses": _USED,
+                "initContainerStatuses": _USED,
+            }
+        ),
+    },
+    "Namespace": {"status": Fields({"phase": str})},
+    "ConfigMap": {"data": MapOf(str), "binaryData": MapOf(str), "immutable": bool},
+    "Secret": {"data": MapOf(str), "type": str, "immutable": bool},
+    "PodMetrics": {
+        "timestamp": Time,
+        "window": str,
+        "containers": ListOf(
+            Fields({"name": Name, "usage": _REQUIREMENTS}, required=("name", "usage"))
+        ),
+    },
+    "PriorityClass": {"value": int, "globalDefault": bool, "preemptionPolicy": str},
+    "Lease": {
+        "spec": Fields(
+            {
+                "holderIdentity": str,
+                "leaseDurationSeconds": int,
+                "leaseTransitions": int,
+                "acquireTime": Time,
+                "renewTime": Time,
+            }
+        )
+    },
+}
+#: An entry of a kubelet's ``/stats/summary``, which is no object.
+POD_STATS = Fields(
+    {
+        "podRef": Fields({"namespace": str, "name": str, "uid": str}),
+        "volume": ListOf(Fields({"pvcRef": Fields({"namespace": str, "name": str})})),
+    }
+)
+_BY_KIND = {
+    kind: Fields({"metadata": METADATA, **it}, required=("metadata",))
+    for kind, it in _SHAPES.items()
+}
+_OTHER = Fields({"metadata": METADATA}, required=("metadata",))
+
+
+def wrong_part(kind: str, obj: Any, before: Object | None = None) -> str:
+    """The path of the first part of an object of ``kind`` that has the wrong type, such as
+    ``status.conditions[0].type``; "" if there is none. Parts that are identical to those of
+    ``before``, any object of the kind that was checked, are not checked again."""
+    if type(obj) is not dict:
+        return "the object"
+    found = _BY_KIND.get(kind, _OTHER).wrong(obj, before)
+    return found.removeprefix(".") if found is not None else ""
