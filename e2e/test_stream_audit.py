@@ -23,6 +23,9 @@ PERSON = "kubernetes-admin"
 #: Subresources of the streams that the test opens.
 KINDS = ("exec", "attach", "portforward", "log")
 
+#: The container of the pod: it accepts connections.
+SERVER = "nc -ll -p 9000 -e /bin/cat"
+
 Event = dict[str, Any]
 
 
@@ -58,7 +61,7 @@ def test_streams_are_traceable_to_the_home_pod_and_the_person(
 ) -> None:
     """exec, attach, port-forward and logs, with WebSockets and SPDY."""
     home_log, remote_log = logs
-    bridged.apply(pod(bridged.node, "echo", shell("main", "nc -ll -p 9000 -e /bin/cat")))
+    bridged.apply(pod(bridged.node, "echo", containers=[shell("main", SERVER)]))
     bridged.kubectl("wait", "--for=condition=Ready", "pod/echo", "--timeout=90s")
     uid = get_one(bridged.home, "pod", "echo", namespace=bridged.namespace)["metadata"]["uid"]
     for times, websockets in enumerate((True, False), start=1):
@@ -67,7 +70,7 @@ def test_streams_are_traceable_to_the_home_pod_and_the_person(
         args = ("exec", "echo", "--", "echo", mark)
         assert run(bridged.home, bridged.namespace, *args, env=env).stdout.decode().strip() == mark
         with running(bridged.home, bridged.namespace, "attach", "echo", env=env):
-            bridged.bridge.wait_for_log(f"attach of pod {bridged.namespace}/echo", times=times)
+            bridged.bridge.wait_for_log(f"pod {bridged.namespace}/echo: attach by ", times=times)
         with forwarded(bridged.home, bridged.namespace, "pod/echo", 9000, env=env):
             pass
         bridged.kubectl("logs", "echo")
@@ -86,7 +89,7 @@ def _check_trail(bridged: Bridged, home_log: Path, event: Event) -> None:
     """Follows the steps of docs/reference/kubelet-api.md from the remote's event."""
     assert f"; pod={bridged.namespace}/echo; " in event["userAgent"]
     (caller,) = re.findall(
-        rf"home: exec of pod {bridged.namespace}/echo .* for caller (\S+); .*{event['auditID']}",
+        rf"pod {bridged.namespace}/echo: exec by (\S+); .*{event['auditID']}",
         bridged.bridge.log.read_text(),
     )
     assert f"caller=sha256:{hashlib.sha256(caller.encode()).hexdigest()})" in event["userAgent"]

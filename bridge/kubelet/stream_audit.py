@@ -26,10 +26,12 @@ import uuid
 from bridge.base.version import version
 from bridge.kubelet.pod_lookup import PodAccess, RemotePod
 from bridge.kubelet.routing import RoutedRequest
+from sync.runtime.log_fields import name_fields
 
 MAX_USER_AGENT = 1000
 
-log = logging.getLogger(__name__)
+#: Its lines are always shown (`bridge.observability.log_output`).
+log = logging.getLogger("cluster-bridge.audit")
 
 
 def audit_headers(
@@ -37,14 +39,15 @@ def audit_headers(
 ) -> dict[str, str]:
     """Logs a stream of a caller, and returns the headers of its request to the remote."""
     audit_id = str(uuid.uuid4())
-    home_pod = f"{routed.parameters['namespace']}/{routed.parameters['pod']}"
+    namespace, name = routed.parameters["namespace"], routed.parameters["pod"]
+    home_pod = f"{namespace}/{name}"
     log.info(
-        "home: %s of pod %s (UID %s) for caller %s; audit ID in the remote: %s",
-        kind,
+        "pod %s: %s by %s; audit ID in the remote: %s",
         home_pod,
-        pod.home_uid,
+        kind,
         routed.user.name,
         audit_id,
+        extra=name_fields("Pod", name, namespace=namespace, uid=pod.home_uid, cluster="home"),
     )
     caller = hashlib.sha256(routed.user.name.encode("utf-8", "surrogateescape")).hexdigest()
     fields = {

@@ -1,7 +1,7 @@
 """Writes log records to stderr, one line each: for people, or as JSON for log collectors.
 
-Records of the logger `CHANGES` (what changed, and where) are always shown; all others from warnings
-up, or all of them with ``verbose``.
+Records of the loggers `CHANGES` (what changed, and where) and `AUDIT` (who opened a stream) are
+always shown; all others from warnings up, or all of them with ``verbose``.
 
 A JSON line has ``ts`` (RFC 3339, UTC, milliseconds), ``level``, ``logger`` and ``msg``, the text of
 the line for people; where known ``node`` (the virtual node), ``cluster`` (``home`` or ``remote``),
@@ -29,6 +29,8 @@ from bridge.base.printable_text import escape_json, escape_line, escape_lines
 from sync.runtime.log_fields import FIELDS, NODE
 
 CHANGES = "cluster-bridge.changes"
+#: The logger of `bridge.kubelet.stream_audit`.
+AUDIT = "cluster-bridge.audit"
 #: The logger of a command's progress and errors, where they are logged.
 STEPS = "cluster-bridge.steps"
 
@@ -38,8 +40,8 @@ _NON_BLOCKING_SIZE = select.PIPE_BUF
 
 
 class ConsoleFormatter(logging.Formatter):
-    """Formats ``12:31:02 pod default/web: Running``; records other than changes start with their
-    level. With ``nodes``, every line names its virtual node."""
+    """Formats ``12:31:02 pod default/web: Running``; records of other loggers than `CHANGES`
+    and `AUDIT` start with their level. With ``nodes``, every line names its virtual node."""
 
     def __init__(self, *, nodes: bool = False) -> None:
         super().__init__()
@@ -53,7 +55,7 @@ class ConsoleFormatter(logging.Formatter):
         text = escape_line(record.getMessage())
         if record.exc_info:
             text = f"{text}\n{escape_lines(self.formatException(record.exc_info))}"
-        level = "" if record.name == CHANGES else f"{record.levelname.lower()}: "
+        level = "" if record.name in (CHANGES, AUDIT) else f"{record.levelname.lower()}: "
         node = f"{NODE.get()}: " if self._nodes and NODE.get() else ""
         return f"{self._clock} {node}{level}{text}"
 
@@ -127,7 +129,7 @@ def configure_logging(
     formatter = JsonFormatter() if log_format == "json" else ConsoleFormatter(nodes=nodes)
     root.handlers[:] = [NonBlockingHandler(sys.stderr.fileno(), formatter)]
     root.setLevel(logging.DEBUG if verbose else logging.WARNING)
-    for always_shown in (CHANGES, STEPS):
+    for always_shown in (CHANGES, AUDIT, STEPS):
         logging.getLogger(always_shown).setLevel(logging.INFO)
     # asyncio's debug lines are about its own internals.
     logging.getLogger("asyncio").setLevel(logging.WARNING)

@@ -39,7 +39,7 @@ def caller_hash(name: str) -> str:
 async def test_stream_of_home_api_server(
     harness: KubeletHarness, caplog: pytest.LogCaptureFixture, target: str
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "cluster-bridge.audit")
     harness.remote.handler = echo
     _, _, writer = await harness.upgrade(target)
     agent, line = trail_of(harness, caplog)
@@ -48,9 +48,7 @@ async def test_stream_of_home_api_server(
         f"cluster-bridge/{version()} ({kind}; node=virtual; pod=default/web; uid=uid-1; "
         f"caller=sha256:{caller_hash('kube-apiserver')})"
     )
-    assert line.startswith(
-        f"home: {kind} of pod default/web (UID uid-1) for caller kube-apiserver;"
-    )
+    assert line.startswith(f"pod default/web: {kind} by kube-apiserver; audit ID")
     assert not [it for it in caplog.messages if "a b&c" in it], "a command may hold a secret"
     writer.close()
 
@@ -58,14 +56,14 @@ async def test_stream_of_home_api_server(
 async def test_caller_with_a_token(
     harness: KubeletHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "cluster-bridge.audit")
     async with harness.session() as session:
         for method, target, kind in (("GET", LOG, "logs"), ("POST", RUN, "run")):
             async with session.request(method, target):
                 agent, line = trail_of(harness, caplog)
             assert f"({kind}; node=virtual; pod=default/web; uid=uid-1;" in agent
             assert agent.endswith(f"caller=sha256:{caller_hash('alice')})")
-            assert f"{kind} of pod default/web (UID uid-1) for caller alice;" in line
+            assert line.startswith(f"pod default/web: {kind} by alice; audit ID")
 
 
 async def test_each_stream_has_its_own_audit_id(harness: KubeletHarness) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from bridge.base.join_settings import LogFormat
 from bridge.observability.log_output import (
+    AUDIT,
     CHANGES,
     STEPS,
     ConsoleFormatter,
@@ -31,7 +32,7 @@ from tests.bridge.two_clusters import Clusters
 from tests.sync.engine_harness import NODE as JOINED
 from tests.sync.engine_harness import EngineHarness
 
-NAMES = ("", CHANGES, STEPS, "asyncio", "sync.cache.informer")
+NAMES = ("", CHANGES, AUDIT, STEPS, "asyncio", "sync.cache.informer")
 #: Logging state that a process sets up only once.
 SWITCHES = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
 
@@ -81,6 +82,7 @@ def without_clock(shown: Shown) -> list[str]:
 def log_one_of_each() -> None:
     """Logs one record of each kind."""
     logging.getLogger(CHANGES).info("pod %s: %s", "default/web", "Running")
+    logging.getLogger(AUDIT).info("pod %s: %s", "default/web", "exec by alice")
     logging.getLogger(CHANGES).debug("how it came")
     logging.getLogger("sync.cache.informer").debug("a detail")
     logging.getLogger("sync.cache.informer").info("a step")
@@ -92,7 +94,11 @@ def test_changes_and_warnings_are_shown(monkeypatch: pytest.MonkeyPatch) -> None
     with terminal(monkeypatch) as shown:
         log_one_of_each()
         lines = without_clock(shown)
-    assert lines == ["pod default/web: Running", "warning: a trouble"]
+    assert lines == [
+        "pod default/web: Running",
+        "pod default/web: exec by alice",
+        "warning: a trouble",
+    ]
 
 
 def test_verbose_shows_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,6 +107,7 @@ def test_verbose_shows_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
         lines = without_clock(shown)
     assert lines == [
         "pod default/web: Running",
+        "pod default/web: exec by alice",
         "debug: a detail",
         "info: a step",
         "warning: a trouble",
