@@ -4,6 +4,7 @@
   which may hold a token, in its response and its log, and anyone who connects could fill the log.
   So do requests of HTTP versions that aiohttp parses and does not speak.
 - Bodies are not decompressed.
+- A handler that fails because its client has disconnected is no defect, and is not logged.
 - A head has limited size. aiohttp parses at most 32 pipelined requests ahead of the handler, and
   then stops reading.
 
@@ -99,7 +100,10 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        if not isinstance(exc, _CALLER_ERRORS):
+        is_disconnected = isinstance(exc, ConnectionError) and (
+            self.transport is None or self.transport.is_closing()
+        )
+        if not (is_disconnected or isinstance(exc, _CALLER_ERRORS)):
             return super().handle_error(request, status, exc, message)
         return _bad_request()
 

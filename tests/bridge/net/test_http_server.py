@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import logging
 import re
@@ -126,3 +127,24 @@ async def test_handler_is_cancelled_when_its_client_disconnects() -> None:
         writer.transport.abort()
         async with asyncio.timeout(SOON):
             await cancelled.wait()
+
+
+async def test_handler_of_a_disconnected_client_may_fail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection has just ended, and the cancellation of the handler is still to come."""
+    failed = asyncio.Event()
+
+    async def fail(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        failed.set()
+        raise ConnectionResetError("the client has disconnected")
+
+    async with served(fail) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(SOON):
+            await failed.wait()
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+    assert caplog.records == []
