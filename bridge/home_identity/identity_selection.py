@@ -26,7 +26,7 @@ from bridge.base.consent import Consent
 from bridge.base.join_settings import HomeIdentity, JoinSettings
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.certificate_kinds import CLIENT
-from bridge.certificates.tls_key_pair import TlsKeyPair
+from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.clusters.connection import as_preflight_errors, cluster_uid
 from bridge.rbac import permissions
 from bridge.rbac.permissions import NODE, Permission
@@ -130,27 +130,38 @@ class _Selection:
             raise _NoNodeIdentityError("an installed bridge uses its ServiceAccount")
         if self.account.config.ssl is None:
             raise _NoNodeIdentityError("home's API server has no TLS")
-        certificate = await self._certificate()
-        pair = await certificate.stored(self.account)
-        if pair is not None:
-            try:
-                return await self._with_certificate(certificate, pair, "its certificate is stored")
-            except Unauthorized:
-                log.warning("home: does not accept the stored certificate of node %s", self.node)
+        store = await self._store()
+        if store.is_in_use():
+            certificate = self._certificate(store)
+            pair = await certificate.stored(self.account)
+            if pair is not None:
+                try:
+                    reason = "its certificate is stored"
+                    return await self._with_certificate(certificate, pair, reason)
+                except Unauthorized:
+                    message = "home: does not accept the stored certificate of node %s"
+                    log.warning(message, self.node)
         reason = await self._reason_to_request()
+        certificate = self._certificate(store)
         pair = await self._request(certificate)
         return await self._with_certificate(certificate, pair, reason)
 
-    async def _certificate(self) -> NodeCertificate:
-        from bridge.certificates.csr_approval import Approver
-        from bridge.home_identity.node_certificate import NodeCertificate
-
+    async def _store(self) -> CertDir:
         try:
             home_id = home_id_from_uid(await cluster_uid(self.account))
         except Forbidden as error:
             raise _NoNodeIdentityError(error.message) from error
-        folder = self.settings.cert_dir or default_cert_dir(home_id, self.node)
-        store = CertDir(folder.expanduser().absolute(), "client")
+        try:
+            folder = self.settings.cert_dir or default_cert_dir(home_id, self.node)
+        except CertificateError as error:
+            raise _NoNodeIdentityError(str(error)) from error
+        return CertDir(folder.expanduser().absolute(), "client")
+
+    def _certificate(self, store: CertDir) -> NodeCertificate:
+        # Imported late (`bridge.base.memory_savings`): a bridge that is its account needs neither.
+        from bridge.certificates.csr_approval import Approver
+        from bridge.home_identity.node_certificate import NodeCertificate
+
         approver = Approver(self.account, permissions.may_approve, self.consent)
         return NodeCertificate(self.node, store, approver=approver, notify=self.notify)
 
