@@ -73,8 +73,9 @@ def restart_argument() -> Any:
         return pickle.load(file)  # noqa: S301  # this process wrote it
 
 
-async def run_module(module: str, *arguments: str) -> bytes | None:
-    """Runs ``python -m MODULE ARGUMENTS`` in a child process and returns its standard output.
+async def run_module(module: str, *arguments: str, data: bytes = b"") -> bytes | None:
+    """Runs ``python -m MODULE ARGUMENTS`` in a child process with ``data`` as its standard input,
+    and returns its standard output.
 
     None if no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
     after a return or a cancellation.
@@ -83,13 +84,13 @@ async def run_module(module: str, *arguments: str) -> bytes | None:
         # -P: do not import modules from the working directory.
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", module, *arguments),
-            stdin=DEVNULL,
+            stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
         )
         try:
             async with asyncio.timeout(CHILD_TIMEOUT):
-                output, _ = await child.communicate()
+                output, _ = await child.communicate(data)
         finally:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -3,9 +3,6 @@
 No built-in controller approves such a request; a person or a program has to. `CsrSource` serves a
 self-signed certificate until home has issued one; from then on it keeps to certificates of home,
 past their expiry too: clients that verify them reject a self-signed one as well.
-
-This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
-it.
 """
 
 from __future__ import annotations
@@ -14,10 +11,14 @@ from collections.abc import Callable, Sequence
 
 from bridge.certificates.certificate_kinds import SERVING
 from bridge.certificates.csr_approval import Approver
-from bridge.certificates.serving_certificate import Clock, UseCertificate, utc_now
-from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate, expiry
+from bridge.certificates.serving_certificate import (
+    Clock,
+    UseCertificate,
+    create_self_signed,
+    utc_now,
+)
+from bridge.certificates.signed_certificate import CertificateStore, SignedCertificate
 from bridge.certificates.tls_key_pair import TlsKeyPair
-from bridge.certificates.x509_builder import self_signed
 from sync.kube.client import KubeClient
 
 
@@ -57,8 +58,8 @@ class CsrSource:
         """
         stored = await self._signed.stored()
         if stored is None:
-            return self_signed(self._node, self._addresses, now=self._now())
-        self.origin = f"signed by home, valid until {expiry(stored)}"
+            return await create_self_signed(self._node, self._addresses, self._now())
+        self.origin = f"signed by home, valid until {self._signed.valid_until}"
         return stored
 
     async def run(self, use: UseCertificate) -> None:

@@ -6,8 +6,7 @@ removed it (after a day). A pending request is reported at once, with the comman
 unless the `Approver` approves it. An issued certificate stays in use past its expiry until the next
 one is issued. A failure is logged as a warning and retried with backoff.
 
-This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
-it.
+`bridge.certificates.x509_child` builds requests and reads certificates.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from datetime import datetime
 from typing import Protocol
 
 from bridge.base.progress_lines import Waiting
+from bridge.certificates import x509_child
 from bridge.certificates.certificate_kinds import CertificateKind
 from bridge.certificates.csr_approval import Approver, NotOwnRequestError
 from bridge.certificates.serving_certificate import (
@@ -29,17 +29,9 @@ from bridge.certificates.serving_certificate import (
     sleep_until,
     utc_now,
 )
-from bridge.certificates.signing_request import (
-    Issued,
-    Rejected,
-    build_csr,
-    conditions_of,
-    csr_outcome,
-    generate_key,
-    requests_the_same,
-)
+from bridge.certificates.signing_outcome import Issued, Rejected, conditions_of, csr_outcome
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
-from bridge.certificates.x509_builder import missing_names, validity
+from bridge.certificates.x509_child import Inspection
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -110,7 +102,10 @@ class SignedCertificate:
         self._notify = notify
         self._now = now
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
+        self.valid_until = ""
+        """The end of the last certificate's validity, for people."""
         self._renew_at: datetime | None = None  # None: home has issued none
+        self._inspected: tuple[bytes, Inspection] | None = None
         self._failures = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
         self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
 
@@ -118,9 +113,9 @@ class SignedCertificate:
         """The stored certificate if it is still usable. Raises CertificateError."""
         await self._store.prepare()
         pair = await self._store.current()
-        if pair is None or self._defect(pair):
+        if pair is None or await self._defect(pair):
             return None
-        self._renew_at = renewal_time(*validity(pair), self._rng)
+        await self._plan_renewal(pair)
         return pair
 
     async def obtain(self) -> TlsKeyPair:
@@ -153,18 +148,26 @@ class SignedCertificate:
             delay = self._failures.next()
             log.warning("cannot renew %s: %s; retry in %.0f s", self._kind.title, error, delay)
             return delay
-        self._renew_at = renewal_time(*validity(pair), self._rng)
+        until = await self._plan_renewal(pair)
         self._failures.reset()
         self._rejections.reset()
-        self._notify(f"home: {self._kind.title} is signed by home, valid until {expiry(pair)}")
+        self._notify(f"home: {self._kind.title} is signed by home, valid until {until}")
         return 0.0
+
+    async def _plan_renewal(self, pair: TlsKeyPair) -> str:
+        """Sets when to renew the certificate; returns the end of its validity, for people."""
+        found = await self._inspect(pair)
+        self._renew_at = renewal_time(found.begin, found.end, self._rng)
+        self.valid_until = f"{found.end:%F %R} UTC"
+        return self.valid_until
 
     async def _request(self) -> TlsKeyPair:
         """A certificate signed by home. Raises KubeError, CertificateError, _NotIssuedError."""
         await self._store.prepare()
-        key = await self._store.pending() or generate_key()
         try:
-            request = build_csr(self._kind, key, self._node, self._addresses)
+            key, request = await x509_child.build_csr(
+                self._kind, await self._store.pending(), self._node, self._addresses
+            )
         except CertificateError:
             await self._store.forget_pending()  # the next attempt generates a key
             raise
@@ -179,7 +182,7 @@ class SignedCertificate:
             await self._store.forget_pending()
             raise _NotIssuedError(f"certificate signing request {name} {outcome.reason}")
         pair = TlsKeyPair(outcome.certificate, key)
-        if defect := self._defect(pair):
+        if defect := await self._defect(pair):
             await self._store.forget_pending()
             raise _NotIssuedError(f"the certificate of signing request {name} {defect}")
         return pair
@@ -197,14 +200,14 @@ class SignedCertificate:
             approving: asyncio.Task[None] | None = None
             outcome: Issued | Rejected | None = None
             while (request := informer.store.get(Key("", name))) is not None:
+                changed.clear()
                 outcome = csr_outcome(request)
-                if not requests_the_same(own, request):
+                if not await x509_child.requests_the_same(own, request):
                     outcome = Rejected("is not the one that this bridge created")
                 if outcome is not None:
                     break
                 if approving is None and not conditions_of(request):
                     approving = group.create_task(self._approve_or_report(own))
-                changed.clear()
                 await changed.wait()
             watching.cancel()
             if approving is not None:
@@ -235,19 +238,20 @@ class SignedCertificate:
             )
         )
 
-    def _defect(self, pair: TlsKeyPair) -> str:
+    async def _defect(self, pair: TlsKeyPair) -> str:
         """Why the certificate is unusable, or ""."""
         try:
             server_context(pair, client_ca="")
-            missing = missing_names(pair, self._node, self._addresses) if self._addresses else []
-            end = validity(pair)[1]
+            found = await self._inspect(pair)
         except CertificateError as error:
             return f"cannot be used: {error}"
-        if missing:
-            return f"is not valid for {', '.join(missing)}"
-        return "has expired" if end <= self._now() else ""
+        if found.missing:
+            return f"is not valid for {', '.join(found.missing)}"
+        return "has expired" if found.end <= self._now() else ""
 
-
-def expiry(pair: TlsKeyPair) -> str:
-    """The end of the certificate's validity, for people."""
-    return f"{validity(pair)[1]:%F %R} UTC"
+    async def _inspect(self, pair: TlsKeyPair) -> Inspection:
+        """Reads the certificate, once. Raises CertificateError."""
+        if self._inspected is None or self._inspected[0] != pair.certificate:
+            found = await x509_child.inspect(pair, self._node, self._addresses)
+            self._inspected = pair.certificate, found
+        return self._inspected[1]

@@ -1,21 +1,17 @@
-"""CertificateSigningRequests of a node: built, recognised, and their outcome read.
+"""Builds and compares CertificateSigningRequests of a node.
 
-Every request has organization
-``system:nodes``, common name ``system:node:NAME`` and an ECDSA key; a serving certificate names the
-node and its addresses too. A request's name is derived from the key and the requested names, so
-that a retry after a restart or a lost response finds the same object.
+Every request has organization ``system:nodes``, common name ``system:node:NAME`` and an ECDSA key;
+a serving certificate names the node and its addresses too. A request's name is derived from the key
+and the requested names, so that a retry after a restart or a lost response finds the same object.
 
-This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
-it.
+This module imports `cryptography`; `bridge.certificates.x509_child` runs it in a child process.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -26,21 +22,6 @@ from bridge.certificates.certificate_kinds import DIGEST_LENGTH, CertificateKind
 from bridge.certificates.tls_key_pair import CertificateError
 from bridge.certificates.x509_builder import key_pem, subject, subject_alternative_name
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
-from sync.kube.client import KubeClient
-
-
-@dataclass(frozen=True, slots=True)
-class Issued:
-    """The request is signed: the certificate and its chain (PEM)."""
-
-    certificate: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """The request was denied, or the signer failed; it will not be signed."""
-
-    reason: str
 
 
 def generate_key() -> bytes:
@@ -108,35 +89,3 @@ def _der(key: CertificatePublicKeyTypes) -> bytes:
     return key.public_bytes(
         serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-
-
-async def list_csrs_of_node(
-    home: KubeClient, kind: CertificateKind, node_name: str
-) -> list[Object]:
-    """The CertificateSigningRequests of this kind of the node's bridges. Raises KubeError."""
-    selector = f"spec.signerName={kind.signer}"
-    found = await home.list(CERTIFICATE_SIGNING_REQUESTS, fields=selector)
-    return [it for it in found.items if kind.is_request_of(it, node_name)]
-
-
-def conditions_of(request: Object) -> dict[str, Object]:
-    """The conditions in the request's status, by type."""
-    status = request.get("status") or {}
-    return {str(it.get("type")): it for it in status.get("conditions") or []}
-
-
-def csr_outcome(request: Object) -> Issued | Rejected | None:
-    """The outcome in the request's status; None while it is not decided, or approved and not signed
-    yet."""
-    conditions = conditions_of(request)
-    for kind, text in (("Denied", "was denied"), ("Failed", "cannot be signed")):
-        if kind in conditions:
-            causes = (conditions[kind].get(part) for part in ("reason", "message"))
-            return Rejected(f"{text}: " + (", ".join(filter(None, causes)) or "no reason is given"))
-    encoded = (request.get("status") or {}).get("certificate")
-    if "Approved" not in conditions or not encoded:
-        return None
-    try:
-        return Issued(base64.b64decode(encoded, validate=True))
-    except (binascii.Error, ValueError):
-        return Rejected("was signed, but status.certificate is not base64")

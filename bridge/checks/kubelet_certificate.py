@@ -88,7 +88,7 @@ async def _remedy(context: CheckContext) -> str:
 async def _pending_csrs(context: CheckContext) -> list[str]:
     """The undecided requests of the node; empty if they cannot be listed."""
     from bridge.certificates.certificate_kinds import SERVING
-    from bridge.certificates.signing_request import csr_outcome, list_csrs_of_node
+    from bridge.certificates.signing_outcome import csr_outcome, list_csrs_of_node
 
     try:
         found = await list_csrs_of_node(context.home_client, SERVING, context.name)

@@ -10,9 +10,6 @@ may: its own Node and Lease, its own pods, what these refer to, and tokens bound
   itself where home binds ``system:nodes`` to the ClusterRole
   ``system:certificates.k8s.io:certificatesigningrequests:selfnodeclient``, as kubeadm does;
   elsewhere the command that approves it is reported, at 70 to 90 % of the validity.
-
-This module imports `cryptography` (`bridge.base.memory_savings`): only bridges that need it import
-it.
 """
 
 from __future__ import annotations

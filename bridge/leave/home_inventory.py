@@ -145,7 +145,7 @@ def _leftover_relay_cidr(node: Object | None) -> str:
 async def _list_certificate_requests(home: KubeClient, node_name: str) -> list[Object]:
     """The node's CSRs; empty if the credential may not list them."""
     from bridge.certificates.certificate_kinds import CLIENT, SERVING
-    from bridge.certificates.signing_request import list_csrs_of_node
+    from bridge.certificates.signing_outcome import list_csrs_of_node
 
     try:
         found = [await list_csrs_of_node(home, kind, node_name) for kind in (SERVING, CLIENT)]

@@ -12,10 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bridge.certificates.certificate_kinds import CLIENT
 from bridge.certificates.certificate_kinds import SERVING as KIND
+from bridge.certificates.signing_outcome import Rejected, csr_outcome
 from bridge.certificates.signing_request import (
-    Rejected,
     build_csr,
-    csr_outcome,
     generate_key,
     key_fingerprint,
     requests_the_same,
