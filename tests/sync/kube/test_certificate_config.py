@@ -118,9 +118,9 @@ async def test_moved_server_is_confirmed_with_the_accounts_credential(tmp_path: 
                     break
                 except KubeError:
                     await asyncio.sleep(0.01)
-        (asked,) = two.api.requests("GET", NAMESPACES.path("kube-system"))
-        assert asked.subject == ""
-        assert asked.authorization
+        (request,) = two.api.requests("GET", NAMESPACES.path("kube-system"))
+        assert request.subject == ""
+        assert request.authorization
 
 
 async def test_no_key_in_repr(tmp_path: Path) -> None:
