@@ -80,7 +80,7 @@ class Permission:
         return replace(self, names=names)
 
 
-#: What the bridge's account does at home whatever the identity: a node may not.
+#: The bridge's account does this at home whatever the identity: a node may not.
 HOME = (
     Permission(NAMESPACES, ("get",), namespace="kube-system", names=("kube-system",)),
     # Labels, annotations and taints: the NodeRestriction admission plugin lets a node set some
@@ -104,8 +104,8 @@ HOME = (
         names=(namespace_ownership_lease.NAME,),
     ),
 )
-#: What the account does too where it acts in place of the node (`--home-identity service-account`):
-#: less than a kubelet may, but RBAC cannot limit it to the node's pods.
+#: Permissions of an account that acts in place of the node (`--home-identity service-account`), in
+#: addition: less than a kubelet's, but RBAC cannot limit them to the node's pods.
 HOME_IN_PLACE_OF_NODE = (
     Permission(NODES, ("create",)),
     Permission(NODES, ("list", "watch"), names=(NODE,)),
@@ -177,7 +177,7 @@ HOME_NAMESPACE = (
     Permission(SERVICES, ("list", "watch")),
     Permission(EVENTS, ("list",)),
 )
-#: What the account does there too where it acts in place of the node.
+#: Permissions there of an account that acts in place of the node, in addition.
 HOME_NAMESPACE_IN_PLACE_OF_NODE = tuple(
     Permission(kind, ("list", "watch")) for kind in (CONFIG_MAPS, SECRETS)
 )

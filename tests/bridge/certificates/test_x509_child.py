@@ -1,4 +1,4 @@
-"""What needs the `cryptography` package runs in a child process."""
+"""Requests are built and certificates read in a child process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who the bridge is at home: the node, by a certificate that home signs, or its own account."""
+"""The selection of the identity at home: the node, by a certificate, or the bridge's account."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class World:
 
     @asynccontextmanager
     async def clients(self, choice: HomeIdentityChoice = "auto") -> AsyncIterator[HomeClients]:
-        """What a join with this option selects."""
+        """The clients that a join with this option selects."""
         async with home_clients(
             self.settings(choice),
             self.account,
