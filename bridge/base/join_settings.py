@@ -41,7 +41,7 @@ API_PORT = 443
 #: verifies the certificate (`bridge.certificates.automatic_certificate`).
 ServingCertificate = Literal["auto", "self-signed", "csr"]
 
-#: Who the bridge is at home: the node, by a certificate that home signed, or its own account.
+#: Identity of the bridge at home: the node, by a certificate that home signed, or its own account.
 HomeIdentity = Literal["node", "service-account"]
 #: ``auto`` is the node where home signs the certificate without a wait for a person, or where the
 #: account may not act in place of the node.
@@ -142,7 +142,7 @@ class JoinSettings:
     home: KubeconfigRef
     """Home's; by default as kubectl finds it."""
     home_identity: HomeIdentityChoice = "auto"
-    """Who the bridge is at home."""
+    """Identity of the bridge at home."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None

@@ -27,7 +27,7 @@ from translators.timestamps import parse_time
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a certificate says."""
+    """The content of a certificate."""
 
     begin: datetime
     end: datetime

@@ -86,7 +86,7 @@ class CheckContext:
 
     @property
     def home_identity(self) -> HomeIdentity:
-        """Who the bridge is at home; before a join, that which needs the least permissions."""
+        """Identity of the bridge at home; before a join, that which needs the least permissions."""
         if self.clients is not None:
             return self.clients.identity
         choice = self.settings.home_identity

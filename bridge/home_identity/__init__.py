@@ -1,2 +1,2 @@
-"""Who the bridge is at home: the virtual node, by a certificate that home signed, or its own
+"""The bridge's identity at home: the virtual node, by a certificate that home signed, or its own
 account. `node_certificate` obtains and renews the certificate, `identity_selection` decides."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
 #: takes less than one.
 SIGNING_SECONDS = 15
-#: What only the Node authorizer permits to a node's credential.
+#: Permission that only the Node authorizer gives to a node's credential.
 _AS_NODE = Permission(NODES, ("patch",), names=(NODE,))
 
 log = logging.getLogger(__name__)

@@ -119,7 +119,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
 
 
 def home_identity(node: Object) -> HomeIdentity | None:
-    """Who the bridge is at home; None if the Node does not record it."""
+    """Identity of the bridge at home; None if the Node does not record it."""
     found: HomeIdentity | None = _one_of(HomeIdentity, _record(node).get("homeIdentity"))
     return found
 

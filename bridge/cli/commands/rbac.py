@@ -37,7 +37,7 @@ def _declared(name: str, group: str, **changes: Any) -> Option:
         AS_JOIN,
         kind=HomeIdentity,
         default="node",
-        help="Who the bridge is at home. node: home signs a certificate of the node, and the "
+        help="Identity of the bridge at home. node: home signs a certificate of the node, and the "
         "account needs little. service-account: the account acts in place of the node, for a home "
         "that signs no such certificates.",
     ),

@@ -104,7 +104,7 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "home-identity",
-        "Who the bridge is at home. node: the node, by a certificate that home signs once an "
+        "Identity of the bridge at home. node: the node, by a certificate that home signs once an "
         "administrator approves its request; the credential of the kubeconfig then needs little. "
         "service-account: the credential of the kubeconfig alone. auto: node if the certificate is "
         "stored or this command may approve its request, or if the credential may not act in place "
