@@ -20,6 +20,7 @@ class Consent:
     """``--yes``."""
     ask: Ask | None = None
     """None if there is no terminal."""
+    _is_asked: bool = field(default=False, init=False)
     _answer: bool | None = field(default=None, init=False)
 
     @property
@@ -30,14 +31,19 @@ class Consent:
     def is_given(self) -> bool:
         return self.assume_yes or bool(self._answer)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the answer was no."""
+        return self._answer is False
+
     def for_join(self) -> Consent:
         """The consent to the actions of another join."""
         return Consent(self.assume_yes, self.ask)
 
     async def obtain(self, question: str) -> bool:
-        """Asks, unless there is an answer already; a withdrawn question counts as no."""
-        if not self.assume_yes and self._answer is None and self.ask is not None:
-            self._answer = False
+        """Asks, unless that has been done already; a withdrawn question counts as no."""
+        if not self.assume_yes and not self._is_asked and self.ask is not None:
+            self._is_asked = True
             self._answer = await self.ask(question)
         return self.is_given
 

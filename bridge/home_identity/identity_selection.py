@@ -178,13 +178,17 @@ class _Selection:
             return "by --home-identity"
         if self.consent.is_possible and await permissions.may_approve(account, CLIENT.signer):
             return "home signed its certificate"
-        in_place_of_node = permissions.in_place_of_node("service-account")
-        if await permissions.missing_permissions(account, in_place_of_node, self.node):
+        if not await self._may_act_in_place():
             return "the credential may not act in its place"
         raise _NoNodeIdentityError(
             "this command cannot approve a certificate of the node; --home-identity node waits for "
             "an administrator who does"
         )
+
+    async def _may_act_in_place(self) -> bool:
+        """Whether the account has the permissions to act in place of the node."""
+        in_place_of_node = permissions.in_place_of_node("service-account")
+        return not await permissions.missing_permissions(self.account, in_place_of_node, self.node)
 
     async def _request(self, certificate: NodeCertificate) -> TlsKeyPair:
         """Waits for the certificate: for ever, unless another identity may be selected."""
@@ -192,6 +196,8 @@ class _Selection:
         try:
             unsigned = 0
             while not (await asyncio.wait({requesting}, timeout=1))[0]:
+                if self.is_free and self.consent.is_refused and await self._may_act_in_place():
+                    raise _NoNodeIdentityError("a certificate of the node was not approved")
                 unsigned += self.consent.is_given
                 if self.is_free and unsigned >= SIGNING_SECONDS:
                     raise _NoNodeIdentityError(

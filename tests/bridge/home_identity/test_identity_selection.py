@@ -146,6 +146,16 @@ async def test_administrator_approves_after_one_question(world: World) -> None:
     assert "kubernetes.io/kube-apiserver-client-kubelet" in question
 
 
+async def test_administrator_who_declines_leaves_the_account(world: World) -> None:
+    async def no(_: str) -> bool:
+        return False
+
+    world.consent = Consent(ask=no)
+    async with world.clients() as found:
+        assert found.identity == "service-account"
+    assert "a certificate of the node was not approved" in world.reports[-1]
+
+
 async def test_home_that_signs_nothing_leaves_the_account(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
