@@ -35,7 +35,7 @@ from bridge.certificates.x509_child import Inspection
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
-from sync.kube.api_errors import AlreadyExists, KubeError
+from sync.kube.api_errors import AlreadyExists, KubeError, Unauthorized
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
 from translators.object_accessors import name_of
@@ -78,7 +78,8 @@ class _NotIssuedError(Exception):
 class SignedCertificate:
     """A certificate of one kind for one node; without ``addresses``, a client certificate.
 
-    ``notify`` gets progress and instructions for the user.
+    ``notify`` gets progress and instructions for the user. ``fallback`` is another client of home,
+    for when home no longer accepts the credential of the first.
     """
 
     def __init__(
@@ -92,8 +93,10 @@ class SignedCertificate:
         approver: Approver,
         notify: Callable[[str], None],
         now: Clock = utc_now,
+        fallback: KubeClient | None = None,
     ) -> None:
         self._home = home
+        self._fallback = fallback
         self._kind = kind
         self._node = node_name
         self._addresses = addresses
@@ -145,6 +148,9 @@ class SignedCertificate:
             log.warning("home: %s; another request follows in %.0f s", error, delay)
             return delay
         except (KubeError, CertificateError) as error:
+            if isinstance(error, Unauthorized) and self._fallback is not None:
+                self._home, self._fallback = self._fallback, None
+                return 0.0
             delay = self._failures.next()
             log.warning("cannot renew %s: %s; retry in %.0f s", self._kind.title, error, delay)
             return delay

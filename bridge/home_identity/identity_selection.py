@@ -72,7 +72,9 @@ class HomeClients:
         config = self.home.config
         if self.certificate is not None and isinstance(config, CertificateConfig):
             await self.certificate.keep_renewed(
-                self.home, lambda pair: config.replace_certificate(pair.certificate, pair.key)
+                self.home,
+                lambda pair: config.replace_certificate(pair.certificate, pair.key),
+                account=self.account,
             )
 
 

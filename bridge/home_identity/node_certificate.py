@@ -51,13 +51,16 @@ class NodeCertificate:
         await signed.stored()  # checks the store
         return await signed.obtain()
 
-    async def keep_renewed(self, home: KubeClient, use: UseCertificate) -> None:
-        """Passes renewed certificates to ``use`` until cancelled. ``home`` acts as the node."""
-        signed = self._signed(home)
+    async def keep_renewed(
+        self, home: KubeClient, use: UseCertificate, *, account: KubeClient
+    ) -> None:
+        """Passes renewed certificates to ``use`` until cancelled. ``home`` acts as the node; after
+        its certificate has ended, ``account`` requests the next one."""
+        signed = self._signed(home, fallback=account)
         await signed.stored()
         await signed.run(use)
 
-    def _signed(self, home: KubeClient) -> SignedCertificate:
+    def _signed(self, home: KubeClient, *, fallback: KubeClient | None = None) -> SignedCertificate:
         return SignedCertificate(
             home,
             CLIENT,
@@ -66,4 +69,5 @@ class NodeCertificate:
             self._store,
             approver=self._approver,
             notify=self._notify,
+            fallback=fallback,
         )

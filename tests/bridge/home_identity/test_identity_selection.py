@@ -242,10 +242,12 @@ async def test_missing_permission_to_request_is_named(world: World) -> None:
             pass
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
 async def test_renewed_certificate_is_used_at_once(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch, has_ended: bool
 ) -> None:
-    """The node renews it itself, so that kube-controller-manager approves that."""
+    """The node renews it itself, so that kube-controller-manager approves that; the account
+    requests the next one after the end of a certificate."""
     async with asyncio.TaskGroup() as group:
         group.create_task(world.approve())
         async with world.clients("node") as found:
@@ -253,11 +255,14 @@ async def test_renewed_certificate_is_used_at_once(
             world.api.clear_log()
             is_renewed = asyncio.Event()
             found.home.config.renewed.add(is_renewed.set)
+            if has_ended:
+                rejected = Fault(code=401, when=lambda it: it.subject == SUBJECT, times=1)
+                world.api.fail(rejected)
             renewing = asyncio.create_task(found.keep_renewed())
             await world.approve()
             async with asyncio.timeout(10):
                 await is_renewed.wait()
-            (created, *_) = world.api.requests("POST", CERTIFICATE_SIGNING_REQUESTS.path())
-            assert created.subject == SUBJECT
+            created = world.api.requests("POST", CERTIFICATE_SIGNING_REQUESTS.path())
+            assert created[-1].subject == ("" if has_ended else SUBJECT)
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
