@@ -92,6 +92,11 @@ class RandomLoad:
 
     def set_up(self) -> None:
         """Creates the objects that exist from the beginning."""
+        # `kubectl debug --profile=general` adds SYS_PTRACE, which the level baseline forbids.
+        level = "pod-security.kubernetes.io/enforce=privileged"
+        self._bridged.home.kubectl(
+            "label", "namespace", self._bridged.namespace, level, "--overwrite"
+        )
         self._apply(*(_config("conf", n) for n in _NUMBERS), *(_secret(n) for n in _NUMBERS))
         self._apply(self._deployment_of(2, BUSYBOX), self._stateful_set_of(2))
 

@@ -27,6 +27,7 @@ DENIED = "denied request: ServiceAccount cluster-bridge/"
 _PODS = "/api/v1/namespaces/NAMESPACE/pods"
 _EVENTS = "/api/v1/namespaces/NAMESPACE/events"
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+_ELECTIONS = "/apis/coordination.k8s.io/v1/namespaces/cluster-bridge/leases"
 _SLICES = "/apis/discovery.k8s.io/v1/namespaces/NAMESPACE/endpointslices"
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _TOKEN = "/api/v1/namespaces/NAMESPACE/serviceaccounts/default/token"
@@ -95,7 +96,7 @@ REJECTED: dict[str, tuple[str, str, Any, str]] = {
     "create-another-node": ("POST", "/api/v1/nodes", _named("OTHER"), "write only the Nodes"),
     "create-the-lease-of-another-node": ("POST", _LEASES, _named("OTHER"), "only the Leases"),
     "hold-the-election-of-another-node": (
-        *("POST", _LEASES, _named("cluster-bridge-OTHER")),
+        *("POST", _ELECTIONS, _named("election-OTHER")),
         "only the Leases",
     ),
     "report-an-event-of-a-kubelet": (
@@ -142,7 +143,10 @@ ALLOWED: dict[str, tuple[str, str, Any, int]] = {
     ),
     "create-the-node": ("POST", "/api/v1/nodes?dryRun=All", _named("NODE"), 201),
     "create-its-lease": ("POST", f"{_LEASES}?dryRun=All", _named("NODE"), 201),
-    "hold-its-election": ("POST", f"{_LEASES}?dryRun=All", _named("cluster-bridge-NODE"), 201),
+    "hold-its-election": (
+        *("POST", f"{_ELECTIONS}?dryRun=All", _named("election-NODE")),
+        201,
+    ),
     "report-an-event": (
         "POST",
         f"{_EVENTS}?dryRun=All",

@@ -40,10 +40,9 @@ def test_pods_of_an_unbound_namespace_wait_for_its_rolebinding(bridged: Bridged)
         "the status has the reason",
     )
     message = _pod(bridged)["status"]["message"]
-    # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`), and needs no
-    # Secret for this pod.
-    kinds = "configmaps, services"
-    assert f"list and watch {kinds} in namespace {bridged.namespace}" in message
+    # It may read all EndpointSlices, which a relay needs (`e2e.service_accounts`), and the node
+    # reads the ConfigMap.
+    assert f"list and watch services in namespace {bridged.namespace}" in message
     events = wait_for(lambda: bridged.events("HomeForbidden"), "an Event has the reason")
     assert [event["message"] for event in events] == [message]
     assert not bridged.remote_pods()
@@ -98,7 +97,7 @@ def test_missing_permission_is_named_before_anything_is_created(
     finally:
         home.kubectl("delete", "serviceaccount", poor.name, "-n", poor.namespace)
     assert done.returncode == 1
-    assert "home: the credential may not get namespaces, create nodes" in done.stderr
+    assert "home: the credential may not get namespaces, get nodes, patch nodes" in done.stderr
     assert "`bridge rbac home --name never` prints what to apply there" in done.stderr
     assert made_by_bridge(home) <= before
 

@@ -103,7 +103,7 @@ def _remote(bridged: Bridged, kind: str, name: str) -> list[Json]:
 def _wait_elsewhere(bridged: Bridged, namespace: str) -> None:
     """A pod whose remote namespace is not prepared waits, with the command that prepares it."""
     bridged.home.kubectl("create", "namespace", namespace)
-    service_accounts.bind(bridged.home, namespace)
+    service_accounts.bind(bridged.home, bridged.node, namespace)
     manifest = busybox(bridged.node, "waits", "sleep 3600")
     bridged.home.kubectl("apply", "-n", namespace, "-f", "-", input=manifest)
 

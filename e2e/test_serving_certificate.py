@@ -59,7 +59,9 @@ def recorded_certificate(bridged: Bridged) -> str:
 
 def waiting(bridged: Bridged) -> str:
     """The name of the request in the log."""
-    waiting = re.compile(r"waiting for the approval of .*: kubectl certificate approve (\S+)")
+    waiting = re.compile(
+        r"waiting for the approval of .*: kubectl certificate approve (kubelet-serving-\S+)"
+    )
     found: list[str] = wait_for(
         lambda: waiting.findall(bridged.bridge.log.read_text()), "the log has the request"
     )
@@ -69,7 +71,7 @@ def waiting(bridged: Bridged) -> str:
 def requests(bridged: Bridged) -> list[str]:
     found = get(bridged.home, "certificatesigningrequests")
     names = [it["metadata"]["name"] for it in found]
-    return [name for name in names if bridged.node in name]
+    return [name for name in names if name.startswith("kubelet-serving-") and bridged.node in name]
 
 
 @requests_one

@@ -20,7 +20,7 @@ class Consent:
     """``--yes``."""
     ask: Ask | None = None
     """None if there is no terminal."""
-    _is_asked: bool = field(default=False, init=False)
+    _is_prompted: bool = field(default=False, init=False)
     _answer: bool | None = field(default=None, init=False)
 
     @property
@@ -42,8 +42,8 @@ class Consent:
 
     async def obtain(self, question: str) -> bool:
         """Asks, unless that has been done already; a withdrawn question counts as no."""
-        if not self.assume_yes and not self._is_asked and self.ask is not None:
-            self._is_asked = True
+        if not self.assume_yes and not self._is_prompted and self.ask is not None:
+            self._is_prompted = True
             self._answer = await self.ask(question)
         return self.is_given
 

@@ -188,6 +188,7 @@ class CheckContext:
             node=await self.registered_node(),
             address=await self.bridge_address(),
             home=self.node_client,
+            account=self.home_client,
             remote=self.remote_client,
         )
 

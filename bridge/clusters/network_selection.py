@@ -20,6 +20,7 @@ from bridge.clusters.advertised_address import relay_address
 from bridge.clusters.pod_network_probe import describe_pod, dial_pods, find_pods_at, pod_ip
 from bridge.node import join_record
 from bridge.rbac import permissions
+from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, is_daemonset_pod, name_of
@@ -34,12 +35,14 @@ async def select_network(
     node: Object | None,
     address: str,
     home: KubeClient,
+    account: KubeClient,
     remote: KubeClient,
 ) -> SelectedNetwork:
     """The network mode of the virtual node.
 
-    ``node`` is the Node if it exists, ``address`` the bridge's. Needs no permission beyond those of
-    a join with any mode. Raises KubeError.
+    ``node`` is the Node if it exists, ``address`` the bridge's; ``home`` reads the node's pods,
+    ``account``, if it may, those of home's other nodes. Needs no permission beyond those of a join
+    with any mode. Raises KubeError.
     """
     if settings.network != "auto":
         return SelectedNetwork(settings.network, "configured")
@@ -49,15 +52,15 @@ async def select_network(
             return replace(recorded, reason="recorded on the Node")
         if await _runs_pods(home, name_of(node)):
             return replace(recorded, reason="recorded on the Node, and kept while pods run on it")
-    probed = await _probe(home, remote)
+    probed = await _probe(account, remote)
     return (
         probed if probed.mode == "flat" else await _relay_or_none(settings, probed, address, home)
     )
 
 
-async def _probe(home: KubeClient, remote: KubeClient) -> SelectedNetwork:
+async def _probe(account: KubeClient, remote: KubeClient) -> SelectedNetwork:
     """``flat`` where dialed pods accept a connection and no pod of home has one of their addresses,
-    else ``relay``."""
+    else ``relay``; ``relay`` too where the account may not look for such pods."""
     dialed = await dial_pods(remote)
     if dialed.timed_out:
         return SelectedNetwork("relay", "probed", f"no response from {_describe(dialed.timed_out)}")
@@ -66,7 +69,13 @@ async def _probe(home: KubeClient, remote: KubeClient) -> SelectedNetwork:
         return SelectedNetwork("relay", "assumed", reason)
     if not dialed.accepted:
         return SelectedNetwork("relay", "assumed", "no pod of the remote is ready to be dialed")
-    at_home = [pod for pod in dialed.accepted if await find_pods_at(home, pod_ip(pod))]
+    try:
+        at_home = [pod for pod in dialed.accepted if await find_pods_at(account, pod_ip(pod))]
+    except Forbidden:
+        reason = (
+            "the account may not list home's pods, which could have the addresses of remote pods"
+        )
+        return SelectedNetwork("relay", "assumed", reason)
     if at_home:
         reason = f"home has pods with the addresses of {_describe(at_home)}"
         return SelectedNetwork("relay", "probed", reason)

@@ -1,7 +1,7 @@
 """Reads the Lease of an election, and computes the patches that acquire, renew, request and release
 it. Pure.
 
-The Lease is `cluster-bridge-NODE` in home's namespace `bridge.node.lease_namespace`. Its
+The Lease is `election-NODE` in home's namespace `bridge.node.lease_namespace`. Its
 ``holderIdentity`` serves the node while it renews the Lease. As in client-go, clocks are never
 compared: a candidate takes the Lease over when it has not seen it change for the Lease's duration,
 by its own clock, and on condition of the observed resourceVersion.
@@ -41,7 +41,9 @@ _ELECTION = frozenset(
     {ANNOTATION_HOLDER, ANNOTATION_LEAVING, ANNOTATION_REMOTE_LOST, ANNOTATION_REQUESTED_BY}
 )
 
-_PREFIX = "cluster-bridge-"
+#: Not the prefix of an installation's objects: kustomize renames every reference to the Secret
+#: that it generates, and takes a permission for a Lease of the same name for one.
+_PREFIX = "election-"
 #: Begins the names of claims in a remote (`bridge.remote_claim.claim_record`), and of no election's
 #: Lease, where that remote is a home too.
 CLAIM_PREFIX = "cluster-bridge."

@@ -13,9 +13,8 @@ from typing import Any
 
 from bridge.base.join_settings import KUBELET_PORT
 from bridge.base.recommended_labels import APP, INSTANCE_LABEL, NAME_LABEL
-from bridge.election import election_lease
 from bridge.rbac.rbac_manifests import Account, HomePermissions
-from translators.derived_names import DNS_LABEL_MAX, hashed_name, label_value
+from translators.derived_names import DNS_LABEL_MAX, hashed_name, label_value, truncated_name
 from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
 
@@ -71,7 +70,7 @@ class Installation:
 
 def instance_name(node: str) -> str:
     """The name of the objects of this virtual node's bridge."""
-    return election_lease.election_lease_name(node)
+    return truncated_name(f"{APP}-{node}", unique=node)
 
 
 def webhook_name(node: str) -> str:

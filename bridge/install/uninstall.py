@@ -15,6 +15,7 @@ from bridge.clusters.connection import Notify
 from bridge.install.installation import format_selector
 from bridge.install.installation_lookup import ExistingInstallation
 from bridge.node import lease_namespace
+from bridge.rbac import permissions
 from sync.cleanup import remote_inventory
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import DEPLOYMENTS, NAMESPACES, PODS
@@ -74,6 +75,9 @@ async def remove_namespaces(
             continue
         if namespace is None or not lease_namespace.was_created_by_join(namespace):
             continue
+        contents = permissions.Permission(permissions.ALL_RESOURCES, ("list",), namespace=name)
+        if not await permissions.are_granted(home, [contents]):
+            continue  # It cannot find out whether the namespace is empty.
         kept = await remote_inventory.delete_namespaces(home, [namespace])
         for _, reason in kept if name == installed_in else ():
             notify(Caveat(f"home: namespace {name} stays: {reason}"))

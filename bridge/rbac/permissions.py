@@ -159,7 +159,8 @@ HOME_LEAVE = (
     Permission(CERTIFICATE_SIGNING_REQUESTS, ("list", "delete")),
     # Home's other virtual nodes, as far as it may: their copies in the remote stay.
     Permission(NODES, ("list", "delete"), names=(NODE,)),
-    Permission(LEASES, ("get", "delete"), namespace="kube-node-lease", names=(NODE,)),
+    # Kept alive while the pods are evicted after the bridge has stopped.
+    Permission(LEASES, ("get", "patch", "delete"), namespace="kube-node-lease", names=(NODE,)),
     Permission(
         LEASES,
         ("delete",),

@@ -18,7 +18,7 @@ from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from tests import objects
 from tests.bridge.two_clusters import Clusters
-from tests.fakeapi import CLOSED_PORT, FakeApi
+from tests.fakeapi import CLOSED_PORT, FakeApi, Fault
 from tests.fakeapi.client_config import client_config_for
 from tests.sync.engine_harness import NODE
 from translators.object_accessors import Object
@@ -66,7 +66,9 @@ async def selected(
         KubeClient(client_config_for(two.remote, "remote")) as remote,
     ):
         settings = two.but(network=network)
-        return await select_network(settings, node=node, address=address, home=home, remote=remote)
+        return await select_network(
+            settings, node=node, address=address, home=home, account=home, remote=remote
+        )
 
 
 @pytest.mark.parametrize("mode", ["flat", "relay", "none"])
@@ -109,6 +111,16 @@ async def test_auto_selects_relay_when_home_has_the_same_address(
     found = await selected(two)
     assert (found.mode, found.source) == ("relay", "probed")
     assert "home has pods with the addresses of default/near at 127.0.0.1" in found.reason
+
+
+async def test_account_that_may_not_look_for_the_addresses_selects_relay(
+    two: Clusters, open_port: int
+) -> None:
+    runs(two.remote, "near", "127.0.0.1", open_port)
+    two.home.fail(Fault("GET", "/api/v1/pods", code=403, times=None))
+    found = await selected(two)
+    assert (found.mode, found.source) == ("relay", "assumed")
+    assert "the account may not list home's pods" in found.reason
 
 
 async def test_auto_selects_relay_without_response(

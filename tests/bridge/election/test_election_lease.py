@@ -107,7 +107,7 @@ def test_empty_lease_has_no_holder() -> None:
 
 
 def test_lease_name_is_a_valid_object_name() -> None:
-    assert election_lease.election_lease_name("burst") == "cluster-bridge-burst"
+    assert election_lease.election_lease_name("burst") == "election-burst"
     long, other = "a" * 252 + "b", "a" * 252 + "c"
     assert len(election_lease.election_lease_name(long)) <= 253
     assert election_lease.election_lease_name(long) != election_lease.election_lease_name(other)

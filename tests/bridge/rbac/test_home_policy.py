@@ -73,7 +73,7 @@ def test_names_of_leases_are_those_of_the_permissions() -> None:
 def test_every_node_is_named() -> None:
     found = variables(policies()["team.burst.home"])
     assert json.loads(found["nodes"]) == ["one", "two"]
-    assert {"kube-node-lease/one", "cluster-bridge/cluster-bridge-two"} <= set(
+    assert {"kube-node-lease/one", "cluster-bridge/election-two"} <= set(
         json.loads(found["leases"])
     )
     signers = ("kubelet-serving", "kube-apiserver-client-kubelet")

@@ -106,7 +106,7 @@ def test_a_named_node_is_the_only_one_that_can_be_changed() -> None:
             if name == namespace_ownership_lease.NAME:
                 continue  # All nodes of a home have one record.
             # The lease of a node's election is named after it.
-            assert name.removeprefix("cluster-bridge-") in ("one", "two"), (resource, verb)
+            assert name.removeprefix("election-") in ("one", "two"), (resource, verb)
 
 
 @pytest.mark.parametrize(
