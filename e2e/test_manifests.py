@@ -148,6 +148,9 @@ def test_chart_equals_rendered_manifests(
     charted = of_chart(helm, tmp_path, made, namespace, *values)
     # Helm creates the namespace itself (--create-namespace).
     del made["Namespace", "", namespace]
+    # Every bridge of home uses it: `helm uninstall` keeps it.
+    if shared := charted.get(("Namespace", "", "cluster-bridge")):
+        assert shared["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
     assert charted.keys() == made.keys()
     for key, obj in made.items():
         assert charted[key] == obj, key
@@ -221,6 +224,9 @@ def test_kustomize_overlay_equals_rendered_manifests(
     made["Secret", "cluster-bridge", name] = made.pop(
         ("Secret", "cluster-bridge", "cluster-bridge-remote")
     )
+    # The permission to renew its token follows the Secret's name.
+    role = made["Role", "cluster-bridge", "cluster-bridge:cluster-bridge-remote:renewed-token"]
+    role["rules"][0]["resourceNames"] = [name]
     # It wraps the lines of encoded data.
     data = built["Secret", "cluster-bridge", name]["data"]
     data["kubeconfig"] = data["kubeconfig"].replace("\n", "")
