@@ -171,7 +171,8 @@ def test_installation_is_created_changed_and_removed(installing: Install) -> Non
         assert "is up to date" in again.stderr
     after = versions(it.objects())
     changed = {key[0] for key, version in after.items() if before[key] != version}
-    assert changed <= {"Deployment", "PodDisruptionBudget"}, "but for their status"
+    by_controllers = {"Deployment", "PodDisruptionBudget", "ValidatingAdmissionPolicy"}
+    assert changed <= by_controllers, "but for their status"
     assert uids(it.bridges()) == bridges
 
     # Another option: confirmed first, then rolled out without effect on the pod.

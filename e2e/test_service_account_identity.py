@@ -16,6 +16,7 @@ from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, joined, usual_options
 from e2e.kubectl import get, get_one, is_ready, wait_for
+from e2e.kubelet_client import endpoint, status_of
 from e2e.service_accounts import IN_PLACE
 from e2e.workload_manifests import config_map, pod, secret, shell
 
@@ -49,6 +50,10 @@ def test_account_in_place_of_the_node_does_the_main_job(in_place: Bridged) -> No
     bridged.apply(pod(bridged.node, "uses", containers=[shell("main", script, envFrom=sources)]))
     wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
     wait_for(lambda: bridged.kubectl("logs", "uses") == "12\n", "the pod has all")
+    bridged.kubectl("create", "serviceaccount", "stranger")
+    stranger = bridged.kubectl("create", "token", "stranger").strip()
+    at = endpoint(bridged.home, bridged.node)
+    assert status_of(at, "/pods", token=stranger)[0] == 403, "its token was reviewed"
     bridged.apply(config_map("conf", {"KEY": "3"}))
     wait_for(
         lambda: _value(bridged, "conf") == "3", "an edit of the ConfigMap arrives in the remote"

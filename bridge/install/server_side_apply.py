@@ -17,6 +17,7 @@ from typing import Any, Literal
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.install import installation
+from bridge.node import lease_namespace
 from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -36,7 +37,7 @@ from sync.kube.api_resources import (
     Resource,
 )
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, is_deleting, name_of, namespace_of, uid_of
 
 #: The resources of an installation, in the order of their creation.
 INSTALLED_RESOURCES = (
@@ -132,7 +133,10 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry_run: bool) -> tuple[C
     namespace = namespace_of(obj) or None
     before = await home.find(resource, name, namespace=namespace)
     if before is not None and resource is NAMESPACES:
-        return "unchanged", []
+        if dry_run or not is_deleting(before):
+            return "unchanged", []
+        await lease_namespace.wait_for_termination(home, name)
+        before = None
     query = {"fieldManager": FIELD_MANAGER, "force": "true"}
     if dry_run:
         query["dryRun"] = "All"

@@ -10,17 +10,22 @@ bridges that looked at different Leases would both serve the node.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
 from bridge.base.command_error import BridgeError
 from bridge.base.recommended_labels import APP, NAME_LABEL
-from sync.kube.api_errors import AlreadyExists, Forbidden, NotFound
+from sync.kube.api_errors import AlreadyExists, Forbidden, NamespaceTerminating, NotFound
 from sync.kube.api_resources import NAMESPACES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, metadata
 
 NAMESPACE = "cluster-bridge"
+#: Seconds to wait for the end of a namespace: home's namespace controller takes a few for an empty
+#: one, and repeats after 15 if an object appeared meanwhile.
+TERMINATION_SECONDS = 30.0
+POLL_SECONDS = 0.5
 
 
 class LeaseNamespaceMissing(BridgeError):
@@ -31,12 +36,30 @@ async def create_with_namespace(
     home: KubeClient, create: Callable[[], Awaitable[Object]]
 ) -> Object:
     """The result of ``create``, which creates a Lease; creates the namespace first where it does
-    not exist. Raises LeaseNamespaceMissing and what ``create`` raises."""
-    try:
-        return await create()
-    except NotFound:
-        await _create_namespace(home)
-        return await create()
+    not exist, and waits for the end of one that another bridge's leave removes. Raises
+    LeaseNamespaceMissing and what ``create`` raises, NamespaceTerminating after
+    `TERMINATION_SECONDS`."""
+    deadline = asyncio.get_running_loop().time() + TERMINATION_SECONDS
+    while True:
+        try:
+            return await create()
+        except NotFound:
+            await _create_namespace(home)
+            return await create()
+        except NamespaceTerminating:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(POLL_SECONDS)
+
+
+async def wait_for_termination(home: KubeClient, namespace: str) -> None:
+    """Waits until a namespace that is being deleted no longer exists, at most
+    `TERMINATION_SECONDS`. Raises KubeError."""
+    deadline = asyncio.get_running_loop().time() + TERMINATION_SECONDS
+    while await home.find(NAMESPACES, namespace) is not None:
+        if asyncio.get_running_loop().time() >= deadline:
+            return
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _create_namespace(home: KubeClient) -> None:

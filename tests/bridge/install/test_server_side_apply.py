@@ -196,6 +196,19 @@ async def test_existing_namespace_is_not_modified(home: Home) -> None:
     assert NAME_LABEL not in labels
 
 
+async def test_namespace_that_is_being_deleted_is_awaited_and_created_again(home: Home) -> None:
+    meta = {"name": WHERE, "finalizers": ["a.b/c"]}
+    home.two.home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+    home.two.home.delete(NAMESPACES, WHERE)
+    applies = asyncio.create_task(home.apply())
+    await asyncio.sleep(0.1)
+    assert not applies.done()
+    assert not home.two.home.writes()
+    home.two.home.remove(NAMESPACES, WHERE)
+    await applies
+    assert home.two.home.get(DEPLOYMENTS, WANTED.name, WHERE)
+
+
 async def test_new_credential_starts_a_rollout(home: Home) -> None:
     await home.apply()
     path = home.two.settings.remote.path
