@@ -100,6 +100,16 @@ def leave(bridged: Bridged, *args: str | Path) -> subprocess.CompletedProcess[st
     return bridge_process.run("leave", "--name", bridged.node, "--yes", *args, home=home)
 
 
+def serving_request(bridged: Bridged) -> str:
+    """The name of the request for the serving certificate, which follows the node's."""
+    prefix = f"kubelet-serving-{bridged.node}"
+    found = wait_for(
+        lambda: [it for it in uids(get(bridged.home, "csr")) if it.startswith(prefix)],
+        "the serving certificate is requested",
+    )
+    return found[0]
+
+
 def prune(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
     """`bridge prune` of the remote, without a home."""
     return bridge_process.run("prune", "--kubeconfig", bridged.remote.kubeconfig, *args)
@@ -126,6 +136,7 @@ def test_leave_leaves_no_managed_object_of_any_resource(bridged: Bridged) -> Non
 @pytest.mark.join("--serving-certificate", "csr")
 def test_leave_removes_the_certificate(bridged: Bridged) -> None:
     """With the unapproved request, and the keys in this user's state folder."""
+    serving_request(bridged)
     assert bridged.bridge.stop() == 0
     mine = [it for it in uids(get(bridged.home, "csr")) if bridged.node in it]
     assert sorted(it.partition(f"-{bridged.node}")[0] for it in mine) == [
@@ -151,9 +162,7 @@ def test_leave_removes_the_cert_dir(bridged: Bridged, tmp_path: Path, approved: 
     bridged.bridge.args = (*bridged.bridge.args, *options)
     bridged.bridge.start()
     if approved:
-        prefix = f"kubelet-serving-{bridged.node}"
-        (request,) = [it for it in uids(get(bridged.home, "csr")) if it.startswith(prefix)]
-        bridged.home.kubectl("certificate", "approve", request)
+        bridged.home.kubectl("certificate", "approve", serving_request(bridged))
         wait_for((folder / "serving.pem").exists, "the certificate is kept")
     assert bridged.bridge.stop() == 0
     left = leave(bridged)
