@@ -55,7 +55,9 @@ async def test_other_paths_methods_and_hosts_are_rejected(
                 assert answer.status == 404
             async with session.post(url) as answer:
                 assert answer.status == 405
-        assert not two.home.requests("*", "*/proxy/*")
+        # The dashboard's own probe of the kubelet API may be among them.
+        proxied = {it.path.partition("/proxy/")[2] for it in two.home.requests("*", "*/proxy/*")}
+        assert proxied <= {"healthz"}
 
 
 async def test_api_server_error_is_shown(two: Clusters, home: KubeClient) -> None:
