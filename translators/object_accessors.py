@@ -13,6 +13,11 @@ HomeUid = NewType("HomeUid", str)
 RemoteUid = NewType("RemoteUid", str)
 
 
+def text_or_empty(value: Any) -> str:
+    """A value that should be text; "" if it is not."""
+    return value if isinstance(value, str) else ""
+
+
 def metadata(obj: Object) -> Object:
     """The object's metadata; {} if it has none."""
     meta: Object = obj.get("metadata") or {}

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, parse_pem
-from sync.base.private_file import write_private_file
+from sync.base.private_file import state_directory, write_private_file
 
 #: The serving certificate of the kubelet API, or the client certificate of the node's identity.
 Purpose = Literal["serving", "client"]
@@ -32,10 +31,9 @@ def default_cert_dir(home_id: str, node_name: str) -> Path:
     Raises CertificateError if the user has no home directory.
     """
     try:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    except RuntimeError as error:
+        return state_directory(*_STATE, home_id, node_name)
+    except OSError as error:
         raise CertificateError("the user has no home directory; set --cert-dir") from error
-    return Path(state, *_STATE, home_id, node_name)
 
 
 class CertDir:

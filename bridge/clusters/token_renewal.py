@@ -54,11 +54,7 @@ Keep = Callable[[RenewedToken], Awaitable[None]]
 def renewable_token(config: ClientConfig) -> AccountToken | None:
     """The kubeconfig's token, if it is one of a ServiceAccount that expires and that nothing else
     renews."""
-    token = (
-        bearer_token.account_token(config.kubeconfig_token.own)
-        if config.kubeconfig_token.own
-        else None
-    )
+    token = bearer_token.account_token(config.kubeconfig_token.own)
     return token if token is not None and token.expires is not None else None
 
 

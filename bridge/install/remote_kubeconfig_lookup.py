@@ -20,6 +20,7 @@ from bridge.clusters.connection import Notify, cluster_uid
 from bridge.install import installation_lookup
 from bridge.install.installation_lookup import StoredKubeconfig
 from bridge.node import node_object
+from sync.base.private_file import write_private_file
 from sync.kube import renewed_token
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
@@ -79,11 +80,6 @@ def temporary_kubeconfig(stored: StoredKubeconfig) -> Iterator[Path]:
     deleted when the block ends."""
     with tempfile.TemporaryDirectory(prefix="cluster-bridge-") as folder:
         path = Path(folder) / "kubeconfig"
-        for file, content in (
-            (path, stored.content),
-            (path.with_name(renewed_token.FILE), stored.renewed_token),
-        ):
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(content)
+        write_private_file(path, stored.content)
+        write_private_file(path.with_name(renewed_token.FILE), stored.renewed_token)
         yield path

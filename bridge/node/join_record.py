@@ -25,7 +25,7 @@ from bridge.base.join_settings import (
 )
 from bridge.node import node_object
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.object_accessors import Object, metadata, name_of
+from translators.object_accessors import Object, metadata, name_of, text_or_empty
 from translators.ownership_labels import DOMAIN
 from translators.pod_security import PodSecurityLevel
 from translators.translation_options import (
@@ -95,7 +95,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         home_id=home_id,
         home_name=str(annotations.get(node_object.ANNOTATION_HOME_NAME) or home_id[:8]),
         node=name_of(node),
-        namespace_template=_text(record.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
+        namespace_template=text_or_empty(record.get("namespaceTemplate")) or DEFAULT_TEMPLATE,
         accepted_namespaces=_texts(record.get("acceptNamespaces")),
     )
     policy = Policy(
@@ -190,7 +190,7 @@ def recorded_network(node: Object) -> SelectedNetwork | None:
 
 def relay_cidr(node: Object | None) -> str:
     """The range for pods behind headless Services; "" for none."""
-    return _text(_record(node or {}).get("relayCidr"))
+    return text_or_empty(_record(node or {}).get("relayCidr"))
 
 
 def remote_namespaces(node: Object | None) -> tuple[str, ...]:
@@ -211,10 +211,6 @@ def _record(node: Object) -> Object:
 def _one_of(literal: Any, value: Any) -> Any:
     """The value, if it is one of the Literal's, else None."""
     return value if value in get_args(literal) else None
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from translators.derived_names import label_value
 from translators.object_accessors import Object, metadata, uid_of
 from translators.ownership_labels import DOMAIN
 
-#: Differs from all other Leases there: an election's begins with ``cluster-bridge-``.
+#: Differs from all other Leases there: an election's begins with ``election-``.
 NAME = f"namespaces.{DOMAIN}"
 _PREFIX = f"namespaces.{DOMAIN}/"
 

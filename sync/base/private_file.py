@@ -1,4 +1,4 @@
-"""Writes files that only this user can read."""
+"""Files that only this user can read, and the directory that keeps them across restarts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ import contextlib
 import os
 import tempfile
 from pathlib import Path
+
+
+def state_directory(*parts: str) -> Path:
+    """The directory of these names below ``XDG_STATE_HOME`` (XDG Base Directory Specification),
+    which may not exist. Raises OSError if the user has no home directory."""
+    try:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise FileNotFoundError(None, "the user has no home directory", "~") from error
+    return Path(state, *parts)
 
 
 def write_private_file(path: Path, content: bytes) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from translators.object_accessors import text_or_empty
+
 Side = Literal["home", "remote"]
 
 #: Characters: enough for a message about one object, few enough for an Event and a log line.
@@ -167,8 +169,8 @@ def from_status(
     """The error for a response; ``status`` is its decoded body, mostly a ``v1.Status``."""
     reason = message = ""
     if isinstance(status, dict) and status.get("kind") == "Status":
-        reason = _text(status.get("reason"))[:REASON_LIMIT]
-        message = _text(status.get("message"))
+        reason = text_or_empty(status.get("reason"))[:REASON_LIMIT]
+        message = text_or_empty(status.get("message"))
         inner = status.get("code")
         code = inner if isinstance(inner, int) and 400 <= inner < 600 else code
     cls = _BY_CODE.get(code, ServerError if code >= 500 else ApiError)
@@ -197,10 +199,6 @@ def from_status(
         reason=reason,
         retry_after=retry_after,
     )
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _has_cause(status: Any, key: str, value: str) -> bool:

@@ -7,7 +7,7 @@ them (`translators.remote_shapes`). Requests, retries and errors are those of `s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from sync.kube.api_errors import Conflict, MalformedResponse, NotFound
 from sync.kube.api_resources import Object, Resource
@@ -15,6 +15,7 @@ from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
 from sync.kube.request import MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
+from translators.object_accessors import text_or_empty
 from translators.remote_shapes import wrong_part
 
 PatchKind = Literal["merge", "strategic"]
@@ -73,8 +74,8 @@ class KubeClient(StreamTransport):
         for item in objects:
             item.setdefault("apiVersion", resource.api_version)
             item.setdefault("kind", resource.kind)
-        page = Page(items=objects, resource_version=_text(meta.get("resourceVersion")))
-        return page, _text(meta.get("continue"))
+        page = Page(items=objects, resource_version=text_or_empty(meta.get("resourceVersion")))
+        return page, text_or_empty(meta.get("continue"))
 
     async def list(
         self,
@@ -214,10 +215,6 @@ class KubeClient(StreamTransport):
             # A webhook or a policy returned the 404; it is not about the object.
             if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _is_precondition_failure(error: Conflict) -> bool:

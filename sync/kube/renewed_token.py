@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from sync.base.private_file import write_private_file
+from sync.base.private_file import state_directory, write_private_file
 from sync.kube import bearer_token
 from translators.timestamps import format_time, parse_time
 
@@ -59,7 +58,7 @@ def find(token: str, folders: Iterable[Path]) -> Iterator[RenewedToken]:
     origin = origin_of(token)
     paths = [folder / FILE for folder in folders]
     with contextlib.suppress(OSError):
-        paths.append(_directory() / origin)
+        paths.append(state_directory(*_STATE) / origin)
     for path in paths:
         found = _read(path)
         if found is not None and found.origin == origin:
@@ -113,7 +112,7 @@ class KubeconfigToken:
 def keep(renewed: RenewedToken) -> Path:
     """Writes the token to the user's state directory, and deletes those that expired before it was
     issued. Returns the file. Raises OSError."""
-    directory = _directory()
+    directory = state_directory(*_STATE)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / renewed.origin
     write_private_file(path, renewed.encode())
@@ -122,15 +121,6 @@ def keep(renewed: RenewedToken) -> Path:
         if found is not None and found.expires < renewed.issued:
             other.unlink(missing_ok=True)
     return path
-
-
-def _directory() -> Path:
-    """Raises OSError if the user has no home directory."""
-    try:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    except RuntimeError as error:
-        raise FileNotFoundError(None, "the user has no home directory", "~") from error
-    return Path(state, *_STATE)
 
 
 def _read(path: Path) -> RenewedToken | None:

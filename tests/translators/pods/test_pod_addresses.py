@@ -10,6 +10,7 @@ from tests.sync.pod_states import POLICY
 from translators.object_accessors import Object
 from translators.pods.pod_addresses import copied_addresses, rejected_addresses
 from translators.pods.pod_status import translate_status
+from translators.translation_options import Network
 
 FLAT = replace(POLICY, network="flat", home_addresses=("192.0.2.1", "home.example", "2001:db8::1"))
 LIMITED = replace(FLAT, remote_pod_cidrs=("10.1.0.0/16", "fd00:1::/64"))
@@ -84,6 +85,6 @@ def test_text_of_any_length_is_no_address() -> None:
 
 
 @pytest.mark.parametrize("network", ["relay", "none"])
-def test_other_modes_copy_no_address(network: str) -> None:
-    policy = replace(FLAT, network=network)  # type: ignore[arg-type]
+def test_other_modes_copy_no_address(network: Network) -> None:
+    policy = replace(FLAT, network=network)
     assert at_home(status("10.1.0.4"), policy) == (None, None)
