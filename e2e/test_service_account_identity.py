@@ -1,15 +1,18 @@
-"""A bridge that acts at home as its own account, in place of the node.
+"""The bridge's identities at home: its own account in place of the node, or the node.
 
-Other tests' bridges are the node. This one uses each permission that the account needs besides.
+Other tests' bridges are the node, by a person's approval. The account in place of the node uses
+each permission that it needs besides; another bridge becomes the node by a bootstrap token.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
@@ -89,3 +92,60 @@ def test_node_is_reported_as_the_identity(bridged: Bridged) -> None:
     requests = get(bridged.home, "certificatesigningrequests")
     names = [it["metadata"]["name"] for it in requests]
     assert [it for it in names if it.startswith(f"kubelet-client-{bridged.node}-")]
+
+
+#: A bootstrap token, ID and secret, as in the docs.
+_TOKEN = ("0a1b2c", "0123456789abcdef")
+_BOOTSTRAPPERS = "system:bootstrappers"
+
+
+@pytest.fixture
+def bootstrap(clusters: dict[str, Cluster], tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig of home with a bootstrap token, whose requests home approves."""
+    home, (token_id, token_secret) = clusters["home"], _TOKEN
+    name = f"bootstrap-token-{token_id}"
+    metadata = {"name": name, "namespace": "kube-system"}
+    data = {
+        "token-id": token_id,
+        "token-secret": token_secret,
+        "usage-bootstrap-authentication": "true",
+    }
+    kind = {"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token"}
+    home.kubectl(
+        "apply", "-f", "-", input=json.dumps({**kind, "metadata": metadata, "stringData": data})
+    )
+    approval = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+    roles = {"e2e-bootstrap": "system:node-bootstrapper", "e2e-bootstrap-approval": approval}
+    try:
+        for binding, role in roles.items():
+            group = f"--group={_BOOTSTRAPPERS}"
+            home.kubectl("create", "clusterrolebinding", binding, f"--clusterrole={role}", group)
+        config = yaml.safe_load(home.kubeconfig.read_text())
+        for user in config["users"]:
+            user["user"] = {"token": f"{token_id}.{token_secret}"}
+        path = tmp_path / "bootstrap.yaml"
+        path.write_text(yaml.safe_dump(config))
+        yield path
+    finally:
+        home.kubectl("delete", "clusterrolebinding", *roles, "--ignore-not-found")
+        home.kubectl("delete", "secret", name, "-n", "kube-system", "--ignore-not-found")
+
+
+def test_bootstrap_token_gets_the_nodes_certificate_without_a_person(
+    bridged: Bridged, bootstrap: Path, tmp_path: Path
+) -> None:
+    """A bridge without a certificate requests it by the token, and is the node again."""
+    bridge = bridged.bridge
+    assert bridge.stop() == 0
+    options = ("--home-bootstrap-kubeconfig", str(bootstrap), "--cert-dir", str(tmp_path / "new"))
+    again = dataclasses.replace(bridge, args=(*bridge.args, *options), process=None)
+    again.start()
+    try:
+        assert "was requested by the bootstrap credential" in again.log.read_text()
+        bridged.apply(pod(bridged.node, "runs"))
+        wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
+    finally:
+        again.stop()
+    users = {it["spec"]["username"]: it for it in get(bridged.home, "certificatesigningrequests")}
+    (approval,) = users[f"system:bootstrap:{_TOKEN[0]}"]["status"]["conditions"]
+    assert approval["reason"] == "AutoApproved"

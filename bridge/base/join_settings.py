@@ -143,6 +143,8 @@ class JoinSettings:
     """Home's; by default as kubectl finds it."""
     home_identity: HomeIdentityChoice = "auto"
     """Identity of the bridge at home."""
+    home_bootstrap: Path | None = None
+    """The kubeconfig by which a missing certificate of the node is requested; None is home's."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None

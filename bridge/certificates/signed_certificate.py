@@ -2,9 +2,9 @@
 
 `SignedCertificate` keeps the certificate in a `CertificateStore`, so that a restart needs no
 approval. It waits as long as its request exists and creates it again after home's controllers have
-removed it (after a day). A pending request is reported at once, with the command that approves it,
-unless the `Approver` approves it. An issued certificate stays in use past its expiry until the next
-one is issued. A failure is logged as a warning and retried with backoff.
+removed it (after a day). A pending request is reported within `REPORT_SECONDS`, with the command
+that approves it, unless the `Approver` or home approves it. An issued certificate stays in use past
+its expiry until the next one is issued. A failure is logged as a warning and retried with backoff.
 
 `bridge.certificates.x509_child` builds requests and reads certificates.
 """
@@ -42,6 +42,9 @@ from translators.object_accessors import name_of
 
 #: First and longest delay in seconds after a failed API request.
 RETRY_FIRST, RETRY_CAP = 2.0, 300.0
+#: Seconds before a pending request is reported: kube-controller-manager takes a fraction of one to
+#: approve what its roles permit (a bootstrap token's request, a renewal).
+REPORT_SECONDS = 1.0
 #: First and longest delay in seconds before another CertificateSigningRequest after a denied one:
 #: a person has to look at each.
 RECREATE_FIRST, RECREATE_CAP = 60.0, 4 * 3600.0
@@ -223,7 +226,7 @@ class SignedCertificate:
         return outcome
 
     async def _approve_or_report(self, request: Object) -> None:
-        """Approves the request, or reports at once the command that does. Raises nothing."""
+        """Approves the request, or reports the command that does. Raises nothing."""
         name = name_of(request)
         summary = f"node {self._node}" + "".join(f", address {it}" for it in self._addresses)
         try:
@@ -237,6 +240,7 @@ class SignedCertificate:
             self._notify(f"home: approved certificate signing request {name}")
             return
         why = f" ({reason})" if reason else ""
+        await asyncio.sleep(REPORT_SECONDS)
         self._notify(
             Waiting(
                 f"home: waiting for the approval of certificate signing request {name}{why}: "

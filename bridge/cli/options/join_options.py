@@ -115,6 +115,15 @@ JOIN: tuple[Option, ...] = (
         in_cluster="an installed bridge uses its ServiceAccount",
     ),
     Option(
+        "home-bootstrap-kubeconfig",
+        "Kubeconfig of home by which the bridge requests the node's certificate where it has none, "
+        "such as one with a bootstrap token; not used afterwards. Default: home's kubeconfig.",
+        CLUSTERS,
+        kind=Path,
+        field="home_bootstrap",
+        in_cluster=_LOCAL_FILE,
+    ),
+    Option(
         "name",
         "Name of the virtual node. Default: from the remote's context.",
         NODE,

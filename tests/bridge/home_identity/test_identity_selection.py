@@ -45,11 +45,15 @@ class World:
     account: KubeClient
     folder: Path
     consent: Consent = field(default_factory=Consent)
+    bootstrap: Path | None = None
     reports: list[str] = field(default_factory=list)
 
     def settings(self, choice: HomeIdentityChoice = "auto") -> JoinSettings:
         here = KubeconfigRef(self.folder / "config")
-        return JoinSettings(here, here, home_identity=choice, cert_dir=self.folder / "certs")
+        certs = self.folder / "certs"
+        return JoinSettings(
+            here, here, home_identity=choice, cert_dir=certs, home_bootstrap=self.bootstrap
+        )
 
     @asynccontextmanager
     async def clients(self, choice: HomeIdentityChoice = "auto") -> AsyncIterator[HomeClients]:
@@ -186,6 +190,21 @@ async def test_account_with_few_permissions_waits_for_the_nodes_certificate(worl
             assert found.identity == "node"
             assert found.reason == "the credential may not act in its place"
             assert await subjects(found, world) == [SUBJECT, ""]
+
+
+async def test_bootstrap_credential_requests_the_certificate(world: World) -> None:
+    """The account may not request one, and is not needed for it."""
+    content = (world.folder / "config").read_text().replace("the account's", "bootstrap")
+    world.bootstrap = world.folder / "bootstrap"
+    world.bootstrap.write_text(content)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        async with world.clients() as found:
+            assert found.identity == "node"
+            created = world.api.requests("POST", CERTIFICATE_SIGNING_REQUESTS.path())
+            assert await subjects(found, world) == [SUBJECT, ""]
+    assert [it.authorization for it in created] == ["Bearer bootstrap"]
+    assert "was requested by the bootstrap credential" in world.reports[-1]
 
 
 async def test_stored_certificate_needs_no_approval(world: World) -> None:
