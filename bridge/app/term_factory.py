@@ -232,6 +232,7 @@ class TermFactory:
                 certificate=certificate,
                 network_source=facts.selected_network.source,
                 home_identity=self.home.identity,
+                node_restriction=facts.node_restriction,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (

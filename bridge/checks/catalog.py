@@ -112,6 +112,12 @@ _CHECKS = (
         "The bridge is the node at home",
         "join with --home-identity node, and approve the request that it names",
     ),
+    Check(
+        "BRG207",
+        "NodeRestriction confines the node's certificate at home",
+        "add NodeRestriction to --enable-admission-plugins of home's API server, and join again",
+        join=True,
+    ),
     # -- the node --------------------------------------------------------------------------
     Check(
         "BRG301",
