@@ -198,6 +198,12 @@ _CHECKS = (
         "choose an unused range, and run the bridge with CAP_NET_ADMIN on a machine",
         join=True,
     ),
+    Check(
+        "BRG409",
+        "Only addresses of the remote's pods are copied to home",
+        "state the networks of the remote's pods with --remote-pod-cidr",
+        join=True,
+    ),
     # -- workloads -------------------------------------------------------------------------
     Check("BRG501", "The remote has nodes that take pods", "see `kubectl get nodes` in the remote"),
     Check(
