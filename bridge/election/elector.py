@@ -41,6 +41,7 @@ from bridge.election.election_lease_annotations import LeaseRecords
 from bridge.election.remote_reachability import RemoteReachability
 from bridge.node import lease_namespace
 from bridge.node.node_lease import request_lease
+from sync.base.background_task import background_task
 from sync.base.histograms import Histogram
 from sync.cache.informer import Informer
 from sync.kube.api_errors import Conflict, KubeError, NotFound
@@ -176,12 +177,8 @@ class LeaderElector:
             changed.set()
 
         leases.on_change(on_change)
-        task = asyncio.create_task(leases.run(), name="watch-home-lease")
-        try:
+        async with background_task(leases.run(), name="watch-home-lease"):
             yield changed
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     def _retry_delay(self) -> float:
         delay = self._observation.free_at - self._clock() if self._observation is not None else 0.0
