@@ -9,7 +9,7 @@ import pytest
 
 from bridge.app import replica_handover
 from bridge.base.command_error import PreflightError
-from bridge.election import election_lease, elector
+from bridge.election import election_lease, elector, lease_requests
 from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
@@ -40,8 +40,8 @@ def elects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.7)
     monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(elector, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(elector, "MAX_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(lease_requests, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(lease_requests, "MAX_REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
 
 
