@@ -17,9 +17,11 @@ import yaml
 from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import Bridged, joined, usual_options
+from e2e.clusters.native import NativeControl
+from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import get, get_one, is_ready, wait_for
 from e2e.kubelet_client import endpoint, status_of
+from e2e.second_api_server import SecondApiServer
 from e2e.service_accounts import IN_PLACE
 from e2e.workload_manifests import config_map, pod, secret, shell
 
@@ -89,6 +91,7 @@ def test_node_is_reported_as_the_identity(bridged: Bridged) -> None:
     checked = bridge_process.run("check", bridged.node, "-o", "json", home=bridged.home)
     found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
     assert f"system:node:{bridged.node}" in found["BRG206"]["found"]
+    assert found["BRG207"]["severity"] == "ok", "home enables NodeRestriction"
     requests = get(bridged.home, "certificatesigningrequests")
     names = [it["metadata"]["name"] for it in requests]
     assert [it for it in names if it.startswith(f"kubelet-client-{bridged.node}-")]
@@ -149,3 +152,33 @@ def test_bootstrap_token_gets_the_nodes_certificate_without_a_person(
     users = {it["spec"]["username"]: it for it in get(bridged.home, "certificatesigningrequests")}
     (approval,) = users[f"system:bootstrap:{_TOKEN[0]}"]["status"]["conditions"]
     assert approval["reason"] == "AutoApproved"
+
+
+@pytest.fixture
+def unrestricted(home: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Home, through an API server without the NodeRestriction admission plugin."""
+    if not isinstance(home.control, NativeControl):
+        pytest.skip("a second API server is a process of native clusters")
+    disable = "--disable-admission-plugins=NodeRestriction"
+    enable_none = "--enable-admission-plugins="
+    with SecondApiServer(home, tmp_path, disable, enable_none) as server:
+        yield server.write_kubeconfig()
+
+
+def test_home_without_noderestriction_is_a_warning(
+    clusters: dict[str, Cluster],
+    unrestricted: Cluster,
+    limited: Limited,
+    node_name: str,
+    tmp_path: Path,
+) -> None:
+    """Of the join and of every later `bridge check`; the dry run leaves no label."""
+    options = (*usual_options(node_name), "--yes")
+    bridge = Bridge(unrestricted, limited.remote, tmp_path / "bridge.log", options)
+    with joined(bridge, node_name, home=clusters["home"], remote=clusters["remote"]) as bridged:
+        assert "does not enable the NodeRestriction admission plugin" in bridge.log.read_text()
+        checked = bridge_process.run("check", node_name, "-o", "json", home=bridged.home)
+        found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
+        assert found["BRG207"]["severity"] == "warning"
+        labels = get_one(bridged.home, "node", node_name)["metadata"]["labels"]
+        assert not [it for it in labels if it.startswith("node-restriction.")]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from translators.home_ranges import NO_RANGES, HomeRanges
 from translators.pod_security import PodSecurityLevel
 from translators.virtual_node_identity import Identity
 
@@ -32,6 +33,10 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _no_ranges() -> HomeRanges:
+    return NO_RANGES
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The identity of the virtual node and the options of its join. Immutable."""
@@ -44,6 +49,8 @@ class Policy:
     """Networks of the remote's pods; () does not limit the pod IPs that are copied to home."""
     home_addresses: tuple[str, ...] = ()
     """Addresses, or names, of home's own servers, which no pod of the remote has."""
+    home_ranges: Callable[[], HomeRanges] = _no_ranges
+    """Returns home's own ranges as last read."""
     relay_address: str = ""
     """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""

@@ -33,6 +33,7 @@ from bridge.election.elector import LeaderElector
 from bridge.node import join_record
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
+from sync.base.background_task import background_task
 from sync.base.safe_callbacks import expire_now
 from sync.kube import in_cluster
 from sync.kube.client import KubeClient
@@ -60,11 +61,8 @@ async def join(
 @asynccontextmanager
 async def releasing_memory() -> AsyncIterator[None]:
     """Returns unused memory to the system while the block runs (`bridge.base.memory_savings`)."""
-    task = asyncio.create_task(memory_savings.release_memory(), name="memory")
-    try:
+    async with background_task(memory_savings.release_memory(), name="memory"):
         yield
-    finally:
-        task.cancel()
 
 
 @asynccontextmanager
@@ -77,12 +75,8 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
 
     limit = asyncio.timeout(None)
     try:
-        async with limit:
-            watching = asyncio.create_task(end(limit), name="stop")
-            try:
-                yield
-            finally:
-                watching.cancel()
+        async with limit, background_task(end(limit), name="stop"):
+            yield
     except TimeoutError:
         if not limit.expired():
             raise

@@ -112,6 +112,12 @@ _CHECKS = (
         "The bridge is the node at home",
         "join with --home-identity node, and approve the request that it names",
     ),
+    Check(
+        "BRG207",
+        "NodeRestriction confines the node's certificate at home",
+        "add NodeRestriction to --enable-admission-plugins of home's API server, and join again",
+        join=True,
+    ),
     # -- the node --------------------------------------------------------------------------
     Check(
         "BRG301",
@@ -190,6 +196,12 @@ _CHECKS = (
         "BRG408",
         "Pods of headless Services can have addresses",
         "choose an unused range, and run the bridge with CAP_NET_ADMIN on a machine",
+        join=True,
+    ),
+    Check(
+        "BRG409",
+        "Only addresses of the remote's pods are copied to home",
+        "state the networks of the remote's pods with --remote-pod-cidr",
         join=True,
     ),
     # -- workloads -------------------------------------------------------------------------

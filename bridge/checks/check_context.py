@@ -26,7 +26,9 @@ from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
 from bridge.election.serving_bridge_lookup import find_serving_bridge
+from bridge.home_identity import node_restriction
 from bridge.home_identity.identity_selection import HomeClients
+from bridge.node import join_record
 from bridge.node.join_record import recorded_network
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.api_resources import NODES
@@ -165,6 +167,18 @@ class CheckContext:
         choice = self.settings.metrics
         return await self._read_once(
             "metrics", lambda: select_metrics_source(self.remote_client, choice)
+        )
+
+    async def node_restriction(self) -> bool | None:
+        """Whether NodeRestriction confines the node's certificate: what the Node records, or what a
+        join finds; None if unknown, or for a bridge that is not the node."""
+        if self.node is not None:
+            return join_record.node_restriction(self.node)
+        if self.clients is None or self.clients.identity != "node":
+            return None
+        node = self.clients.home
+        return await self._read_once(
+            "NodeRestriction", lambda: node_restriction.is_restricted(node, self.name)
         )
 
     async def registered_node(self) -> Object | None:

@@ -64,6 +64,19 @@ async def check_pod_network(context: CheckContext) -> list[Finding]:
     return [ok("BRG405", "both", f"{network}; {text}")]
 
 
+async def check_pod_ip_limit(context: CheckContext) -> list[Finding]:
+    """BRG409, where pod IPs are copied."""
+    if (await context.network()).mode != "flat":
+        return []
+    if cidrs := ", ".join(context.settings.remote_pod_cidrs):
+        return [ok("BRG409", "home", f"no pod IP outside of {cidrs} is copied from the remote")]
+    text = (
+        "any pod IP that the remote reports is copied, except home's own addresses; "
+        "--remote-pod-cidr limits them to the remote's pod networks"
+    )
+    return [info("BRG409", "home", text)]
+
+
 async def check_home_api_address(context: CheckContext) -> list[Finding]:
     """BRG407."""
     if context.settings.service_accounts != "home":
@@ -79,4 +92,5 @@ IMPLEMENTATIONS = (
     Implementation("BRG406", check_kubelet_api_port, ("home",), only_before_join=True),
     Implementation("BRG407", check_home_api_address, ("home",)),
     Implementation("BRG408", check_relay_range, ("home",), only_before_join=True),
+    Implementation("BRG409", check_pod_ip_limit, ("home", "remote")),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, ok
+from bridge.checks.findings import Finding, error, info, ok, warning
 from bridge.node import join_record
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
@@ -69,9 +69,26 @@ async def check_home_identity(context: CheckContext) -> list[Finding]:
     return [info("BRG206", "home", text)]
 
 
+async def check_node_restriction(context: CheckContext) -> list[Finding]:
+    """BRG207. Without a finding unless the bridge is the node, and a join determined the answer: a
+    person who runs `bridge check` is not the node, and cannot determine it."""
+    is_restricted = await context.node_restriction()
+    if is_restricted is None:
+        return []
+    if is_restricted:
+        text = "the NodeRestriction admission plugin confines the node's certificate to this node"
+        return [ok("BRG207", "home", text)]
+    text = (
+        "the API server does not enable the NodeRestriction admission plugin: the node's "
+        "certificate may change other Nodes"
+    )
+    return [warning("BRG207", "home", text)]
+
+
 IMPLEMENTATIONS = (
     Implementation("BRG201", check_home_permissions, ("home",)),
     Implementation("BRG202", check_remote_permissions, ("remote",)),
     Implementation("BRG203", check_namespace_permissions, ("home",)),
     Implementation("BRG206", check_home_identity, ("home", "node")),
+    Implementation("BRG207", check_node_restriction, ("home",)),
 )

@@ -55,6 +55,9 @@ class JoinFacts:
     """Where the bridge accepts forwarded connections; "" if it forwards none."""
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
+    node_restriction: bool | None = None
+    """Whether NodeRestriction confines the node's certificate; None if unknown, or for a bridge
+    that is not the node."""
 
     @property
     def network(self) -> Network:
@@ -183,6 +186,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         recorded_network(node) if node is not None else None,
         relay_address=relay_ip,
         relay_cidr=cidr,
+        node_restriction=await context.node_restriction(),
     )
 
 

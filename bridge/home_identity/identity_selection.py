@@ -32,6 +32,7 @@ from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.rbac import permissions
 from bridge.rbac.permissions import NODE, Permission
+from sync.base.background_task import cancel_and_wait
 from sync.kube.api_errors import Forbidden, Unauthorized
 from sync.kube.api_resources import NODES
 from sync.kube.certificate_config import CertificateConfig
@@ -232,8 +233,7 @@ class _Selection:
                     )
             return requesting.result()
         finally:
-            requesting.cancel()
-            await asyncio.gather(requesting, return_exceptions=True)
+            await cancel_and_wait(requesting)
 
     async def _with_certificate(
         self, certificate: NodeCertificate, pair: TlsKeyPair, reason: str

@@ -54,11 +54,13 @@ def encode_policy(
     certificate: CertificateSource = "auto",
     network_source: NetworkSource = "configured",
     home_identity: HomeIdentity = "service-account",
+    node_restriction: bool | None = None,
 ) -> str:
     content = policy_options(policy) | {
         "homeIdentity": home_identity,
         "metrics": metrics,
         "networkSource": network_source,
+        "nodeRestriction": node_restriction,
         "servingCertificate": certificate,
     }
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
@@ -122,6 +124,13 @@ def home_identity(node: Object) -> HomeIdentity | None:
     """Identity of the bridge at home; None if the Node does not record it."""
     found: HomeIdentity | None = _one_of(HomeIdentity, _record(node).get("homeIdentity"))
     return found
+
+
+def node_restriction(node: Object) -> bool | None:
+    """Whether home's NodeRestriction confines the node's certificate; None if the join could not
+    determine it, or the bridge is not the node."""
+    found = _record(node).get("nodeRestriction")
+    return found if isinstance(found, bool) else None
 
 
 def read_settings(

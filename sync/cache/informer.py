@@ -283,6 +283,8 @@ class Informer:
         # Popped from the end, so that parts that the store does not keep are freed at once.
         items.reverse()
         for count in range(1, len(items) + 1):
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
             item = items.pop()
             if not has_key(item):
                 self._writer.skip_malformed("metadata")
@@ -293,8 +295,6 @@ class Informer:
             self._writer.put(item, size=size, allow_older=key not in self._written)
             if self.store.get(key) is not None:
                 present.add(key)
-            if count % BATCH == 0:
-                await asyncio.sleep(0)
 
     def _watch_works(self) -> None:
         self._watched = True

@@ -262,7 +262,8 @@ class PodController:
         self._remote.limits.rejected["address"] += 1
         message = (
             f"the remote reports pod IPs that are not copied to home: {', '.join(rejected)}; check "
-            "--remote-pod-cidr, or whether the remote's API server can be trusted"
+            "--remote-pod-cidr, whether the clusters' pod CIDRs overlap, and whether the remote's "
+            "API server can be trusted"
         )
         self._events.warn(home, "PodIPRejected", message)
 

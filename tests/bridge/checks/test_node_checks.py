@@ -141,6 +141,18 @@ def put_node(
     two.home.put(its)
 
 
+@pytest.mark.parametrize(
+    ("recorded", "severity"),
+    [(True, Severity.OK), (False, Severity.WARNING), (None, None), ("no", None)],
+)
+async def test_noderestriction_is_reported_as_the_join_recorded_it(
+    two: Clusters, recorded: object, severity: Severity | None
+) -> None:
+    put_node(two, record={"homeIdentity": "node", "nodeRestriction": recorded})
+    found = findings_of(await health(two), "BRG207")
+    assert [it.severity for it in found] == ([severity] if severity else [])
+
+
 async def test_node_without_serving_bridge(two: Clusters) -> None:
     put_node(two, image="cluster-bridge 0.0.1")
     set_proxy_response(two, 503)
