@@ -4,7 +4,7 @@
     with hostpath(remote, "slow", parameters={"provisionDelay": "5s"}) as name: ...
 
 The provisioner itself runs until the cluster is removed, so that it deletes the volumes of a
-namespace that a test deletes last.
+namespace that a test deletes last. Tests use the fixture `provisioners` as well, which builds it.
 """
 
 from __future__ import annotations
