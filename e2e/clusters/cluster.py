@@ -34,6 +34,19 @@ _NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
 
+
+class Provisioner(StrEnum):
+    """The name of a provisioner of PersistentVolumes, and of its component.
+
+    `LOCAL_PATH` is rancher's, as in many small clusters: WaitForFirstConsumer and ReadWriteOnce
+    only, no expansion, no capacity; pods create and delete its volumes. `HOSTPATH` is the tests'
+    own, which supports all of these, and fails on request (`programs/hostpath_provisioner`).
+    """
+
+    LOCAL_PATH = "local-path-provisioner"
+    HOSTPATH = "hostpath-provisioner"
+
+
 API_SERVER = "kube-apiserver"
 #: Components that watch the API server, in the order of their start.
 _API_CLIENTS = (
@@ -43,6 +56,7 @@ _API_CLIENTS = (
     "kube-proxy",
     "coredns",
     "kwok",
+    *Provisioner,
 )
 
 #: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
@@ -203,6 +217,9 @@ class Control(Protocol):
     def serve_metrics(self, say: Progress) -> None:
         """Runs a metrics-server for `metrics.k8s.io`; builds it if the cache has none."""
 
+    def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
+        """Runs a provisioner of PersistentVolumes; builds it if the cache has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -319,6 +336,13 @@ class Cluster:
         :raises InvalidRequest: the backend does not support it.
         """
         self.control.serve_metrics(say)
+
+    def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
+        """Runs a provisioner of PersistentVolumes as a component, until the cluster is removed.
+
+        :raises StartFailed: the cluster did not accept the provisioner's objects.
+        """
+        self.control.provision_volumes(provisioner, say)
 
 
 def silent(_: str) -> None:
