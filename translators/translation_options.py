@@ -33,6 +33,19 @@ class HostPort(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterReads:
+    """The resources that the bridge reads in the whole remote. With prepared namespaces, it reads
+    the namespaced others in these alone, the prepared Namespaces by name, and no Node and no
+    PriorityClass."""
+
+    nodes: bool = True
+    namespaces: bool = True
+    pods: bool = True
+    priority_classes: bool = True
+    resource_quotas: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The identity of the virtual node and the options of its join. Immutable."""
 
@@ -70,6 +83,8 @@ class Policy:
 
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
+    cluster_reads: ClusterReads = ClusterReads()
+    """What the bridge reads in the whole remote; everything without ``remote_namespaces``."""
 
     @property
     def node_selection(self) -> str:
