@@ -77,14 +77,10 @@ class NodeFacts:
     """Labels, annotations and taints from the options."""
     annotations: dict[str, str]
     """Annotations for the next join and `bridge leave`."""
+    nodes_are_unknown: bool = False
+    """Whether the bridge may not read the remote's nodes."""
     remote_version: str = ""
-    """The version of the remote's API server, for want of the kubelets'; "" where the bridge may
-    read the remote's nodes."""
-
-    @property
-    def nodes_are_unknown(self) -> bool:
-        """Whether the bridge may not read the remote's nodes."""
-        return bool(self.remote_version)
+    """The version of the remote's API server, in place of that of unknown kubelets."""
 
 
 def desired_metadata(

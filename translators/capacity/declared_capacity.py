@@ -1,13 +1,12 @@
 """Computes the capacity of the virtual node where the bridge may not read the remote's nodes. Pure.
 
 - An option (``--cpu``, ``--memory``, ``--pods``) declares the amount of its resource.
-- Every other resource is the sum of what the ResourceQuotas of the prepared namespaces allow
-  (`translators.capacity.resource_quota.quota_limits`, the strictest of each namespace). A namespace
-  without such a quota adds nothing.
+- Every other resource is the sum of what the ResourceQuotas of the prepared namespaces allow to
+  request; the strictest of each namespace counts. A namespace without such a quota adds nothing.
 - The requests of unmanaged pods in the prepared namespaces are subtracted: from the declared amount
   as a whole, from a quota in its namespace.
 
-The node needs `REQUIRED`: without one of these, home's scheduler places no pod on it.
+The node needs CPU, memory and pods: without one of these, home's scheduler places no pod on it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ All resources of a node are offered, including GPUs and huge pages, in these ste
 The result is the Node's ``status.allocatable``. Its ``status.capacity`` is the total capacity of
 the counted nodes.
 
-Where the nodes are unknown, `translators.capacity.declared_capacity` takes the place of step 1.
+Where the bridge may not read the remote's nodes, options and quotas declare what step 1 sums up.
 
 If a node is no longer counted (cordoned, for example), home's scheduler still subtracts the
 bridge's pods on it: until they end, the virtual node offers too little rather than too much.
