@@ -13,7 +13,7 @@ from bridge.clusters.connection import Notify
 from bridge.install import uninstall
 from bridge.leave import home_inventory
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
-from bridge.node import join_record, namespace_ownership_lease
+from bridge.node import namespace_ownership_lease
 from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
@@ -50,7 +50,7 @@ async def remove_namespace_record(
         recorded = await namespace_ownership_lease.recorded_namespaces(home, settings.name)
         labels = home_selector(home_state.identity)
         # With prepared namespaces alone, a bridge creates none.
-        reads = await select_cluster_reads(remote, join_record.remote_namespaces(home_state.node))
+        reads = await select_cluster_reads(remote, home_state.remote_namespaces)
         may_exist = recorded and reads.namespaces
         existing = (await remote.list(NAMESPACES, labels=labels)).items if may_exist else []
         staying = namespace_ownership.still_existing(recorded, existing)

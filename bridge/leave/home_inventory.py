@@ -48,6 +48,7 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
         lease=lease,
         relay_cidr=_leftover_relay_cidr(node),
         installation=installation,
+        remote_namespaces=settings.remote_namespaces or join_record.remote_namespaces(node),
         warnings=warnings,
     )
     state.relay_slices = await list_relay_slices(home, state.identity)

@@ -36,7 +36,7 @@ from bridge.install import uninstall
 from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, temporary_kubeconfig
 from bridge.leave import home_cleanup, home_inventory, leave_summary, remote_cleanup
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
-from bridge.node import join_record, node_object
+from bridge.node import node_object
 from bridge.remote_claim import claim_removal
 from bridge.remote_claim.claim_place import select_claim_places
 from sync.cleanup import remote_inventory
@@ -146,9 +146,7 @@ async def _check_claim(
         return
     try:
         with as_preflight_errors():
-            places = await select_claim_places(
-                remote_state.client, join_record.remote_namespaces(home_state.node)
-            )
+            places = await select_claim_places(remote_state.client, home_state.remote_namespaces)
             remote_state.claim = await claim_removal.require_own_claim(
                 home, remote_state.client, home_state.identity, places
             )
@@ -270,8 +268,7 @@ class _Removal:
         client, claim = self.remote_state.client, self.remote_state.claim
         if client is not None and claim is not None and not self.remote_state.failure:
             with self._recording_failures(), as_preflight_errors("remote"):
-                prepared = join_record.remote_namespaces(self.home_state.node)
-                places = await select_claim_places(client, prepared)
+                places = await select_claim_places(client, self.home_state.remote_namespaces)
                 await claim_removal.remove_claim(
                     client, self.home_state.identity, claim, places, notify=self.notify
                 )

@@ -16,7 +16,6 @@ from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
-from bridge.node import join_record
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
@@ -28,12 +27,11 @@ MAX_ROUNDS = 5
 
 async def collect(remote: KubeClient, state: HomeState) -> Inventory:
     """The inventory of the node in the remote. Raises KubeError."""
-    prepared = join_record.remote_namespaces(state.node)
     return await remote_inventory.take_inventory(
         remote,
         state.identity,
         others=state.sibling_nodes,
-        scope=await read_scope(remote, prepared),
+        scope=await read_scope(remote, state.remote_namespaces),
     )
 
 

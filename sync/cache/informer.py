@@ -227,9 +227,7 @@ class Informer:
                         if not waiter.done():
                             waiter.set_result(None)
                 if not self._refreshing:
-                    await self._watcher.watch()
-                    if self._lists_after_watch:
-                        self._watcher.resource_version = ""
+                    await self._watch()
             except Gone:
                 log.info("%r: version %s expired, listing again", self, self.resource_version)
                 self._watcher.resource_version = ""
@@ -239,6 +237,13 @@ class Informer:
                 await self._wait(self._health.failed(error))
             except Exception as error:  # noqa: BLE001  # no response may end the informer
                 await self._wait(self._health.failed_to_parse(error))
+
+    async def _watch(self) -> None:
+        try:
+            await self._watcher.watch()
+        finally:
+            if self._lists_after_watch:
+                self._watcher.resource_version = ""
 
     async def _wait(self, seconds: float) -> None:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,14 +46,14 @@ from sync.kube.api_resources import (
     Object,
     Resource,
 )
+from tests.bridge.prepared_namespaces import CAPACITY, granting, limit_to_roles, prepared
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
-from translators.capacity import pod_requests
-from translators.capacity.node_capacity import OfferLimits
+from translators.capacity.node_capacity import NO_LIMITS
 from translators.mirror import endpoint_slice
 from translators.ownership_labels import ANNOTATION_ACCEPTS, origin_of
 
@@ -434,27 +434,8 @@ async def test_tables_match_requests_of_the_bridge(
     assert not unused
 
 
-def granting(table: Iterable[Permission]) -> Callable[[Object], bool]:
-    """The authorizer of an account with these permissions alone."""
-    granted = list(table)
-
-    def authorize(spec: Object) -> bool:
-        attributes: Object = spec["resourceAttributes"]
-        return any(
-            (it.resource.group, it.resource.plural) == (attributes["group"], attributes["resource"])
-            and it.subresource == attributes.get("subresource", "")
-            and attributes["verb"] in it.verbs
-            and it.namespace in ("", attributes.get("namespace", ""))
-            for it in granted
-        )
-
-    return authorize
-
-
 async def life_in_prepared_namespace(two: Clusters, settings: JoinSettings) -> RunningJoin:
     """A join whose pod lives in a prepared namespace, while a pod of another namespace waits."""
-    meta = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
-    two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     harness = EngineHarness(two.home, two.remote)
     async with running_join(two, settings) as run:
         await lives(harness)
@@ -476,17 +457,14 @@ def assert_covered(table: Iterable[Permission], two: Clusters) -> None:
 async def test_prepared_namespaces_need_roles_in_them_alone(two: Clusters, soon: None) -> None:
     """Every request of a join whose credential has Roles in the prepared namespaces alone is
     covered by these."""
-    caps = pod_requests.parse_resource_list({"cpu": "8", "memory": "16Gi", "pods": "20"})
-    settings = two.but(
-        remote_namespaces=(REMOTE_NAMESPACE,), metrics="none", limits=OfferLimits(caps=caps)
-    )
+    settings = prepared(two, REMOTE_NAMESPACE)
     table = required_in_remote(settings)
     assert all(right.namespace == REMOTE_NAMESPACE for right in table)
-    two.remote.api.authorize = granting(table)
+    limit_to_roles(two, settings)
     run = await life_in_prepared_namespace(two, settings)
     assert_covered(table, two)
     status = two.home.get(NODES, NODE)["status"]
-    assert status["capacity"] == {"cpu": "8", "memory": "16Gi", "pods": "20"}
+    assert status["capacity"] == CAPACITY
     (ready,) = (it for it in status["conditions"] if it["type"] == "Ready")
     assert ready["reason"] == "RemoteNodesUnknown"
     assert any("no list of all nodes: the capacity is that of --cpu" in it for it in run.reports)
@@ -495,7 +473,7 @@ async def test_prepared_namespaces_need_roles_in_them_alone(two: Clusters, soon:
 async def test_prepared_namespaces_use_granted_reads_of_the_whole_remote(
     two: Clusters, soon: None
 ) -> None:
-    settings = two.but(remote_namespaces=(REMOTE_NAMESPACE,), metrics="none")
+    settings = prepared(two, REMOTE_NAMESPACE, limits=NO_LIMITS)
     reads = (it for each in REMOTE_CLUSTER_READS.values() for it in each)
     table = (*required_in_remote(settings), *reads, *REMOTE_CLAIM)
     two.remote.api.authorize = granting(table)
