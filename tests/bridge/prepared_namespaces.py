@@ -42,9 +42,9 @@ def limit_to_roles(two: Clusters, settings: JoinSettings) -> None:
         *("nodes", "pods", "resourcequotas", "namespaces", "namespaces/kube-system"),
         "namespaces/kube-node-lease/*",
     ):
-        two.remote.fail(Fault("*", f"/api/v1/{path}", code=403))
-    two.remote.fail(Fault("*", "/apis/*/namespaces/kube-node-lease/*", code=403))
-    two.remote.fail(Fault("*", "/apis/*/priorityclasses", code=403))
+        two.remote.fail(Fault("*", f"/api/v1/{path}", code=403, times=None))
+    two.remote.fail(Fault("*", "/apis/*/namespaces/kube-node-lease/*", code=403, times=None))
+    two.remote.fail(Fault("*", "/apis/*/priorityclasses", code=403, times=None))
 
 
 def granting(table: Iterable[Permission]) -> Callable[[Object], bool]:

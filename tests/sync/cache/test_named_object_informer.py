@@ -84,13 +84,13 @@ async def test_namespace_that_is_forbidden_after_a_while_fails_only_with_all_oth
         await api.until(lambda: len(api.open_watches(NAMESPACES)) == 2)
         states: list[bool] = []
         informer.on_state(lambda it: states.append(it.error is None))
-        api.fail(Fault("GET", "/api/v1/*namespaces/b", code=403))
+        api.fail(Fault("GET", "/api/v1/*namespaces/b", code=403, times=None))
         api.end_watches(NAMESPACES)
         await api.until(lambda: states)
         assert informer.error is None
         assert informer.failing_since is None
         assert informer.store.get(Key("", "b")), "the last state stays"
-        api.fail(Fault("GET", "/api/v1/*namespaces/a", code=403))
+        api.fail(Fault("GET", "/api/v1/*namespaces/a", code=403, times=None))
         api.end_watches(NAMESPACES)
         await api.until(lambda: isinstance(informer.error, Forbidden))
         assert informer.failing_since is not None
