@@ -84,7 +84,7 @@ class Policy:
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
     cluster_reads: ClusterReads = field(default_factory=ClusterReads)
-    """What the bridge reads in the whole remote; everything without ``remote_namespaces``."""
+    """The reads of the whole remote that are granted; all without ``remote_namespaces``."""
 
     @property
     def node_selection(self) -> str:

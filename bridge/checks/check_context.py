@@ -140,8 +140,8 @@ class CheckContext:
         return (await self.remote_identity()).id_for(node)
 
     async def cluster_reads(self) -> ClusterReads:
-        """What the bridge reads in the whole remote: as the existing node records it, or as a join
-        with this credential would."""
+        """The reads of the whole remote that the existing node records, or that a join with this
+        credential would use."""
         if self.node is not None:
             return join_record.cluster_reads(self.node)
         prepared = self.settings.remote_namespaces
@@ -150,7 +150,7 @@ class CheckContext:
         )
 
     async def own_cluster_reads(self) -> ClusterReads:
-        """What this command's own credential may read in the whole remote."""
+        """The reads of the whole remote that are granted to this command's own credential."""
         prepared = self.settings.remote_namespaces
         return await self._read_once(
             "own cluster reads", lambda: select_cluster_reads(self.remote_client, prepared)

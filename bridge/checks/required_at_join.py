@@ -63,7 +63,7 @@ class JoinFacts:
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
     cluster_reads: ClusterReads = field(default_factory=ClusterReads)
-    """What the bridge reads in the whole remote."""
+    """The reads of the whole remote that are granted."""
     claim_places: ClaimPlaces = field(default_factory=ClaimPlaces)
     """Where the claim in the remote is looked for."""
     remote_ids: tuple[str, ...] = ()

@@ -16,13 +16,13 @@ from sync.cleanup.remote_inventory import ReadScope
 from sync.kube.client import KubeClient
 from translators.translation_options import ClusterReads
 
-#: What the bridge lacks without each read, and what takes its place, for the person who joins.
+#: The consequence of each missing read, for the person who joins.
 SUBSTITUTES: Mapping[str, str] = {
     "nodes": "the capacity is that of --cpu, --memory and --pods, or what quotas of the prepared "
     "namespaces allow; the virtual node has no labels of the remote's nodes, and no pod counts as "
     "lost with its node",
     "namespaces": "each prepared namespace is read by its name",
-    "pods": "pods are read in the prepared namespaces; requests of others reduce no capacity",
+    "pods": "pods are read in the prepared namespaces; requests elsewhere reduce no capacity",
     "priority_classes": "pods have the remote's default priority",
     "resource_quotas": "quotas are read in the prepared namespaces",
 }

@@ -207,7 +207,7 @@ def remote_namespaces(node: Object | None) -> tuple[str, ...]:
 
 
 def cluster_reads(node: Object | None) -> ClusterReads:
-    """What the bridge reads in the whole remote; everything if the Node does not record it."""
+    """The reads of the whole remote that the bridge uses; all if the Node does not record them."""
     recorded = _record(node or {}).get("clusterReads")
     if not isinstance(recorded, list):
         return ClusterReads()

@@ -216,7 +216,7 @@ class RemoteClaim:
 
     async def _mark(self, namespace: str, existing: Claim | None) -> None:
         marker = existing.marker if existing is not None else None
-        if marker is not None and marker.namespace == self._namespace:
+        if marker == (self._namespace, self._id):
             return
         patch = claim_record.marker_patch(existing, self._identity, self._record)
         method, name = ("POST", "") if existing is None else ("PATCH", self.name)

@@ -9,7 +9,7 @@ from sync.kube.client import KubeClient
 
 class UnreadableInformer(Informer):
     """An empty cache that is always synced, never fails, and sends no request. `run` is not to be
-    called. Whoever must distinguish "there is none" from "unknown" reads
+    called. A caller that must distinguish "there is none" from "unknown" reads
     `translators.translation_options.Policy.cluster_reads`."""
 
     def __init__(self, client: KubeClient, resource: Resource) -> None:

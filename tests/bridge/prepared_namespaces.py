@@ -14,7 +14,7 @@ from translators.capacity import pod_requests
 from translators.capacity.node_capacity import OfferLimits
 from translators.ownership_labels import ANNOTATION_ACCEPTS
 
-#: What the options of `prepared` declare.
+#: The capacity that the options of `prepared` declare.
 CAPACITY = {"cpu": "8", "memory": "16Gi", "pods": "20"}
 
 

@@ -188,7 +188,7 @@ async def test_prune_with_roles_removes_claims_of_named_namespaces(two: Clusters
     await joined(two, settings)
     two.remote.fail(Fault("GET", "/apis/coordination.k8s.io/v1/leases", code=403, times=None))
     pruning = PruneSettings(settings.remote, identity(two).home_id, namespaces=("a", "b"))
-    said: list[str] = []
-    assert await remove_leftovers(pruning, notify=said.append, confirm=lambda _: True)
+    reports: list[str] = []
+    assert await remove_leftovers(pruning, notify=reports.append, confirm=lambda _: True)
     assert leases(two) == {}
-    assert any("may not list Leases in kube-node-lease" in it for it in said)
+    assert any("may not list Leases in kube-node-lease" in it for it in reports)
