@@ -138,7 +138,10 @@ class RemotePermissions:
             return ()
         reads = chain.from_iterable(permissions.REMOTE_CLUSTER_READS.values())
         claim = (*permissions.REMOTE_CLAIM, *permissions.REMOTE_LEAVE)
-        return (*reads, *claim, *_of_sources(self.metrics))
+        owned = permissions.in_namespaces(
+            permissions.REMOTE_OWNERSHIP, {it.namespace for it in claim}
+        )
+        return (*reads, *claim, *owned, *_of_sources(self.metrics))
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:

@@ -212,6 +212,7 @@ def test_cluster_reads_of_prepared_namespaces_write_only_claims_elsewhere() -> N
             *reads,
             *permissions.REMOTE_CLAIM,
             *permissions.REMOTE_LEAVE,
+            *permissions.in_namespaces(permissions.REMOTE_OWNERSHIP, ["kube-node-lease"]),
             *permissions.REMOTE_METRICS["kubelets"],
             *permissions.in_namespaces(IN_PREPARED, ["a", "b"]),
         )
