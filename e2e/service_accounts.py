@@ -34,6 +34,8 @@ IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto")
 _HOME = ("home", "--network", "auto", "--leave")
 REMOTE_ARGUMENTS = ("remote", "--metrics", "auto", "--policy")
+#: The end of the name of an account of the remote that works in prepared namespaces.
+PREPARED = "-prepared"
 #: Options of `kubectl create token`: it is valid for longer than any test run.
 _LONG_LIVED = ("--duration=24h",)
 #: For the shortest time that an API server accepts.
@@ -43,6 +45,11 @@ SHORT_LIVED = ("--duration=10m",)
 def of_node(node: str) -> Account:
     """The account at home of a virtual node."""
     return Account(OURS.namespace, node)
+
+
+def in_prepared(node: str) -> Account:
+    """The account in the remote of a virtual node with prepared namespaces."""
+    return Account("default", f"{node}{PREPARED}")
 
 
 def at_home(home: Cluster, folder: Path, *nodes: str) -> Cluster:

@@ -38,6 +38,19 @@ def _no_ranges() -> HomeRanges:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterReads:
+    """The resources that the bridge reads in the whole remote. With prepared namespaces, it reads
+    the namespaced others in these alone, the prepared Namespaces by name, and no Node and no
+    PriorityClass."""
+
+    nodes: bool = True
+    namespaces: bool = True
+    pods: bool = True
+    priority_classes: bool = True
+    resource_quotas: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """The identity of the virtual node and the options of its join. Immutable."""
 
@@ -77,6 +90,8 @@ class Policy:
 
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
+    cluster_reads: ClusterReads = field(default_factory=ClusterReads)
+    """The reads of the whole remote that are granted; all without ``remote_namespaces``."""
 
     @property
     def node_selection(self) -> str:

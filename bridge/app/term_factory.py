@@ -78,6 +78,7 @@ class TermFactory:
             candidate=self.candidate,
             home_fence=Fence(),
             take_over=settings.take_over_claim or "",
+            places=facts.claim_places,
             notify=self.notify,
         )
         home, account = self._fenced_home(claim.home_fence)
@@ -186,6 +187,7 @@ class TermFactory:
             node_selector=settings.node_selector,
             unschedulable_timeout=settings.unschedulable_timeout,
             remote_namespaces=settings.remote_namespaces,
+            cluster_reads=facts.cluster_reads,
         )
 
     def _home_addresses(self) -> tuple[str, ...]:
@@ -224,6 +226,8 @@ class TermFactory:
             version=version(),
             configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
             annotations=self._annotations(),
+            nodes_are_unknown=not facts.cluster_reads.nodes,
+            remote_version=facts.remote_version,
         )
 
     def _annotations(self) -> dict[str, str]:
@@ -244,6 +248,7 @@ class TermFactory:
                 network_source=facts.selected_network.source,
                 home_identity=self.home.identity,
                 node_restriction=facts.node_restriction,
+                remote_ids=facts.remote_ids,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (

@@ -6,7 +6,7 @@ table. An id never changes its meaning, and is not used again. To add a check:
 1. Add a `Check` below, under the next free id of its group, and a section to the page.
 2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `policy_checks`,
    `virtual_node`, `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`,
-   `pod_security_levels`) write a
+   `pod_security_levels`, `prepared_namespaces`) write a
    function that takes a `CheckContext` and returns findings, and list it in that module's
    ``IMPLEMENTATIONS``.
 3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
@@ -116,6 +116,12 @@ _CHECKS = (
         "BRG207",
         "NodeRestriction confines the node's certificate at home",
         "add NodeRestriction to --enable-admission-plugins of home's API server, and join again",
+        join=True,
+    ),
+    Check(
+        "BRG208",
+        "The bridge may read the whole remote",
+        "with prepared namespaces this is optional; `bridge rbac remote --cluster-reads` prints it",
         join=True,
     ),
     # -- the node --------------------------------------------------------------------------
@@ -247,6 +253,12 @@ _CHECKS = (
         "The remote's namespaces enforce a Pod Security level",
         "label home's namespace with pod-security.kubernetes.io/enforce, or join with another "
         "--pod-security",
+    ),
+    Check(
+        "BRG509",
+        "The virtual node's capacity is known",
+        "join with --cpu, --memory and --pods, or set ResourceQuotas in the prepared namespaces",
+        join=True,
     ),
 )
 

@@ -50,7 +50,9 @@ async def check_pod_network(context: CheckContext) -> list[Finding]:
     network = await context.network()
     if network.mode != "flat" or needs_home:
         return [info("BRG405", "both", str(network))]
-    dialed = await dial_pods(context.remote_client)
+    reads = await context.own_cluster_reads()
+    namespaces = () if reads.pods else context.settings.remote_namespaces
+    dialed = await dial_pods(context.remote_client, namespaces)
     if not dialed.count:
         return [not_checked("BRG405", "both", f"{network}; no pod of the remote is ready")]
     if dialed.timed_out:

@@ -9,14 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.base.progress_lines import Caveat
 from bridge.certificates import home_client_ca
-from bridge.checks import cluster_compatibility, network_paths, permission_checks, workloads
+from bridge.checks import (
+    cluster_compatibility,
+    network_paths,
+    permission_checks,
+    prepared_namespaces,
+    workloads,
+)
 from bridge.checks.catalog import CHECKS
 from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Severity
@@ -27,11 +33,12 @@ from bridge.clusters.wait_for_clusters import retry_while_unreachable
 from bridge.home_identity.identity_selection import HomeClients, home_clients
 from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
+from bridge.remote_claim.claim_place import ClaimPlaces
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
-from translators.translation_options import HostPort, Network
+from translators.translation_options import ClusterReads, HostPort, Network
 from translators.virtual_node_identity import Identity
 
 
@@ -58,6 +65,15 @@ class JoinFacts:
     node_restriction: bool | None = None
     """Whether NodeRestriction confines the node's certificate; None if unknown, or for a bridge
     that is not the node."""
+    cluster_reads: ClusterReads = field(default_factory=ClusterReads)
+    """The reads of the whole remote that are granted."""
+    claim_places: ClaimPlaces = field(default_factory=ClaimPlaces)
+    """Where the claim in the remote is looked for."""
+    remote_ids: tuple[str, ...] = ()
+    """All identities of the remote, with prepared namespaces
+    (`bridge.clusters.remote_identity`)."""
+    remote_version: str = ""
+    """The version of the remote's API server, if its nodes are unknown."""
 
     @property
     def network(self) -> Network:
@@ -96,7 +112,13 @@ def required_by_join(implementations: Iterable[Implementation]) -> tuple[Impleme
 STAGES = (
     required_by_join(permission_checks.IMPLEMENTATIONS),
     required_by_join(cluster_compatibility.IMPLEMENTATIONS),
-    required_by_join((*network_paths.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
+    required_by_join(
+        (
+            *network_paths.IMPLEMENTATIONS,
+            *workloads.IMPLEMENTATIONS,
+            *prepared_namespaces.IMPLEMENTATIONS,
+        )
+    ),
 )
 
 
@@ -163,7 +185,9 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     await _require(cluster_stage, context, notify)
     # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
     context.home_client.config.cluster_uid = await context.home_uid()
-    context.remote_client.config.cluster_uid = await context.remote_uid()
+    remote_identity, remote_config = await context.remote_identity(), context.remote_client.config
+    remote_config.identifying_namespace = remote_identity.namespace
+    remote_config.cluster_uid = remote_identity.uid
     identity, address = await context.identity(), await context.bridge_address()
     client_cas = await _client_ca(context.home_client)
     await _require(last_stage, context, notify)
@@ -174,6 +198,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     relay_ip, cidr = _relay_addresses(selected.mode, settings, address)
     if relay_ip:
         notify(f"home: Services forward to pods in the remote through this bridge at {relay_ip}")
+    reads = await context.cluster_reads()
     has_identity = settings.service_accounts == "home"
     return JoinFacts(
         identity,
@@ -187,6 +212,10 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         relay_address=relay_ip,
         relay_cidr=cidr,
         node_restriction=await context.node_restriction(),
+        cluster_reads=reads,
+        claim_places=await context.claim_places(),
+        remote_ids=remote_identity.ids if settings.remote_namespaces else (),
+        remote_version="" if reads.nodes else await context.remote_version(),
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from bridge.base.join_settings import (
     HomeIdentity,
@@ -121,24 +122,60 @@ class RemotePermissions:
     """Whether the account may renew its own token."""
     namespaces: Sequence[str] = ()
     """The prepared namespaces, if the bridge works in these alone."""
+    cluster_reads: bool = False
+    """Whether the account may, beside ``namespaces``, read what these cannot show: nodes, and
+    pods, quotas and names of all namespaces."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except `namespace_contents` and that for the account's own token."""
-        sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
-        metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
-        return (
-            *(permissions.REMOTE_LIMITED if self.namespaces else permissions.REMOTE),
-            *permissions.REMOTE_LEAVE,
-            *permissions.REMOTE_OWNERSHIP,
-            *(permission for source in metrics for permission in source),
+        """All permissions except `per_namespace`, `namespace_contents` and that for the account's
+        own token."""
+        if not self.namespaces:
+            metrics = _of_sources(self.metrics)
+            base = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
+            return (*base, *metrics)
+        if not self.cluster_reads:
+            return ()
+        reads = chain.from_iterable(permissions.REMOTE_CLUSTER_READS.values())
+        claim = (*permissions.REMOTE_CLAIM, *permissions.REMOTE_LEAVE)
+        owned = permissions.in_namespaces(
+            permissions.REMOTE_OWNERSHIP, {it.namespace for it in claim}
         )
+        return (*reads, *claim, *owned, *_of_sources(self.metrics))
+
+    @property
+    def per_namespace(self) -> tuple[Permission, ...]:
+        """The permissions in the prepared namespaces."""
+        metrics = _of_sources("api") if self.metrics in ("api", "auto") else ()
+        granted = (
+            *permissions.REMOTE_NAMESPACE,
+            *permissions.REMOTE_NAMESPACE_LEAVE,
+            *permissions.REMOTE_OWNERSHIP,
+            *(() if self.cluster_reads else metrics),
+        )
+        return permissions.in_namespaces(granted, self.namespaces)
 
     @property
     def namespace_contents(self) -> tuple[Permission, ...]:
         """The permissions that show whether a namespace contains unmanaged resources."""
         keeps = self.keep_namespaces or self.namespaces
         return () if keeps else permissions.REMOTE_NAMESPACE_CONTENTS
+
+    def check(self) -> None:
+        """Raises SettingsError for options that exclude each other."""
+        if self.cluster_reads and not self.namespaces:
+            raise SettingsError("--cluster-reads requires --namespace: without, all is readable")
+        if self.metrics == "kubelets" and self.namespaces and not self.cluster_reads:
+            raise SettingsError(
+                "--metrics kubelets is a permission on all nodes, which a Role cannot grant; use "
+                "--metrics api, or add --cluster-reads"
+            )
+
+
+def _of_sources(choice: MetricsChoice) -> tuple[Permission, ...]:
+    """The permissions to read resource metrics; those of every source for ``auto``."""
+    sources = permissions.REMOTE_METRICS if choice == "auto" else (choice,)
+    return tuple(it for source in sources for it in permissions.REMOTE_METRICS.get(source, ()))
 
 
 def parse_account(text: str) -> Account:
@@ -231,9 +268,8 @@ def remote_objects(
         _namespace(account.namespace),
         _service_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
+        *_granted(account.role("remote-namespace"), account, options.per_namespace, description),
     ]
-    prepared = permissions.for_remote_namespaces(options.namespaces)
-    made += _granted(account.role("remote-namespace"), account, prepared, description)
     if options.renew_token:
         own = permissions.for_own_token(account.namespace, account.name)
         description = "Lets Cluster Bridge renew its own token before it expires"
@@ -252,7 +288,7 @@ def remote_objects(
         made += remote_policy.confinement_policy(
             _meta(account.policy("remote"), description),
             *(str(account), account.user),
-            options.cluster_level,
+            (*options.cluster_level, *options.per_namespace),
         )
     return made
 

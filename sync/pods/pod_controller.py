@@ -16,11 +16,10 @@ import time
 from dataclasses import replace
 
 from sync.base.namespace_fair_cache import FairCache
-from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_resources import CONFIG_MAPS, PRIORITY_CLASSES, SECRETS, Resource
+from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
@@ -73,7 +72,7 @@ class PodController:
         self._home_pods = context.home_pods
         self._remote_pods = context.remote_pods
         self._remote_nodes = context.remote_nodes
-        self._priority_classes = Informer(context.remote, PRIORITY_CLASSES)
+        self._priority_classes = context.priority_classes
         self._watches = context.watches
         self._remote = context.remote
         self._events = context.events
@@ -86,7 +85,9 @@ class PodController:
         self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
         # The rejected addresses of each remote pod that were reported, by its UID.
         self._reported_addresses: FairCache[str, list[str]] = FairCache(LAST_STATES_MAX)
-        self._evictions = UnreachableNodeDeletions(context.remote_nodes.store)
+        self._evictions = UnreachableNodeDeletions(
+            context.remote_nodes.store if self._policy.cluster_reads.nodes else None
+        )
         self._burst_ends = 0.0
         self.controller: Controller[Key] = Controller(
             "pods", self._reconcile, workers=WORKERS, on_defect=self._report_defect, kind="Pod"

@@ -187,7 +187,8 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "cpu",
-        "Maximum CPU that the virtual node offers, such as 16 or 500m.",
+        "Maximum CPU that the virtual node offers, such as 16 or 500m. Its capacity if the bridge "
+        "may not read the remote's nodes; likewise --memory and --pods.",
         CAPACITY,
         field="limits.cpu",
     ),
@@ -232,7 +233,7 @@ JOIN: tuple[Option, ...] = (
     Option(
         "remote-namespaces",
         "Remote namespaces that its administrator prepared, NAME[,NAME]: the bridge works in these "
-        "alone and creates none, so that it needs no access to Secrets elsewhere. Default: any.",
+        "alone and creates none, so that Roles in them are enough. Default: any.",
         WORKLOADS,
         metavar="NAMES",
         form="list",
