@@ -21,6 +21,7 @@ from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
     HOME_KUBELET_PROXY,
+    HOME_RANGES,
     REMOTE,
     REMOTE_CLAIM,
     REMOTE_CLUSTER_READS,
@@ -422,7 +423,7 @@ async def test_tables_match_requests_of_the_bridge(
         table = tables[side]
         for use, entry, namespace, name in uses(side, api):
             used.add(use)
-            granted = (*table, *HOME_KUBELET_PROXY) if side == "home" else table
+            granted = (*table, *HOME_KUBELET_PROXY, *HOME_RANGES) if side == "home" else table
             assert any(covers(right, use, namespace, name) for right in granted), entry
     rights = {
         (side, right.resource, right.subresource, verb)
