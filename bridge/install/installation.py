@@ -43,6 +43,8 @@ class Installation:
     """Options of `bridge join`, without those that the installation sets."""
     home_identity: HomeIdentityChoice = "auto"
     """With ``node``, the account does not get the permissions to act in place of the node."""
+    keeps_permissions: bool = False
+    """Whether it gets them with ``node`` too, until earlier bridges have been replaced."""
     namespace: str = DEFAULT_NAMESPACE
     replicas: int = DEFAULT_REPLICAS
     bound_namespaces: Sequence[str] = ()
@@ -68,7 +70,8 @@ class Installation:
     @property
     def home_permissions(self) -> HomePermissions:
         """All permissions of the account at home."""
-        identity: HomeIdentity = "node" if self.home_identity == "node" else "service-account"
+        is_node = self.home_identity == "node" and not self.keeps_permissions
+        identity: HomeIdentity = "node" if is_node else "service-account"
         return replace(self.permissions, identity=identity, state_secret=self.state_secret)
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
@@ -69,16 +69,23 @@ class Problem(NamedTuple):
 
 
 async def wait_until_ready(
-    home: KubeClient, installation: Installation, *, timeout: float, notify: Notify
+    home: KubeClient,
+    installation: Installation,
+    *,
+    timeout: float,
+    notify: Notify,
+    meanwhile: Callable[[], Awaitable[None]],
 ) -> None:
-    """Returns when the installation serves its node. Raises PreflightError with the cause if it
-    does not."""
+    """Returns when the installation serves its node; calls ``meanwhile`` before each check. Raises
+    PreflightError with the cause if it does not."""
     rollout = _Rollout(home, installation, notify)
     try:
         async with asyncio.timeout(timeout):
             await rollout.restart_crashed_pods()
-            while not await rollout.check():  # noqa: ASYNC110  # in another process
+            await meanwhile()
+            while not await rollout.check():
                 await asyncio.sleep(POLL_SECONDS)
+                await meanwhile()
     except TimeoutError:
         node, selector = installation.node, label_selector(installation.node)
         raise PreflightError(
