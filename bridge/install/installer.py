@@ -26,7 +26,7 @@ from sync.kube.client import KubeClient
 
 @dataclass(frozen=True, slots=True)
 class InstallOrder:
-    """What to install, and how."""
+    """One installation to apply."""
 
     installation: Installation
     kubeconfig: str = field(repr=False)

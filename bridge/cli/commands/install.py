@@ -129,7 +129,7 @@ def apply_request(
     order = installer.InstallOrder(
         installation,
         kubeconfig.text,
-        # Whoever does not wait cannot approve what the pods will request.
+        # Without a wait, the command ends before the pods request anything.
         terminal_consent(assume_yes=assume_yes, asks=wanted.wait and not wanted.dry_run),
         dry_run=wanted.dry_run,
         wait=wanted.wait,
