@@ -129,7 +129,7 @@ class SignedCertificate:
         self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
 
     async def stored(self) -> TlsKeyPair | None:
-        """The stored certificate if it is still usable. Raises CertificateError."""
+        """The stored certificate if it is still usable. Raises CertificateError and KubeError."""
         await self._store.prepare()
         self._known = pair = await self._store.current()
         if pair is None or await self._defect(pair):
