@@ -48,7 +48,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
-        *permissions.for_kubeconfig_secret(),
+        *permissions.for_state_secret(),
     ),
     "remote": tuple(
         it

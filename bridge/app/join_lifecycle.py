@@ -25,6 +25,7 @@ from bridge.app.term_factory import TermFactory
 from bridge.base import memory_savings
 from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
+from bridge.base.progress_lines import Waiting
 from bridge.certificates.automatic_certificate import CertificateDemand
 from bridge.checks.required_at_join import checked_clusters
 from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
@@ -100,17 +101,23 @@ async def _serve_node(
 ) -> None:
     probes = ProbeHandler()
     consent = consent.for_join()
+
+    def report(line: str) -> None:
+        if isinstance(line, Waiting):
+            probes.set_waiting(line)
+        notify(line)
+
     async with (
         serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
             consent=consent,
-            notify=notify,
+            notify=report,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
         renewing_token(
             clusters.remote,
-            keep=_keep_token(clusters.home.account, clusters.facts.identity.node),
+            keep=_keep_token(clusters.home.account, settings),
             notify=notify,
         ),
     ):
@@ -174,13 +181,10 @@ async def _serve_node(
             await kubelet.stop()
 
 
-def _keep_token(home: KubeClient, node: str) -> Keep:
+def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:
     """Keeps renewed tokens of the remote where the next start of this bridge finds them."""
-    secret = None
-    if home.config.in_cluster:
-        from bridge.install.installation import instance_name
-
-        secret = in_cluster.namespace(), instance_name(node)
+    name = settings.state_secret
+    secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
 
     async def keep(renewed: RenewedToken) -> None:
         await keep_renewed_token(renewed, home, secret)

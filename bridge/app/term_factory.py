@@ -255,7 +255,8 @@ class TermFactory:
                 in_cluster.namespace() if self.home.account.config.in_cluster else ""
             ),
         }
-        if certificate == "csr" or self.home.identity == "node":
+        in_files = self.home.identity == "node" and not self.home.account.config.in_cluster
+        if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return annotations
 

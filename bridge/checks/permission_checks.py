@@ -8,10 +8,12 @@ from dataclasses import replace
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, error, info, ok, warning
-from bridge.node import join_record
+from bridge.install import installation
+from bridge.node import join_record, node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from sync.kube.client import KubeClient
+from translators.object_accessors import metadata
 
 #: The most permissions that a finding names.
 MAX_NAMED = 6
@@ -61,12 +63,18 @@ async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
 
 async def check_home_identity(context: CheckContext) -> list[Finding]:
     """BRG206."""
-    identity = join_record.home_identity(context.existing_node)
-    if identity == "node":
+    node = context.existing_node
+    annotations = metadata(node).get("annotations") or {}
+    namespace = annotations.get(node_object.ANNOTATION_INSTALLATION)
+    if join_record.home_identity(node) == "node":
         text = f"the bridge is system:node:{context.name}, which may act only on this node"
+        if namespace:
+            secret = f"{namespace}/{installation.state_secret_name(context.name)}"
+            text += f"; its replicas share the certificate in Secret {secret}"
         return [ok("BRG206", "home", text)]
     text = "the bridge acts as its own account, whose permissions RBAC cannot limit to the node"
-    return [info("BRG206", "home", text)]
+    command = f"`bridge upgrade {context.name} --home-identity node`, as an administrator of home"
+    return [info("BRG206", "home", text, f"{command}, makes it the node" if namespace else "")]
 
 
 async def check_node_restriction(context: CheckContext) -> list[Finding]:

@@ -204,10 +204,10 @@ async def renewing_token(remote: KubeClient, *, keep: Keep, notify: Notify) -> A
 async def keep_renewed_token(
     renewed: RenewedToken, home: KubeClient, secret: tuple[str, str] | None
 ) -> None:
-    """Keeps the token in this Secret of home (namespace and name), if the credential may patch it,
+    """Keeps the token in this Secret of home (namespace and name), if the credential may write it,
     else in the user's state directory. Raises KubeError and OSError."""
     if secret is not None:
-        required = permissions.for_kubeconfig_secret(*secret)
+        required = permissions.for_state_secret(*secret)
         if await permissions.are_granted(home, required):
             data = {renewed_token.FILE: base64.b64encode(renewed.encode()).decode()}
             namespace, name = secret

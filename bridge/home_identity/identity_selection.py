@@ -2,7 +2,8 @@
 
 ``--home-identity auto`` is the node if
 
-- a certificate of the node is stored (`--cert-dir`) and home accepts it, or
+- a certificate of the node is stored (in `--cert-dir`, or in the Secret that the replicas in home's
+  cluster share, `--state-secret`) and home accepts it, or
 - this process may request one and approve the request, after one question on the terminal or with
   ``--yes``, or
 - a bootstrap credential is given (``--home-bootstrap-kubeconfig``), which requests it as a kubelet
@@ -33,6 +34,7 @@ from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.rbac import permissions
 from bridge.rbac.permissions import NODE, Permission
 from sync.base.background_task import cancel_and_wait
+from sync.kube import in_cluster
 from sync.kube.api_errors import Forbidden, Unauthorized
 from sync.kube.api_resources import NODES
 from sync.kube.certificate_config import CertificateConfig
@@ -41,6 +43,7 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.virtual_node_identity import home_id_from_uid
 
 if TYPE_CHECKING:
+    from bridge.certificates.signed_certificate import CertificateStore
     from bridge.home_identity.node_certificate import NodeCertificate
 
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
@@ -132,12 +135,12 @@ class _Selection:
             return HomeClients.of_account(self.account, str(problem))
 
     async def _as_node(self) -> HomeClients:
-        if self.account.config.in_cluster:
-            raise _NoNodeIdentityError("an installed bridge uses its ServiceAccount")
         if self.account.config.ssl is None:
             raise _NoNodeIdentityError("home's API server has no TLS")
-        store = await self._store()
-        if store.is_in_use():
+        in_pod = self.account.config.in_cluster
+        store = await (self._secret_store() if in_pod else self._cert_dir())
+        pair = None
+        if await store.current() is not None:
             certificate = self._certificate(store)
             pair = await certificate.stored(self.account)
             if pair is not None:
@@ -150,7 +153,7 @@ class _Selection:
         async with self._requester() as requester:
             reason = await self._reason_to_request(requester)
             certificate = self._certificate(store)
-            pair = await self._request(certificate, requester)
+            pair = await self._request(certificate, requester, rejected=pair)
         try:
             return await self._with_certificate(certificate, pair, reason)
         except Unauthorized as error:
@@ -162,7 +165,24 @@ class _Selection:
                 "the API server's --client-ca-file lacks the CA of its signer"
             ) from error
 
-    async def _store(self) -> CertDir:
+    async def _secret_store(self) -> CertificateStore:
+        from bridge.certificates.secret_store import SecretStore
+
+        name, namespace = self.settings.state_secret, in_cluster.namespace()
+        if name is None:
+            raise _NoNodeIdentityError("a bridge in a pod needs --state-secret for that")
+        required = permissions.for_state_secret(namespace, name)
+        if lacking := await permissions.missing_permissions(self.account, required, self.node):
+            what = f"Secret {namespace}/{name}"
+            raise _NoNodeIdentityError(f"the ServiceAccount may not {', '.join(lacking)} of {what}")
+        store = SecretStore(self.account, namespace, name)
+        try:
+            await store.prepare()
+        except CertificateError as error:
+            raise _NoNodeIdentityError(str(error)) from error
+        return store
+
+    async def _cert_dir(self) -> CertificateStore:
         try:
             home_id = home_id_from_uid(await cluster_uid(self.account))
         except Forbidden as error:
@@ -173,7 +193,7 @@ class _Selection:
             raise _NoNodeIdentityError(str(error)) from error
         return CertDir(folder.expanduser().absolute(), "client")
 
-    def _certificate(self, store: CertDir) -> NodeCertificate:
+    def _certificate(self, store: CertificateStore) -> NodeCertificate:
         # Imported late (`bridge.base.memory_savings`): a bridge that is its account needs neither.
         from bridge.certificates.csr_approval import Approver
         from bridge.home_identity.node_certificate import NodeCertificate
@@ -218,9 +238,17 @@ class _Selection:
         in_place_of_node = permissions.in_place_of_node("service-account")
         return not await permissions.missing_permissions(self.account, in_place_of_node, self.node)
 
-    async def _request(self, certificate: NodeCertificate, requester: KubeClient) -> TlsKeyPair:
+    async def _request(
+        self,
+        certificate: NodeCertificate,
+        requester: KubeClient,
+        *,
+        rejected: TlsKeyPair | None,
+    ) -> TlsKeyPair:
         """Waits for the certificate: for ever, unless another identity may be selected."""
-        requesting = asyncio.create_task(certificate.request(requester), name="node-certificate")
+        requesting = asyncio.create_task(
+            certificate.request(requester, rejected=rejected), name="node-certificate"
+        )
         try:
             unsigned = 0
             while not (await asyncio.wait({requesting}, timeout=1))[0]:

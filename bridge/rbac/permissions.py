@@ -264,11 +264,12 @@ def for_own_token(namespace: str = "", name: str = "") -> tuple[Permission, ...]
     return (Permission(SERVICE_ACCOUNTS, ("create",), "token", namespace=namespace, names=names),)
 
 
-def for_kubeconfig_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """Optional at home, for an installed bridge: keeps the renewed token in the Secret with the
-    remote's kubeconfig."""
+def for_state_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """At home, for an installed bridge: keeps the node's certificate and the remote's renewed token
+    in the installation's state Secret. Without these it keeps neither."""
     names = (name,) if name else ()
-    return (Permission(SECRETS, ("patch",), namespace=namespace, names=names),)
+    verbs = ("get", "list", "watch", "patch")
+    return (Permission(SECRETS, verbs, namespace=namespace, names=names),)
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:

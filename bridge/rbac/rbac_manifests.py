@@ -75,12 +75,12 @@ class HomePermissions:
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
     identity: HomeIdentity = "service-account"
-    kubeconfig_secret: tuple[str, str] | None = None
-    """Namespace and name of the Secret with the remote's kubeconfig, for an installed bridge."""
+    state_secret: tuple[str, str] | None = None
+    """Namespace and name of the Secret that an installed bridge keeps its state in."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except those granted per namespace and `renewed_token`."""
+        """All permissions except those granted per namespace and `state`."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
@@ -97,10 +97,9 @@ class HomePermissions:
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
 
     @property
-    def renewed_token(self) -> tuple[Permission, ...]:
-        """The permissions to keep the remote's renewed token."""
-        secret = self.kubeconfig_secret
-        return permissions.for_kubeconfig_secret(*secret) if secret else ()
+    def state(self) -> tuple[Permission, ...]:
+        """The permissions for the state Secret."""
+        return permissions.for_state_secret(*self.state_secret) if self.state_secret else ()
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -211,14 +210,14 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
-    keeping = "Lets Cluster Bridge keep the renewed token of the remote's kubeconfig"
+    keeping = "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
     per_namespace = account.role("home-namespace")
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
         *map(_namespace, namespaces),
         _service_account(account),
         *_granted(account.role("home"), account, options.cluster_level, description),
-        *_granted(account.role("renewed-token"), account, options.renewed_token, keeping),
+        *_granted(account.role("state"), account, options.state, keeping),
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
         *namespace_bindings(account, bound),

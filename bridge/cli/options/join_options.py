@@ -37,6 +37,7 @@ from bridge.base.join_settings import (
     check_claim,
     check_home_name,
     check_name,
+    check_secret_name,
     parse_home_api,
     parse_namespaces,
     parse_remote_namespaces,
@@ -112,7 +113,16 @@ JOIN: tuple[Option, ...] = (
         CLUSTERS,
         kind=HomeIdentityChoice,
         default="auto",
-        in_cluster="an installed bridge uses its ServiceAccount",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "state-secret",
+        "Secret in the pod's namespace, for a bridge in the home cluster: its replicas share the "
+        "certificate of the node's identity and the remote's renewed token there. Default: files.",
+        CLUSTERS,
+        metavar="NAME",
+        parse=check_secret_name,
+        in_cluster="the installation sets one",
     ),
     Option(
         "home-bootstrap-kubeconfig",

@@ -98,7 +98,11 @@ class Home:
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.notified.clear()
         await rollout.wait_until_ready(
-            self.client, wanted, timeout=seconds, notify=self.notified.append
+            self.client,
+            wanted,
+            timeout=seconds,
+            notify=self.notified.append,
+            meanwhile=lambda: asyncio.sleep(0),
         )
 
 

@@ -41,6 +41,7 @@ from sync.kube.api_resources import (
     PODS,
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICE_CIDRS,
     SERVICES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
@@ -52,6 +53,7 @@ from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_j
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
+from tests.fakeapi.resource_registry import Kind
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
 from translators.capacity.node_capacity import NO_LIMITS
@@ -390,6 +392,7 @@ async def test_tables_match_requests_of_the_bridge(
     """Every request of a join is covered by a right, and every right is used by a request."""
     harness = EngineHarness(two.home, two.remote)
     serve_empty_discovery(two.remote)
+    two.home.store.registry.add(Kind(SERVICE_CIDRS))
     # As `bridge rbac home` prints it.
     two.home.put(NAMESPACES.manifest({"name": lease_namespace.NAMESPACE}))
     await clashes_and_life(two, harness)

@@ -242,10 +242,11 @@ def test_account_may_create_tokens_of_itself_alone() -> None:
     assert tokens == {("team", "", "serviceaccounts/token", "create", "burst")}
 
 
-def test_installed_bridge_may_patch_the_secret_with_its_kubeconfig_alone() -> None:
-    options = HomePermissions(["far"], kubeconfig_secret=("ns", "cluster-bridge-far"))
+def test_installed_bridge_may_read_and_write_its_state_secret_alone() -> None:
+    options = HomePermissions(["far"], state_secret=("ns", "bridge-state-far"))
     more = granted(rbac_manifests.home_objects(options, OURS)) - expand(options.cluster_level)
-    assert more == {("ns", "", "secrets", "patch", "cluster-bridge-far")}
+    verbs = ("get", "list", "watch", "patch")
+    assert more == {("ns", "", "secrets", verb, "bridge-state-far") for verb in verbs}
 
 
 def test_two_accounts_share_no_role_and_no_policy_of_their_own() -> None:
