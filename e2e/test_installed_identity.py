@@ -104,13 +104,18 @@ def test_replicas_of_an_installation_are_the_node_with_one_certificate(
     serves(it, "two")
 
     # A certificate that is lost is renewed by the node; both replicas use the new one.
+    role = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+    binding = ("clusterrolebinding", f"{it.node}-renewal")
+    user = f"system:node:{it.node}"
+    it.home.kubectl("create", *binding, f"--clusterrole={role}", f"--user={user}")
     patch = json.dumps({"data": {"client.pem": None}})
     secret = ("secret", f"bridge-state-{it.node}", "-n", it.place)
     it.home.kubectl("patch", *secret, "--type=merge", "-p", patch)
     wait_for(lambda: certificate(it) not in ("", before), "another certificate is stored")
     wait_for(lambda: all(_SIGNED in log for log in logs(it)), "both replicas use it")
     assert len(requests(it)) == 2
-    assert {one["spec"]["username"] for one in requests(it)} == {account, f"system:node:{it.node}"}
+    assert {one["spec"]["username"] for one in requests(it)} == {account, user}
+    it.home.kubectl("delete", *binding)
     serves(it, "three")
 
     again = it.install()
@@ -130,6 +135,7 @@ def test_bridge_that_is_its_account_becomes_the_node_by_an_upgrade(installing: I
     upgraded = it.upgrade("--home-identity", "node", "--yes")
     assert upgraded.returncode == 0, upgraded.stderr
     assert is_narrow(it)
+    wait_for(lambda: len(it.bridges()) == 1, "the previous pod was deleted")
     [log] = logs(it)
     assert "home: the bridge acts as node" in log
     [same] = get(it.remote, "pods", namespace=it.remote_namespace)
@@ -179,9 +185,10 @@ def test_kustomize_installation_keeps_the_renewed_token_in_the_state_secret(
         assert kept() == before
         [first] = uids(it.bridges())
         it.home.kubectl("delete", "pod", "-n", it.place, first)
+        wait_for(lambda: [is_ready(pod) for pod in it.bridges()] == [True], "another serves")
         expires = json.loads(base64.b64decode(before))["expires"]
         announced = f"is valid until {expires}, and the bridge renews it"
-        wait_for(lambda: announced in logs(it)[0], "the next pod begins with it")
+        assert announced in logs(it)[0], "the next pod begins with it"
         kubeconfigs = [
             one
             for one in get(it.home, "secrets", namespace=it.place)
