@@ -203,9 +203,9 @@ def _checks(bridged: Bridged, folder: Path) -> None:
     assert by_id["BRG202"]["severity"] == "ok"
     assert "no list of all" in by_id["BRG207"]["found"]
     manifest = folder / "pod.json"
-    manifest.write_text(busybox(bridged.node, "asked", "sleep 1"))
-    asked = ("-f", manifest, "-n", bridged.namespace)
-    explained = bridge_process.run("explain", *asked, home=bridged.home)
+    manifest.write_text(busybox(bridged.node, "explained", "sleep 1"))
+    what = ("-f", manifest, "-n", bridged.namespace)
+    explained = bridge_process.run("explain", *what, home=bridged.home)
     assert explained.returncode == 0, explained.stderr
     report = ("bug-report", bridged.node, "--file", folder / "report.tar.gz")
     reported = bridge_process.run(*report, home=bridged.home)
