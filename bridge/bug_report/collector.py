@@ -203,7 +203,7 @@ async def _add_remote(
         "the bridge's objects there: names and owners, no contents",
         lambda: [*map(redactor.metadata_only, [*(copy for _, copy in copies), *namespaces])],
     )
-    nodes = await _listed(remote, NODES, found)
+    nodes = await _listed(remote, NODES, found) if scope.reads.nodes else []
     found.add(
         f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(redactor.node, nodes)]
     )

@@ -5,7 +5,8 @@
   ClaimRejected if another home of the same identity has worked since the state that this home is
   in. All other failures are retried: nothing can be written without the remote.
 - `acquire` first looks for the claim in all namespaces that may have it
-  (`bridge.remote_claim.claim_place`), and at last leaves markers in the others.
+  (`bridge.remote_claim.claim_place`), and at last leaves markers in the others. A claim in a
+  namespace that is no longer prepared moves.
 - After a bridge that was seen to renew home's election, or that stopped cleanly, `acquire` does not
   wait. Otherwise it watches the claim for `OBSERVE_SECONDS`: a home that was cloned a moment ago
   knows the claim, and only the next renewal shows that the other home uses it.
@@ -27,7 +28,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
@@ -42,9 +43,10 @@ from bridge.remote_claim.claim_place import (
     REQUEST_SECONDS,
     ClaimPlaces,
     FoundLeases,
-    HiddenClaim,
     find_claims,
     hidden_message,
+    namespace_of_claim,
+    write_markers,
 )
 from bridge.remote_claim.claim_record import Claim, HomeRecord, parse_record
 from sync.kube.api_errors import Conflict, Forbidden, KubeError, NotFound
@@ -142,7 +144,7 @@ class RemoteClaim:
         begins now."""
         with contextlib.suppress(KubeError), urgent():
             found = await find_claims(self._remote, self._identity, self._places, HomeRecord())
-            self._update_observation(_latest(found.claims))
+            self._update_observation(found.latest)
 
     async def acquire(self) -> None:
         """Takes the claim, and opens the fence. Raises ClaimRejected."""
@@ -160,7 +162,11 @@ class RemoteClaim:
                 )
                 await asyncio.sleep(CLAIM_SECONDS)
                 await self._retry_until(self._renew)
-            await self._mark_other_places()
+            others = self._places.all
+            if self._namespace not in others:
+                others = (*others, self._namespace)
+                await self._retry_until(self._move)
+            await self._mark_others(others)
         self._election.on_records_changed = self._check_home_record
         self.fence.extend(self._written_at + CLAIM_SECONDS)
 
@@ -170,7 +176,7 @@ class RemoteClaim:
 
         async def look() -> bool:
             found.append(await find_claims(self._remote, self._identity, self._places, known))
-            hidden = self._hidden(found[-1])
+            hidden = found[-1].undecided(self._take_over)
             # An API server that has just started denies what its roles permit.
             if hidden is not None and len(found) < HIDDEN_ATTEMPTS:
                 raise Forbidden(f"{hidden.namespace} denies it", side="remote", code=403)
@@ -178,49 +184,36 @@ class RemoteClaim:
 
         found: list[FoundLeases] = []
         await self._retry_until(look)
-        claims, hidden = found[-1].claims, self._hidden(found[-1])
-        for claim in claims:
+        hidden = found[-1].undecided(self._take_over)
+        for claim in found[-1].claims:
             if why := claim_record.objection(claim, known, take_over=self._take_over):
                 await self._reject(claim, why)
         if hidden is not None:
             raise ClaimRejected(hidden_message(hidden, self._identity, self._places))
-        is_dismissed = bool(found[-1].hidden)
-        self.is_taken_over = is_dismissed
-        at_record = found[-1].at(known.known_namespace)
-        if not is_dismissed and at_record is not None and at_record.marker is None:
-            self._namespace = at_record.namespace
-        elif (latest := _latest(claims)) is not None:
-            self._namespace = latest.namespace
+        self.is_taken_over = bool(found[-1].hidden)
+        self._namespace = namespace_of_claim(found[-1], known, self._places)
 
-    def _hidden(self, found: FoundLeases) -> HiddenClaim | None:
-        """A claim that cannot be read and that no person has decided about."""
-        undecided = (it for it in found.hidden if not it.id or it.id != self._take_over)
-        return next(undecided, None)
+    async def _move(self) -> bool:
+        """Moves the claim, which this bridge holds, to the preferred namespace."""
+        self._namespace = self._places.preferred
+        existing = await self._get()
+        record = replace(self._record, namespace=self._namespace).for_renewal()
+        await self._write_home_record(record, now=True)
+        await self._write(existing, record)
+        return True
 
-    async def _mark_other_places(self) -> None:
-        """Leaves a marker in all other places, also of stale claims of this home. Raises
-        ClaimRejected if another home has made a claim meanwhile."""
-        all_places = (self._places.preferred, *self._places.others)
-        others = [it for it in all_places if it != self._namespace]
-        if not others:
-            return
+    async def _mark_others(self, others: tuple[str, ...]) -> None:
+        """Leaves markers in the other namespaces. Raises ClaimRejected if another home has made a
+        claim meanwhile."""
         try:
-            found = await find_claims(self._remote, self._identity, self._places, self._record)
-            for claim in (it for it in found.claims if it.namespace != self._namespace):
-                if why := claim_record.objection(claim, self._record):
-                    await self._reject(claim, why)
-            for namespace in others:
-                await self._mark(namespace, found.at(namespace))
+            rival = await write_markers(
+                self._remote, self._fenced, self._identity, others, self._record
+            )
         except KubeError as error:
             log.info("a marker of the claim in the remote was not written: %s", error)
-
-    async def _mark(self, namespace: str, existing: Claim | None) -> None:
-        marker = existing.marker if existing is not None else None
-        if marker == (self._namespace, self._id):
-            return
-        patch = claim_record.marker_patch(existing, self._identity, self._record)
-        method, name = ("POST", "") if existing is None else ("PATCH", self.name)
-        await self._request(method, name, patch, namespace=namespace)
+        else:
+            if rival is not None:
+                await self._reject(rival, claim_record.objection(rival, self._record))
 
     async def _retry_until(self, step: Callable[[], Awaitable[bool]]) -> None:
         """Retries the step until it returns True."""
@@ -417,21 +410,8 @@ class RemoteClaim:
         self._written_at = began
         self._unconfirmed.clear()
 
-    async def _request(
-        self, method: str, name: str, body: Object | None = None, *, namespace: str = ""
-    ) -> Object:
-        """Sends a request for the claim, or for a marker in ``namespace``."""
+    async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         client = self._remote if method == "GET" else self._fenced
         return await request_lease(
-            client,
-            method,
-            name,
-            namespace=namespace or self._namespace,
-            seconds=REQUEST_SECONDS,
-            body=body,
+            client, method, name, namespace=self._namespace, seconds=REQUEST_SECONDS, body=body
         )
-
-
-def _latest(claims: Iterable[Claim]) -> Claim | None:
-    """The claim with the highest number; None if there is none."""
-    return max(claims, key=lambda it: it.sequence, default=None)

@@ -17,6 +17,9 @@ from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, name_of, namespace_of
 
+#: Seconds between looks at a namespace that is listed again, in case it is forbidden now.
+POLL_SECONDS = 0.2
+
 
 class NamespacedInformer(Informer):
     """Lists and watches each of ``namespaces`` by an `Informer` of its own; all fill one store. Of
@@ -79,9 +82,12 @@ class NamespacedInformer(Informer):
     def _failing(self) -> list[Informer]:
         """The parts that count as failures."""
         failing = [it for it in self._parts.values() if it.error is not None]
-        if not self.synced.is_set() or len(failing) == len(self._parts):
-            return failing
-        return [it for it in failing if not isinstance(it.error, Forbidden)]
+        return [it for it in failing if not self._is_tolerated(it)]
+
+    def _is_tolerated(self, part: Informer) -> bool:
+        """Whether the credential may no longer read this namespace, and may read another one."""
+        works = any(it.error is None for it in self._parts.values())
+        return isinstance(part.error, Forbidden) and works and self.synced.is_set()
 
     @property
     def last_contact(self) -> float | None:
@@ -112,7 +118,16 @@ class NamespacedInformer(Informer):
             part.retry_now()
 
     async def refresh(self) -> None:
-        await asyncio.gather(*(it.refresh() for it in self._parts.values()))
+        """As `Informer.refresh`, for the namespaces that the credential may read."""
+        await asyncio.gather(*map(self._refresh_part, self._parts.values()))
+
+    async def _refresh_part(self, part: Informer) -> None:
+        task = asyncio.create_task(part.refresh(), name=f"refresh-{self.resource}")
+        try:
+            while not task.done() and not self._is_tolerated(part):
+                await asyncio.wait([task], timeout=POLL_SECONDS)
+        finally:
+            task.cancel()
 
     def observe_write(self, obj: Object) -> None:
         self._part_of(obj).observe_write(obj)

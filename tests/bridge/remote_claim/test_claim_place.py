@@ -106,6 +106,18 @@ async def test_claim_in_kube_node_lease_is_found_with_fewer_namespaces(two: Clus
     assert places(found)[LEASE_NAMESPACE] == ""
 
 
+async def test_claim_leaves_a_namespace_that_is_no_longer_prepared(two: Clusters) -> None:
+    settings = prepared(two, "a", "b", "c")
+    limit_to_roles(two, settings)
+    first = await joined(two, settings)
+    found = await joined(two, prepared(two, "b", "c"))
+    assert places(found) == {"a": "b", "b": "", "c": "b"}
+    assert found["b"].sequence > first["a"].sequence
+    two.remote.fail(Fault("*", "*/namespaces/a/*", code=403, times=None))
+    again = await joined(two, prepared(two, "b", "c"))
+    assert places(again) == places(found)
+
+
 async def test_hidden_claim_ends_the_join_until_a_person_decides(two: Clusters) -> None:
     settings = prepared(two, "a", "b")
     held = (await joined(two, settings))[LEASE_NAMESPACE]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from sync.cache.named_object_informer import NamedObjectInformer
@@ -90,6 +92,7 @@ async def test_namespace_that_is_forbidden_after_a_while_fails_only_with_all_oth
         assert informer.error is None
         assert informer.failing_since is None
         assert informer.store.get(Key("", "b")), "the last state stays"
+        await asyncio.wait_for(informer.refresh(), 5)
         api.fail(Fault("GET", "/api/v1/*namespaces/a", code=403, times=None))
         api.end_watches(NAMESPACES)
         await api.until(lambda: isinstance(informer.error, Forbidden))
