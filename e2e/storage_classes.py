@@ -78,8 +78,11 @@ def _class(
         "reclaimPolicy": "Retain" if retain else "Delete",
         **(fields or {}),
     }
+    remove = ("delete", "storageclass", name, "--ignore-not-found")
+    # An interrupted run may have left one, and most fields of a class are immutable.
+    cluster.kubectl(*remove)
     cluster.kubectl("create", "-f", "-", input=json.dumps(manifest))
     try:
         yield
     finally:
-        cluster.kubectl("delete", "storageclass", name, "--ignore-not-found")
+        cluster.kubectl(*remove)
