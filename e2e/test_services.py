@@ -206,7 +206,8 @@ def test_addresses_of_homes_nodes_and_services_are_no_pod_ips(bridged: Bridged) 
         bridged.bridge.start()
         bridged.apply(pod(bridged.node, "liar"))
         wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
-        (node, *_) = [it for it in get(home, "nodes") if it["spec"].get("podCIDRs")]
+        virtual = "cluster-bridge.io/virtual-node"
+        (node, *_) = [it for it in get(home, "nodes") if virtual not in it["metadata"]["labels"]]
         service = get_one(home, "service", "kubernetes", namespace="default")["spec"]["clusterIP"]
         for ip in (_internal_ip(node), service):
             _wait_until_rejected(bridged, ip)
