@@ -9,6 +9,9 @@ deleted, and when the last object of this home in it is deleted:
 4. The deletion requires the UID and the resourceVersion that the namespace had after step 2, so
    that it fails if a user was added meanwhile.
 
+A PVC is such an object, and one that the bridge created is unmanaged for step 3 as well: no
+namespace with data is deleted.
+
 A namespace that is kept is checked again after its next pod, or at the next start. An unmanaged or
 granted namespace is never deleted. A pod for which the namespace is still terminating is created
 after the end of that deletion.
@@ -53,6 +56,8 @@ class EmptyNamespaceController:
         self._home_pods = context.home_pods
         # The informers of all objects of this home in the remote, except namespaces.
         self._owned = [context.remote_pods, *context.copies.values()]
+        if context.storage is not None:
+            self._owned.append(context.storage.remote_claims)
         self._linger = linger
         # When the last pod of each was deleted (the loop's time).
         self._since: dict[HomeNamespace, float] = {}

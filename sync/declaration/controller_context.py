@@ -21,6 +21,22 @@ from translators.virtual_node_identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageInformers:
+    """The objects of `sync.storage`; home's are of all namespaces, and read by the account."""
+
+    home_claims: Informer
+    """Home's PVCs. Index: ``class`` (the name of the StorageClass)."""
+    home_volumes: Informer
+    """Home's PersistentVolumes; of those of other drivers only what tells them apart. Indexes:
+    ``claim`` (the PVC that a volume is for) and ``handle`` (of volumes of the bridge)."""
+    home_classes: Informer
+    remote_claims: Informer
+    """This home's PVCs in the remote. Index: ``origin`` (the home PVC that each was created
+    for)."""
+    remote_classes: Informer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     """The dependencies of a controller, which names the informers that it reads in its
     `Declaration`."""
@@ -34,7 +50,8 @@ class ControllerContext:
     policy: Policy
     home_pods: Informer
     """Pods bound to the virtual node. Indexes: ``namespace``, ``reference`` (the ConfigMaps and
-    Secrets that a pod needs); both only of pods that are to run in the remote."""
+    Secrets that a pod needs) and ``claim`` (the PVCs that it mounts); all only of pods that are to
+    run in the remote."""
     remote_pods: Informer
     """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
     and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
@@ -51,6 +68,8 @@ class ControllerContext:
     events: EventRecorder
     now: Callable[[], str]
     """The current time in RFC 3339."""
+    storage: StorageInformers | None = None
+    """None if the bridge provisions no volumes."""
 
     @property
     def identity(self) -> Identity:

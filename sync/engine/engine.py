@@ -93,7 +93,13 @@ class Engine:
         self._identity = policy.identity
         account = account or home
         self.events = EventRecorder(home, reader=account, node=policy.identity.node, now=now)
-        shared = SharedInformers(home, remote, policy, fast_keepalive=options.listeners is not None)
+        shared = SharedInformers(
+            home,
+            remote,
+            policy,
+            account=account,
+            fast_keepalive=options.listeners is not None,
+        )
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
@@ -135,6 +141,7 @@ class Engine:
             references=self._references,
             events=self.events,
             now=now,
+            storage=shared.storage,
         )
         self._components = build(context, options)
         self._declarations = [
