@@ -20,7 +20,7 @@ ServiceAccounts = Literal["home", "remote", "none"]
 #: Whether pods may tolerate the taints of the remote's control plane nodes
 #: (`translators.pods.scheduling_fields`).
 ControlPlaneNodes = Literal["deny", "allow"]
-#: What happens to PersistentVolumeClaims. ``provision``: the bridge is the provisioner of home's
+#: The treatment of PersistentVolumeClaims. ``provision``: the bridge is the provisioner of home's
 #: StorageClasses that name it, and a pod uses the remote PVC of its home PVC
 #: (`translators.storage`). ``none``: a pod uses the remote's PVC of the same name.
 Storage = Literal["provision", "none"]

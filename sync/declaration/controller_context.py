@@ -22,12 +22,12 @@ from translators.virtual_node_identity import Identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageInformers:
-    """The objects of `sync.storage`; home's are of all namespaces, and read by the account."""
+    """The informers of `sync.storage`. The account reads home's objects, of all namespaces."""
 
     home_claims: Informer
     """Home's PVCs. Index: ``class`` (the name of the StorageClass)."""
     home_volumes: Informer
-    """Home's PersistentVolumes; of those of other drivers only what tells them apart. Indexes:
+    """Home's PersistentVolumes; of other drivers' only the fields that identify them. Indexes:
     ``claim`` (the PVC that a volume is for) and ``handle`` (of volumes of the bridge)."""
     home_classes: Informer
     remote_claims: Informer

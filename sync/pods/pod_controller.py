@@ -227,7 +227,7 @@ class PodController:
     def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
         """Queues the pods that wait for a PVC in the remote."""
         origin = origin_of(new or old or {})
-        if origin is not None and (old is None or new is None):
+        if origin is not None:
             self._requeue_waiting(ClaimKey(origin.namespace, origin.name))
 
     def _requeue_waiting(self, claim: ClaimKey) -> None:

@@ -130,7 +130,11 @@ class ClaimController:
         home = storage.home_claims.store.get(key)
         of_name = storage.remote_claims.store.by_index("origin", ClaimKey(*key))
         unfinished = [
-            it for it in of_name if is_unfinished(it) and is_owned_by_node(it, self._identity)
+            it
+            for it in of_name
+            if is_unfinished(it)
+            and is_owned_by_node(it, self._identity)
+            and not self._lookup.volumes_of(it)
         ]
         if home is None:
             return ClaimState(None, unfinished=unfinished)

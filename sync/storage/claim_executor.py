@@ -107,7 +107,7 @@ class ClaimExecutor:
         """Seconds from the first attempt for a PVC to its PersistentVolume."""
 
     def forget(self, claim_uid: str) -> None:
-        """Forgets earlier attempts: the PVC is gone, or the cause of a failure may be."""
+        """Forgets earlier attempts: the PVC was deleted, or the cause of a failure removed."""
         self._attempts.pop(claim_uid)
 
     async def execute(self, state: ClaimState, action: Action) -> bool:
@@ -254,7 +254,7 @@ class ClaimExecutor:
             self._events.normal(home, "ProvisioningSucceeded", message)
             _log(home, f"PersistentVolume {name_of(volume)} created")
         self._storage.home_volumes.observe_write(created)
-        return False  # Home's PersistentVolume controller is next.
+        return True
 
     async def _give_back(self, home: Object, message: str, remote: Object | None = None) -> None:
         self.results["failure"] += 1

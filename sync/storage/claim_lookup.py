@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
@@ -25,7 +25,7 @@ class ClaimLookup:
             return None
         return self._storage.remote_claims.store.get(Key(handle.namespace, handle.name))
 
-    def volumes_of(self, remote: Object) -> Iterable[Object]:
+    def volumes_of(self, remote: Object) -> Sequence[Object]:
         """Home's PersistentVolumes whose data is in a remote PVC."""
         namespace = RemoteNamespace(namespace_of(remote))
         handle = VolumeHandle(self._policy.remote_id, namespace, name_of(remote))

@@ -4,27 +4,27 @@ Each action is the one write that is due; `sync.storage.claim_controller` carrie
 again, until there is none. The plan depends on the objects alone, so that a bridge that is killed
 between two writes, and one that takes over, continue with the next.
 
-| home PVC                        | remote PVC            | PersistentVolume | action             |
-|---------------------------------|-----------------------|------------------|--------------------|
-| unbound, of a pod on this node  | any                   | none             | select this node   |
-| wants a volume on this node     | none                  | none             | create remote PVC  |
-| wants a volume on this node     | not bound, Immediate  | none             | none: wait         |
-| wants a volume on this node     | usable, unfinished    | none             | finish remote PVC  |
-| wants a volume on this node     | finished              | none             | create the volume  |
-| wants one that cannot be        | none, or unfinished   | none             | give it back       |
-| deleted, or wants another node  | unfinished            | none             | delete remote PVC  |
-| bound                           | requests less         | exists           | expand             |
-| bound                           | has another capacity  | exists           | volume, then PVC   |
+| home PVC                       | remote PVC           | PersistentVolume | action               |
+|--------------------------------|----------------------|------------------|----------------------|
+| unbound, of a pod on this node | any                  | none             | select this node     |
+| wants a volume on this node    | none                 | none             | create remote PVC    |
+| wants a volume on this node    | unbound, Immediate   | none             | none: wait           |
+| wants a volume on this node    | usable               | none             | create the volume    |
+| any                            | unfinished           | exists           | finish remote PVC    |
+| wants one that cannot be       | none, or unfinished  | none             | give it back         |
+| deleted, or wants another node | unfinished           | none             | delete remote PVC    |
+| bound                          | another capacity     | exists           | patch volume and PVC |
+| bound                          | requests less        | exists           | expand               |
 
-An *unfinished* remote PVC has never had a PersistentVolume at home (`ANNOTATION_UNFINISHED`). No
-plan deletes another remote PVC: that takes the deletion of its PersistentVolume
-(`sync.storage.volume_planner`).
+A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
+mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
+PersistentVolume (`sync.storage.volume_planner`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from translators.object_accessors import Object, is_deleting, uid_of
 from translators.ownership_labels import has_home_uid
@@ -56,7 +56,8 @@ class ClaimState:
     remote: Object | None = None
     """The PVC in the remote for this home PVC."""
     unfinished: Iterable[Object] = ()
-    """Unfinished PVCs in the remote for home PVCs of this name, of this virtual node."""
+    """Unfinished PVCs without PersistentVolume in the remote, for home PVCs of this name, that this
+    virtual node created."""
     home_class: Object | None = None
     remote_classes: Iterable[Object] = ()
     source: str | Unresolved = ""
@@ -79,7 +80,7 @@ class CreateRemote:
 
 @dataclass(frozen=True, slots=True)
 class FinishRemote:
-    """Remove the mark of an unfinished PVC."""
+    """Remove the mark of an unfinished PVC: pods may mount it."""
 
     remote: Object
 
@@ -151,7 +152,11 @@ def plan_action(state: ClaimState, policy: Policy) -> Action | None:
         is_current = wanted and has_home_uid(remote, uid_of(state.home or {}))
         if not is_current and not is_deleting(remote):
             return DeleteUnfinished(remote)
-    if state.home is None or is_deleting(state.home):
+    if state.home is None:
+        return None
+    if state.volume is not None and state.remote is not None and is_unfinished(state.remote):
+        return FinishRemote(state.remote)
+    if is_deleting(state.home):
         return None
     if wanted:
         return _provision(state, policy)
@@ -206,10 +211,8 @@ def _provision(state: ClaimState, policy: Policy) -> Action | None:
     if remote_status.get("phase") == "Lost":
         message = "the remote has lost the volume of the PersistentVolumeClaim"
         return GiveBack(message, remote if is_unfinished(remote) else None)
-    if not is_bound(remote) and not _may_be_unbound(remote, state.remote_classes):
+    if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
         return None
-    if is_unfinished(remote):
-        return FinishRemote(remote)
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 
 
@@ -225,10 +228,14 @@ def _create_remote(state: ClaimState, served: ServedClass, policy: Policy) -> Ac
     return CreateRemote(remote_claim.to_remote(home, served, policy, source=state.source))
 
 
-def _may_be_unbound(remote: Object, classes: Iterable[Object]) -> bool:
+def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Object]) -> bool:
+    """Whether the remote PVC may wait for a pod; also if its class no longer exists."""
     name = (remote.get("spec") or {}).get("storageClassName")
-    known = {(it.get("metadata") or {}).get("name"): it for it in classes}
-    return storage_class.waits_for_consumer(known.get(name))
+    try:
+        wanted = served if name is None else replace(served, remote_class=str(name))
+        return storage_class.waits_for_consumer(storage_class.find_remote_class(wanted, classes))
+    except StorageClassError:
+        return True
 
 
 def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Action | None:

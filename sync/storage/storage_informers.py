@@ -24,7 +24,7 @@ from translators.storage.identifiers import (
 )
 from translators.translation_options import Policy
 
-#: What is kept of a PersistentVolume that the bridge does not serve.
+#: Metadata that is kept of a PersistentVolume that the bridge does not serve.
 _KEPT_METADATA = ("name", "uid", "resourceVersion", "creationTimestamp")
 
 

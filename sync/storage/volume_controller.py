@@ -136,7 +136,7 @@ class VolumeController:
             self._events.warn(volume, "VolumeFailedDelete", message)
             raise
         self._log(volume, f"PersistentVolumeClaim {namespaced_name(remote)} deleted in the remote")
-        self.controller.queue.add(key_of(volume))  # A PVC without finalizer is gone already.
+        self.controller.queue.add(key_of(volume))  # A PVC without finalizer no longer exists.
 
     async def _remove_finalizer(self, volume: Object) -> None:
         finalizers = metadata(volume).get("finalizers") or []

@@ -31,6 +31,7 @@ from translators.storage.identifiers import (
     VolumeHandle,
     bound_volume,
     is_bound,
+    is_unfinished,
     remote_claim_uid,
     volume_handle,
 )
@@ -105,6 +106,8 @@ def resolve(
             f"PersistentVolumeClaim {name} does not exist; restore it, or delete {name} to start "
             "with an empty volume",
         )
+    if is_unfinished(remote):
+        return _waits(name, "is not finished in the remote yet")
     if is_deleting(remote):
         return Unresolved(
             REASON_UNREACHABLE,

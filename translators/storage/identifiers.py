@@ -23,8 +23,8 @@ DRIVER = f"volumes.{DOMAIN}"
 FINALIZER = f"{DOMAIN}/volume"
 #: On a home PVC, set by a user: the existing PVC of the remote that pods use in its place.
 ANNOTATION_REMOTE_CLAIM = f"{DOMAIN}/remote-claim"
-#: On a remote PVC until the bridge creates its PersistentVolume at home: no pod has used it, so
-#: that the bridge may delete it with no order from home.
+#: On a remote PVC until home has its PersistentVolume. No pod mounts the PVC before, so that it has
+#: no data, and the bridge may delete it.
 ANNOTATION_UNFINISHED = f"{DOMAIN}/unfinished"
 #: Set on a PVC by home's scheduler (or the bridge, for a pod with a fixed ``nodeName``).
 ANNOTATION_SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -114,7 +114,7 @@ def awaits_driver(claim: Object) -> bool:
 
 
 def is_unfinished(remote: Object) -> bool:
-    """Whether home has never had a PersistentVolume for the remote PVC."""
+    """Whether no pod has been able to mount the remote PVC."""
     return ANNOTATION_UNFINISHED in (metadata(remote).get("annotations") or {})
 
 
