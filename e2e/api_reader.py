@@ -44,6 +44,8 @@ _KINDS = (
     Resource("events"),
     Resource("namespaces", namespaced=False),
     Resource("nodes", namespaced=False),
+    Resource("persistentvolumeclaims"),
+    Resource("persistentvolumes", namespaced=False),
     Resource("pods"),
     Resource("secrets"),
     Resource("serviceaccounts"),

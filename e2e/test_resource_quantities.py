@@ -96,7 +96,7 @@ def ask() -> Iterator[Ask]:
         module="k8s.io/component-helpers",
         version=chosen.kubernetes.staging,
         programs=((name, "."),),
-        source=_SOURCE,
+        sources=(("main.go", _SOURCE),),
     )
     program = go_build.programs(recipe, chosen.cache, print) / name
     with subprocess.Popen(

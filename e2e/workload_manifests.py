@@ -121,6 +121,30 @@ def shell(name: str, script: str, **fields: Any) -> Json:
     return {"name": name, "image": BUSYBOX, "command": ["sh", "-c", script], **fields}
 
 
+def volume_claim(
+    name: str,
+    storage_class: str | None,
+    size: str = "1Gi",
+    mode: str = "ReadWriteOnce",
+    **spec: Any,
+) -> str:
+    """A PersistentVolumeClaim; without a class it has the default one."""
+    class_field = {} if storage_class is None else {"storageClassName": storage_class}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": [mode],
+                "resources": {"requests": {"storage": size}},
+                **class_field,
+                **spec,
+            },
+        }
+    )
+
+
 def config_map(name: str, data: Json, **fields: Any) -> str:
     """A ConfigMap."""
     meta = {"name": name}

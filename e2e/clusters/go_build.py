@@ -83,8 +83,8 @@ def _build(recipe: Recipe, cache: Path, target: Path, say: Progress) -> None:
     source = find_go(cache, OLDEST, say).fetch(recipe.module, recipe.version)
     go = find_go(cache, go_needed(source.go_mod), say)
     (target / "go.mod").write_text(go_mod(recipe, source.go_mod))
-    if recipe.source:
-        (target / "main.go").write_text(recipe.source)
+    for name, content in recipe.sources:
+        (target / name).write_text(content)
     # With a trailing slash, Go writes one binary per package into the folder, by its name.
     flags = ["-v", "-ldflags", recipe.ldflags, "-o"]
     packages = [package for _, package in recipe.programs]

@@ -1,4 +1,4 @@
-"""Go modules and programs that are built. Pure.
+"""Go modules and programs that are built. Pure, but for the sources of the own programs.
 
 A recipe names a released module and the programs in it. Its go.mod is generated and stored in the
 cache only: no downloaded file becomes part of this project.
@@ -6,8 +6,10 @@ cache only: no downloaded file becomes part of this project.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from e2e.clusters.versions import (
     COREDNS,
@@ -15,7 +17,9 @@ from e2e.clusters.versions import (
     HELM,
     KIND,
     KWOK,
+    LOCAL_PATH_PROVISIONER,
     METRICS_SERVER,
+    PROVISIONER_LIBRARY,
     KubernetesVersion,
 )
 
@@ -50,6 +54,8 @@ KUBEADM_COREDNS_PLUGINS = (
     "reload",
 )
 
+HOSTPATH_PROVISIONER_SOURCES = Path(__file__).parent / "programs" / "hostpath_provisioner"
+
 _KUBERNETES = "k8s.io/kubernetes"
 _VERSION_VARIABLES = "k8s.io/component-base/version"
 
@@ -60,8 +66,8 @@ class Recipe:
 
     `tests` are packages whose tests are compiled into a program of the given name. `documents` are
     YAML files of the module's source that the programs need at run time: they are joined into one
-    file of the given name beside the programs. `source` is a generated main.go for the package "."
-    among the programs.
+    file of the given name beside the programs. `sources` are names and contents of the Go files of
+    the package "." among the programs.
     """
 
     name: str
@@ -72,7 +78,7 @@ class Recipe:
     staging: str = ""
     tests: tuple[tuple[str, str], ...] = ()
     documents: tuple[str, tuple[str, ...]] | None = None
-    source: str = ""
+    sources: tuple[tuple[str, str], ...] = ()
 
     @property
     def folder(self) -> str:
@@ -184,12 +190,13 @@ def _coredns(name: str, with_plugins: tuple[str, ...]) -> Recipe:
     module = "github.com/coredns/coredns"
     plugins = [f'\t_ "{module}/plugin/{plugin}"\n' for plugin in with_plugins]
     imports = "".join([f'\t"{module}/coremain"\n', *plugins])
+    main = f"package main\n\nimport (\n{imports})\n\nfunc main() {{ coremain.Run() }}\n"
     return Recipe(
         name=name,
         module=module,
         version=COREDNS,
         programs=(("coredns", "."),),
-        source=f"package main\n\nimport (\n{imports})\n\nfunc main() {{ coremain.Run() }}\n",
+        sources=(("main.go", main),),
     )
 
 
@@ -198,6 +205,27 @@ def metrics_server() -> Recipe:
     module = "sigs.k8s.io/metrics-server"
     programs = (("metrics-server", f"{module}/cmd/metrics-server"),)
     return Recipe("metrics-server", module, METRICS_SERVER, programs)
+
+
+def local_path_provisioner() -> Recipe:
+    """The provisioner of directories of a node, which many small clusters use."""
+    module = "github.com/rancher/local-path-provisioner"
+    programs = (("local-path-provisioner", module),)
+    return Recipe("local-path-provisioner", module, LOCAL_PATH_PROVISIONER, programs)
+
+
+def hostpath_provisioner() -> Recipe:
+    """The tests' own provisioner of directories of a node; the name contains its sources' hash."""
+    files = sorted(HOSTPATH_PROVISIONER_SOURCES.glob("*.go"))
+    sources = tuple((file.name, file.read_text()) for file in files)
+    digest = hashlib.sha256(repr(sources).encode()).hexdigest()[:8]
+    return Recipe(
+        name=f"hostpath-provisioner-{digest}",
+        module="sigs.k8s.io/sig-storage-lib-external-provisioner/v11",
+        version=PROVISIONER_LIBRARY,
+        programs=(("hostpath-provisioner", "."),),
+        sources=sources,
+    )
 
 
 def helm() -> Recipe:

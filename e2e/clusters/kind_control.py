@@ -8,12 +8,22 @@ their grace period, as by the native backend.
 from __future__ import annotations
 
 import json
+import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from e2e.clusters import docker_engine, go_build, go_recipes, metrics_server, native_network
-from e2e.clusters.cluster import Progress
+from e2e.clusters import (
+    docker_engine,
+    go_build,
+    go_recipes,
+    metrics_server,
+    native_network,
+    provisioners,
+)
+from e2e.clusters.cluster import Progress, Provisioner
 from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import StartFailed
 from e2e.clusters.native_control_plane import METRICS
@@ -40,12 +50,17 @@ _CUTS = (
     ("mangle", "POSTROUTING", "-o"),
 )
 _METRICS_API = "/apis/metrics.k8s.io/v1beta1/nodes"
-_METRICS_UNIT = "/etc/systemd/system/metrics-server.service"
+_ADMIN = "/etc/kubernetes/admin.conf"
+_VOLUMES = "/var/lib/cluster-bridge-volumes"
 
 
 def worker_name(cluster: str, number: int) -> str:
     """The container of a cluster's n-th worker, counted from 1, as named by kind."""
     return f"{cluster}{_WORKER_SUFFIX}{number if number > 1 else ''}"
+
+
+def _unit(service: str) -> str:
+    return f"/etc/systemd/system/{service}.service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +188,13 @@ class KindControl:
         run(command, env=self.engine.environment, timeout=_LOAD_TIMEOUT)
 
     def serve_metrics(self, say: Progress) -> None:
-        if not self._succeeds("test", "-e", _METRICS_UNIT):
+        if not self._has_service(METRICS):
             folder = go_build.programs(go_recipes.metrics_server(), self.cache, say)
-            program = f"/usr/local/bin/{METRICS}"
-            self.engine.docker("cp", folder / METRICS, f"{self.node}:{program}")
-            words = metrics_server.command(
-                program, "/etc/kubernetes/admin.conf", f"/var/lib/{METRICS}"
+            program = self._install(folder / METRICS)
+            self._create_service(
+                METRICS, metrics_server.command(program, _ADMIN, f"/var/lib/{METRICS}")
             )
-            unit = f"[Service]\nExecStart={' '.join(map(str, words))}\nRestart=on-failure\n"
-            self.inside("sh", "-c", f"cat >{_METRICS_UNIT}", text=unit)
-            self.inside("systemctl", "daemon-reload")
-            for path, body in metrics_server.objects(self._address()):
-                self._kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
+            self._create(metrics_server.objects(self._address()))
         self.start(METRICS)
         deadline = time.monotonic() + _METRICS_TIMEOUT
         while not self._kubectl("get", "--raw", _METRICS_API, check=False):
@@ -192,6 +202,40 @@ class KindControl:
                 log = self.inside("journalctl", "-u", METRICS, "-n", "20", "--no-pager")
                 raise StartFailed(f"{self.cluster}: {METRICS} does not answer:\n{log}")
             time.sleep(POLL)
+
+    def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
+        if provisioner is Provisioner.LOCAL_PATH and self._kubectl(
+            *("get", "deployments", "--namespace", provisioners.LOCAL_PATH_NAMESPACE),
+            *("--output", "name"),
+        ):
+            return  # The published node image has it.
+        if not self._has_service(provisioner):
+            folder = go_build.programs(provisioners.recipe(provisioner), self.cache, say)
+            program = self._install(folder / provisioner)
+            node = self.nodes[-1]  # With workers, the control plane's node runs no pods.
+            words = provisioners.command(provisioner, program, _ADMIN, _VOLUMES, node)
+            self._create_service(provisioner, words)
+            self._create(provisioners.objects(provisioner))
+        self.start(provisioner)
+
+    def _has_service(self, name: str) -> bool:
+        return self._succeeds("test", "-e", _unit(name))
+
+    def _install(self, program: Path) -> str:
+        """Copies a program to the control plane's node; returns its path there."""
+        path = f"/usr/local/bin/{program.name}"
+        self.engine.docker("cp", program, f"{self.node}:{path}")
+        return path
+
+    def _create_service(self, name: str, command: Sequence[str | Path]) -> None:
+        start = " ".join(shlex.quote(str(word)) for word in command)
+        unit = f"[Service]\nExecStart={start}\nRestart=on-failure\n"
+        self.inside("sh", "-c", f"cat >{_unit(name)}", text=unit)
+        self.inside("systemctl", "daemon-reload")
+
+    def _create(self, objects: Sequence[tuple[str, dict[str, Any]]]) -> None:
+        for path, body in objects:
+            self._kubectl("create", "--raw", path, "-f", "-", text=json.dumps(body))
 
     def inside(
         self, *argv: str, check: bool = True, text: str | None = None, node: str | None = None
@@ -210,8 +254,7 @@ class KindControl:
         return self.engine.docker(*command, check=False).returncode == 0
 
     def _services(self) -> tuple[str, ...]:
-        more = (METRICS,) if self._succeeds("test", "-e", _METRICS_UNIT) else ()
-        return (*_SERVICES, *more)
+        return (*_SERVICES, *filter(self._has_service, (METRICS, *Provisioner)))
 
     def _active(self, service: str) -> bool:
         state = self.inside("systemctl", "is-active", service, check=False).strip()

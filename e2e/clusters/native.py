@@ -24,6 +24,7 @@ from e2e.clusters import (
     native_control_plane,
     native_network,
     native_node,
+    provisioners,
     system_packages,
 )
 from e2e.clusters.addresses import Plan, free_index, free_slot
@@ -34,6 +35,7 @@ from e2e.clusters.cluster import (
     ClusterSpec,
     Nodes,
     Progress,
+    Provisioner,
     Settings,
 )
 from e2e.clusters.cluster_record import (
@@ -104,6 +106,11 @@ class NativeControl:
     def serve_metrics(self, say: Progress) -> None:
         folder = go_build.programs(go_recipes.metrics_server(), self.site.settings.cache, say)
         metrics_server.start(self.site, folder)
+
+    def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
+        recipe = provisioners.recipe(provisioner)
+        folder = go_build.programs(recipe, self.site.settings.cache, say)
+        provisioners.start(self.site, provisioner, folder)
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
@@ -285,7 +292,7 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    parts = (native_control_plane, native_node, coredns, kwok, metrics_server)
+    parts = (native_control_plane, native_node, coredns, kwok, metrics_server, provisioners)
     order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]

@@ -276,7 +276,7 @@ def test_what_a_killed_run_had_put_together_goes(tmp_path: Path) -> None:
 
 
 def test_kubeadms_dns_server_knows_what_kubeadm_writes() -> None:
-    source = go_recipes.kubeadm_coredns().source
+    ((_, source),) = go_recipes.kubeadm_coredns().sources
     for plugin in ("forward", "health", "metrics", "ready", "reload"):
         assert f'"github.com/coredns/coredns/plugin/{plugin}"' in source
     assert go_recipes.kubeadm_coredns().folder != go_recipes.coredns().folder

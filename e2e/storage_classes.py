@@ -1,0 +1,85 @@
+"""StorageClasses with a real provisioner, for the duration of a block.
+
+    with local_path(remote, default=True): ...
+    with hostpath(remote, "slow", parameters={"provisionDelay": "5s"}) as name: ...
+
+The provisioner itself runs until the cluster is removed, so that it deletes the volumes of a
+namespace that a test deletes last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from e2e.clusters.cluster import Cluster, Provisioner
+from e2e.clusters.provisioners import DRIVERS
+from e2e.kubectl import Json
+
+LOCAL_PATH = "local-path"
+HOSTPATH = "hostpath"
+
+WAIT = "WaitForFirstConsumer"
+IMMEDIATE = "Immediate"
+
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+
+
+@contextmanager
+def local_path(
+    cluster: Cluster, name: str = LOCAL_PATH, *, default: bool = False, retain: bool = False
+) -> Iterator[str]:
+    """A class of local-path-provisioner, as in its manifest; yields the name."""
+    with _class(cluster, Provisioner.LOCAL_PATH, name, default=default, retain=retain):
+        yield name
+
+
+@contextmanager
+def hostpath(
+    cluster: Cluster,
+    name: str = HOSTPATH,
+    *,
+    binding: str = WAIT,
+    default: bool = False,
+    retain: bool = False,
+    expandable: bool = True,
+    parameters: Mapping[str, str] | None = None,
+) -> Iterator[str]:
+    """A class of the tests' own provisioner; yields the name.
+
+    ``parameters`` are listed at the top of `clusters/programs/hostpath_provisioner/main.go`: errors
+    and delays of provisioning and expansion, capacity, rounding.
+    """
+    fields = {"allowVolumeExpansion": expandable, "parameters": dict(parameters or {})}
+    provisioner = Provisioner.HOSTPATH
+    with _class(cluster, provisioner, name, binding, fields, default=default, retain=retain):
+        yield name
+
+
+@contextmanager
+def _class(
+    cluster: Cluster,
+    provisioner: Provisioner,
+    name: str,
+    binding: str = WAIT,
+    fields: Json | None = None,
+    *,
+    default: bool,
+    retain: bool,
+) -> Iterator[None]:
+    cluster.provision_volumes(provisioner, print)
+    manifest = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name, "annotations": {DEFAULT_CLASS: json.dumps(default)}},
+        "provisioner": DRIVERS[provisioner],
+        "volumeBindingMode": binding,
+        "reclaimPolicy": "Retain" if retain else "Delete",
+        **(fields or {}),
+    }
+    cluster.kubectl("create", "-f", "-", input=json.dumps(manifest))
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "storageclass", name, "--ignore-not-found")
