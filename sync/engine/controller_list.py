@@ -14,6 +14,7 @@ from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
+from sync.storage.capacity_controller import StorageCapacityController
 from sync.storage.claim_controller import ClaimController
 from sync.storage.volume_controller import VolumeController
 
@@ -55,6 +56,7 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
         controllers += [
             ClaimController(context, context.storage),
             VolumeController(context, context.storage),
+            StorageCapacityController(context, context.storage),
         ]
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))

@@ -34,6 +34,9 @@ class Storage:
         self.harness = harness
         self.home = harness.home
         self.remote = harness.remote
+        self.home.put(
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "cluster-bridge"}}
+        )
         harness.policy = replace(harness.policy, storage="provision", remote_id=REMOTE_ID)
 
     # -- classes ---------------------------------------------------------------------------
