@@ -25,6 +25,7 @@ from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_addre
 from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
+from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.node.join_record import recorded_network
@@ -189,6 +190,18 @@ class CheckContext:
             address=await self.bridge_address(),
             home=self.node_client,
             account=self.home_client,
+            remote=self.remote_client,
+        )
+
+    async def storage(self) -> SelectedStorage:
+        """Whether a join would provision volumes. Raises PreflightError."""
+        return await self._read_once("storage", self._select_storage)
+
+    async def _select_storage(self) -> SelectedStorage:
+        return await select_storage(
+            self.settings,
+            registered_node=self.registered_node,
+            home=self.home_client,
             remote=self.remote_client,
         )
 

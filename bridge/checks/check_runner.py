@@ -23,6 +23,7 @@ from bridge.checks import (
     permission_checks,
     pod_security_levels,
     policy_checks,
+    storage,
     virtual_node,
     workloads,
 )
@@ -54,6 +55,7 @@ IMPLEMENTATIONS = (
     *workloads.IMPLEMENTATIONS,
     *daemonsets.IMPLEMENTATIONS,
     *pod_security_levels.IMPLEMENTATIONS,
+    *storage.IMPLEMENTATIONS,
 )
 
 

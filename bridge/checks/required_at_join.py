@@ -16,7 +16,13 @@ from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, MetricsSource, SelectedNetwork
 from bridge.base.progress_lines import Caveat
 from bridge.certificates import home_client_ca
-from bridge.checks import cluster_compatibility, network_paths, permission_checks, workloads
+from bridge.checks import (
+    cluster_compatibility,
+    network_paths,
+    permission_checks,
+    storage,
+    workloads,
+)
 from bridge.checks.catalog import CHECKS
 from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Severity
@@ -31,7 +37,7 @@ from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
-from translators.translation_options import HostPort, Network
+from translators.translation_options import HostPort, Network, Storage
 from translators.virtual_node_identity import Identity
 
 
@@ -55,6 +61,8 @@ class JoinFacts:
     """Where the bridge accepts forwarded connections; "" if it forwards none."""
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
+    storage: Storage = "none"
+    """Whether the bridge provisions volumes."""
 
     @property
     def network(self) -> Network:
@@ -93,7 +101,13 @@ def required_by_join(implementations: Iterable[Implementation]) -> tuple[Impleme
 STAGES = (
     required_by_join(permission_checks.IMPLEMENTATIONS),
     required_by_join(cluster_compatibility.IMPLEMENTATIONS),
-    required_by_join((*network_paths.IMPLEMENTATIONS, *workloads.IMPLEMENTATIONS)),
+    required_by_join(
+        (
+            *network_paths.IMPLEMENTATIONS,
+            *storage.IMPLEMENTATIONS,
+            *workloads.IMPLEMENTATIONS,
+        )
+    ),
 )
 
 
@@ -183,6 +197,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         recorded_network(node) if node is not None else None,
         relay_address=relay_ip,
         relay_cidr=cidr,
+        storage=(await context.storage()).mode,
     )
 
 

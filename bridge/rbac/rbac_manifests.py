@@ -19,6 +19,7 @@ from bridge.base.join_settings import (
     NetworkChoice,
     ServingCertificate,
     SettingsError,
+    StorageChoice,
     invalid_option,
 )
 from bridge.node import lease_namespace
@@ -74,6 +75,8 @@ class HomePermissions:
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
     identity: HomeIdentity = "service-account"
+    storage: StorageChoice = "auto"
+    """Only ``provision`` grants the permissions for volumes: they are not needed otherwise."""
     kubeconfig_secret: tuple[str, str] | None = None
     """Namespace and name of the Secret with the remote's kubeconfig, for an installed bridge."""
 
@@ -84,6 +87,7 @@ class HomePermissions:
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
+        storage = permissions.HOME_STORAGE if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
             *permissions.in_place_of_node(self.identity),
@@ -91,6 +95,7 @@ class HomePermissions:
             *certificates,
             *permissions.HOME_CLIENT_CA,
             *permissions.for_network(self.network),
+            *storage,
             *leave,
         )
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
@@ -105,7 +110,10 @@ class HomePermissions:
     def per_namespace(self) -> tuple[Permission, ...]:
         """The permissions granted namespace by namespace."""
         return permissions.for_home_namespaces(
-            identity=self.identity, network=self.network, service_accounts=self.service_accounts
+            identity=self.identity,
+            network=self.network,
+            service_accounts=self.service_accounts,
+            storage=self.storage,
         )
 
 
@@ -121,17 +129,24 @@ class RemotePermissions:
     """Whether the account may renew its own token."""
     namespaces: Sequence[str] = ()
     """The prepared namespaces, if the bridge works in these alone."""
+    storage: StorageChoice = "auto"
+    """Only ``provision`` grants the permissions for volumes."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
         """All permissions except `namespace_contents` and that for the account's own token."""
         sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
         metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
+        storage: tuple[Permission, ...] = ()
+        if self.storage == "provision":
+            claims = () if self.namespaces else permissions.REMOTE_STORAGE
+            storage = (*permissions.REMOTE_STORAGE_CLASSES, *claims)
         return (
             *(permissions.REMOTE_LIMITED if self.namespaces else permissions.REMOTE),
             *permissions.REMOTE_LEAVE,
             *permissions.REMOTE_OWNERSHIP,
             *(permission for source in metrics for permission in source),
+            *storage,
         )
 
     @property
@@ -193,7 +208,7 @@ def _home_policies(options: HomePermissions, account: Account) -> list[Object]:
     description = "Confines Cluster Bridge to its virtual node and the pods on it"
     whom = (str(account), account.user, options.nodes)
     # The policy is the same for all options, so that a wider role stays confined.
-    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True)
+    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True, storage="provision")
     granted = (*every.cluster_level, *every.per_namespace)
     policies = home_policy.home_policy(_meta(account.policy("home"), description), *whom, granted)
     if options.leave:
@@ -232,7 +247,9 @@ def remote_objects(
         _service_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
     ]
-    prepared = permissions.for_remote_namespaces(options.namespaces)
+    prepared = permissions.for_remote_namespaces(
+        options.namespaces, storage=options.storage == "provision"
+    )
     made += _granted(account.role("remote-namespace"), account, prepared, description)
     if options.renew_token:
         own = permissions.for_own_token(account.namespace, account.name)

@@ -65,7 +65,7 @@ class StorageCapacityController:
         self.controller.queue.add(Key("", name_of(new or old or {})))
 
     def capacity_changed(self, old: Object | None, new: Object | None) -> None:
-        """Queues the class of an object that somebody changed or deleted."""
+        """Queues the class of an object that another client changed or deleted."""
         self.controller.queue.add(Key("", class_of_storage_capacity(new or old or {})))
 
     def remote_changed(self, _: Object | None, __: Object | None) -> None:

@@ -1,4 +1,4 @@
-"""Which PVC of the remote a pod mounts, and when it waits."""
+"""A pod mounts the remote PVC of its home PVC, and waits while there is none."""
 
 from __future__ import annotations
 

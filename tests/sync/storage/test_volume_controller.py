@@ -1,4 +1,4 @@
-"""Which remote data is deleted, and when: only by the deletion of a home PVC whose volume has the
+"""The bridge deletes data in the remote only after the deletion of a home PVC whose volume has the
 reclaim policy Delete."""
 
 from __future__ import annotations
