@@ -86,6 +86,7 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
         "both: home and remote are two clusters",
         "home: its API server will dial this bridge at 127.0.0.1",
         "remote: pods find home's API server at 192.0.2.1:6443",
+        "both: pods use the remote's PersistentVolumeClaims of the same names (by --storage)",
         "remote: its kubelets serve resource metrics",
     ]
     assert two.writes() == []

@@ -432,7 +432,7 @@ async def test_tables_match_requests_of_the_bridge(
 async def test_prepared_namespaces_need_no_secret_elsewhere(two: Clusters, soon: None) -> None:
     """Every request of a join with ``--remote-namespaces`` is covered by the limited table. A pod
     of another namespace waits."""
-    settings = two.but(remote_namespaces=(REMOTE_NAMESPACE,), metrics="none")
+    settings = two.but(remote_namespaces=(REMOTE_NAMESPACE,), metrics="none", storage="provision")
     meta = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
     two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
     harness = EngineHarness(two.home, two.remote)
