@@ -244,7 +244,7 @@ class ClaimExecutor:
                     "the remote's volume; delete it"
                 )
                 self._events.warn(home, REASON_FAILED, message)
-                raise ReconcileBlocked("HomeClash", message) from None
+                raise ReconcileBlocked(REASON_FAILED, message) from None
         else:
             self.results["success"] += 1
             attempts = self._attempts.pop(uid_of(home))

@@ -2,7 +2,7 @@
 
 | home PVC                                | remote PVC                                             |
 |-----------------------------------------|--------------------------------------------------------|
-| has `cluster-bridge.io/remote-claim`    | the existing PVC that the annotation names             |
+| has `cluster-bridge.io/remote-pvc`    | the existing PVC that the annotation names             |
 | bound to a volume in this remote        | the PVC of the volume, once the remote has it          |
 | bound to a volume elsewhere             | none: the pod waits                                    |
 | not bound, deleted, or missing          | none: the pod waits                                    |
@@ -27,7 +27,7 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import has_home_uid, is_owned
 from translators.storage.identifiers import (
-    ANNOTATION_REMOTE_CLAIM,
+    ANNOTATION_REMOTE_PVC,
     VolumeHandle,
     bound_volume,
     is_bound,
@@ -60,7 +60,7 @@ def used_handle(
     if is_deleting(home):
         return _waits(name, "is being deleted")
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(home)))
-    if existing := (metadata(home).get("annotations") or {}).get(ANNOTATION_REMOTE_CLAIM):
+    if existing := (metadata(home).get("annotations") or {}).get(ANNOTATION_REMOTE_PVC):
         return VolumeHandle("", namespace, str(existing))
     if not bound_volume(home) or not is_bound(home):
         return _waits(name, "is not bound to a volume yet")
@@ -72,7 +72,7 @@ def used_handle(
             REASON_UNREACHABLE,
             f"PersistentVolumeClaim {name} is bound to PersistentVolume {name_of(volume)}, which "
             "is not in the remote cluster: run the pod on a node that has the volume, or set the "
-            f"annotation {ANNOTATION_REMOTE_CLAIM} of the PersistentVolumeClaim to the name of one "
+            f"annotation {ANNOTATION_REMOTE_PVC} of the PersistentVolumeClaim to the name of one "
             f"in the remote's namespace {namespace}",
         )
     if handle.namespace != namespace:

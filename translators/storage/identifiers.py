@@ -22,7 +22,7 @@ DRIVER = f"volumes.{DOMAIN}"
 #: On home's PersistentVolumes: the bridge removes it once the volume is released.
 FINALIZER = f"{DOMAIN}/volume"
 #: On a home PVC, set by a user: the existing PVC of the remote that pods use in its place.
-ANNOTATION_REMOTE_CLAIM = f"{DOMAIN}/remote-claim"
+ANNOTATION_REMOTE_PVC = f"{DOMAIN}/remote-pvc"
 #: On a remote PVC until home has its PersistentVolume. No pod mounts the PVC before, so that it has
 #: no data, and the bridge may delete it.
 ANNOTATION_UNFINISHED = f"{DOMAIN}/unfinished"

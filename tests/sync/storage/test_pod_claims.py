@@ -9,7 +9,7 @@ import pytest
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Object
 from tests.sync.engine_harness import REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import Storage
-from translators.storage.identifiers import ANNOTATION_REMOTE_CLAIM
+from translators.storage.identifiers import ANNOTATION_REMOTE_PVC
 
 _VOLUMES = [{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}]
 
@@ -112,7 +112,7 @@ async def test_pod_never_mounts_claim_of_same_name_in_remote(storage: Storage) -
 async def test_annotation_names_existing_remote_claim(storage: Storage) -> None:
     storage.claim(of_class="local")
     _bind_elsewhere(storage, csi={"driver": "ebs.example.com", "volumeHandle": "vol-1"})
-    annotations = {"metadata": {"annotations": {ANNOTATION_REMOTE_CLAIM: "shared"}}}
+    annotations = {"metadata": {"annotations": {ANNOTATION_REMOTE_PVC: "shared"}}}
     storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", annotations, "default")
     await storage.harness.start()
     storage.harness.pod(volumes=_VOLUMES)
