@@ -227,10 +227,14 @@ class Engine:
 
     def find(self, kind: type[T]) -> T:
         """The controller of this class. Raises LookupError if there is none."""
-        for component in self._components:
-            if isinstance(component, kind):
-                return component
-        raise LookupError(f"no {kind.__name__} is registered")
+        found = self.find_optional(kind)
+        if found is None:
+            raise LookupError(f"no {kind.__name__} is registered")
+        return found
+
+    def find_optional(self, kind: type[T]) -> T | None:
+        """The controller of this class; None if there is none."""
+        return next((it for it in self._components if isinstance(it, kind)), None)
 
     # -- connect ---------------------------------------------------------------------------
 

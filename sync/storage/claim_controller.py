@@ -8,9 +8,12 @@ handle, so that nothing has to be remembered.
 
 from __future__ import annotations
 
+from sync.base.namespace_fair_cache import FairCache
+from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
 from sync.storage import claim_planner
 from sync.storage.claim_executor import ClaimExecutor
@@ -35,6 +38,11 @@ from translators.storage.identifiers import (
 
 #: PVCs reconciled at once.
 WORKERS = 16
+#: Selects the Events of the remote that are repeated at home: provisioning and expansion fail.
+_WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
+#: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
+#: they are counted.
+EVENTS_MAX, COUNTED_MAX = 20, 10_000
 #: Plans of one reconcile: a new PVC takes four, an expansion as many.
 PLANS = 12
 
@@ -52,6 +60,13 @@ class ClaimController:
             "claims", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
         )
         self._executor = ClaimExecutor(context, storage, self.controller.queue)
+        self._events = context.events
+        self._remote_events = [
+            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
+            for it in context.policy.remote_namespaces or (None,)
+        ]
+        # By the remote PVC's UID.
+        self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
 
     @property
     def executor(self) -> ClaimExecutor:
@@ -71,6 +86,7 @@ class ClaimController:
                 Watch(storage.remote_claims, self.remote_claim_changed),
                 Watch(storage.remote_classes, self.remote_class_changed, replay=False),
                 Watch(self._home_pods, self.home_pod_changed, replay=False),
+                *(Watch(it, self.remote_event_changed, replay=False) for it in self._remote_events),
             ],
         )
 
@@ -112,6 +128,26 @@ class ClaimController:
         if old is None and new is not None:
             for claim in claims_of_pod(new):
                 self.controller.queue.add(Key(*claim))
+
+    def remote_event_changed(self, old: Object | None, new: Object | None) -> None:
+        """Repeats a warning of the remote about a PVC on the home PVC, once for each message."""
+        if new is None or self.controller.queue.is_paused:
+            return
+        message = str(new.get("message") or "")
+        if old is not None and old.get("message") == message:
+            return
+        involved = new.get("involvedObject") or {}
+        key = Key(str(involved.get("namespace")), str(involved.get("name")))
+        remote = self._storage.remote_claims.store.get(key)
+        origin = origin_of(remote) if remote is not None else None
+        if remote is None or origin is None or uid_of(remote) != involved.get("uid"):
+            return
+        home = self._storage.home_claims.store.get(Key(origin.namespace, origin.name))
+        count = self._repeated.get(uid_of(remote)) or 0
+        if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
+            self._repeated.put(key.namespace, uid_of(remote), count + 1)
+            reason = str(new.get("reason") or "ProvisioningFailed")[:128]
+            self._events.warn(home, reason, f"remote: {message}")
 
     def _queue_unbound(self, claim: Object) -> None:
         if not bound_volume(claim):

@@ -79,6 +79,7 @@ async def test_claim_with_wait_for_first_consumer_is_bound_before_remote(storage
 @pytest.mark.parametrize("node", ["", "another"])
 async def test_claim_of_another_node_is_ignored(storage: Storage, node: str) -> None:
     await storage.harness.start()
+    storage.harness.clear_logs()
     storage.claim(node=node)
     await storage.settle()
     assert not storage.remote_claims()
@@ -88,6 +89,7 @@ async def test_claim_of_another_node_is_ignored(storage: Storage, node: str) -> 
 async def test_claim_of_another_class_is_ignored(storage: Storage) -> None:
     storage.home_class("local", provisioner="example.com/local")
     await storage.harness.start()
+    storage.harness.clear_logs()
     storage.claim(of_class="local")
     await storage.settle()
     assert not storage.harness.writes()
@@ -269,6 +271,35 @@ async def test_rejected_expansion_is_reported(storage: Storage) -> None:
     await storage.harness.settle(waiting=True)
     (event,) = await storage.harness.events_with_reason("VolumeResizeFailed")
     assert "cannot grow" in event["message"]
+
+
+async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    meta = remote["metadata"]
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "kind": "PersistentVolumeClaim",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": "no disk is free",
+        "count": 1,
+    }
+    storage.remote.put(event)
+    storage.remote.put({**event, "count": 2})
+    (found,) = await storage.harness.events_with_reason("ProvisioningFailed")
+    assert found["message"] == "remote: no disk is free"
+    assert found["involvedObject"]["name"] == "data"
+    assert found["count"] == 1
 
 
 async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storage) -> None:
