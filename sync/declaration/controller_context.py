@@ -25,7 +25,8 @@ class StorageInformers:
     """The informers of `sync.storage`. The account reads home's objects, of all namespaces."""
 
     home_claims: Informer
-    """Home's PVCs. Index: ``class`` (the name of the StorageClass)."""
+    """Home's PVCs. Indexes: ``class`` (the name of the StorageClass) and ``namespace``, of those
+    for which the virtual node is selected."""
     home_volumes: Informer
     """Home's PersistentVolumes; of other drivers' only the fields that identify them. Indexes:
     ``claim`` (the PVC that a volume is for) and ``handle`` (of volumes of the bridge)."""

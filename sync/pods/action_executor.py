@@ -65,7 +65,12 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
 from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
-from translators.storage.claim_resolution import Unresolved, mounted_claims, replace_claims
+from translators.storage.claim_resolution import (
+    REASON_WAITING,
+    Unresolved,
+    mounted_claims,
+    replace_claims,
+)
 from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
@@ -212,7 +217,7 @@ class ActionExecutor:
                 await self._report_not_created(key, home, blocked.reason, blocked.message)
             return
         try:
-            claims = self._resolve_claims(home)
+            claims = await self._resolve_claims(home)
             remote_namespace = await self._namespaces.ensure(namespace)
             omitted = await self._copies.ensure(home)
             # Requested when the pod was first seen, in parallel with the copies.
@@ -238,12 +243,15 @@ class ActionExecutor:
             await self._report_not_created(key, home, reason, message)
             raise
 
-    def _resolve_claims(self, home: Object) -> dict[str, str]:
+    async def _resolve_claims(self, home: Object) -> dict[str, str]:
         """The remote PVCs of the pod, by the name of the volume; none if the bridge provisions no
-        volumes. Raises ReconcileBlocked."""
+        volumes. Raises ReconcileBlocked and KubeError."""
         if self._claims is None:
             return {}
         claims = self._claims.claims_of(home)
+        if isinstance(claims, Unresolved) and claims.reason == REASON_WAITING:
+            await self._claims.refresh(home)
+            claims = self._claims.claims_of(home)
         if isinstance(claims, Unresolved):
             raise ReconcileBlocked(claims.reason, claims.message)
         return claims

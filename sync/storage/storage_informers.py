@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Iterable
 
 from sync.cache.informer import Informer
@@ -13,13 +14,14 @@ from sync.kube.api_resources import (
     STORAGE_CLASSES,
 )
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object, metadata
+from translators.object_accessors import Object, metadata, namespace_of
 from translators.ownership_labels import home_selector, origin_of
 from translators.storage.identifiers import (
     DRIVER,
     ClaimKey,
     claim_of_volume,
     class_name,
+    selected_node,
     volume_handle,
 )
 from translators.translation_options import Policy
@@ -34,7 +36,10 @@ def storage_informers(account: KubeClient, remote: KubeClient, policy: Policy) -
         home_claims=Informer(
             account,
             PERSISTENT_VOLUME_CLAIMS,
-            indexers={"class": lambda claim: (class_name(claim),)},
+            indexers={
+                "class": lambda claim: (class_name(claim),),
+                "namespace": functools.partial(_namespace_on_node, policy.identity.node),
+            },
             slim=_without_managed_fields,
         ),
         home_volumes=Informer(
@@ -47,6 +52,10 @@ def storage_informers(account: KubeClient, remote: KubeClient, policy: Policy) -
         remote_claims=_remote_claims(remote, policy),
         remote_classes=Informer(remote, STORAGE_CLASSES),
     )
+
+
+def _namespace_on_node(node: str, claim: Object) -> Iterable[Hashable]:
+    return (namespace_of(claim),) if selected_node(claim) == node else ()
 
 
 def _remote_claims(remote: KubeClient, policy: Policy) -> Informer:

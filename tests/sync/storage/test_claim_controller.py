@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sync.kube.api_resources import (
+    NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
@@ -219,6 +220,41 @@ async def test_claim_of_pod_bound_by_node_name_is_provisioned(storage: Storage) 
     assert remote is not None
     claim = storage.remote_claims()[0]["metadata"]["name"]
     assert remote["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+
+
+@pytest.mark.parametrize(("remotes", "is_served"), [([REMOTE_ID], True), ([], False)])
+async def test_immediate_class_is_served_if_it_names_the_remote(
+    storage: Storage, remotes: list[str], is_served: bool
+) -> None:
+    term = {"key": LABEL_REMOTE, "values": remotes}
+    topologies = [{"matchLabelExpressions": [term]}] if remotes else []
+    storage.home_class(volumeBindingMode="Immediate", allowedTopologies=topologies)
+    await storage.harness.start()
+    storage.claim(node="")
+    await storage.settle()
+    assert (storage.home_claim()["status"]["phase"] == "Bound") == is_served
+
+
+async def test_empty_namespace_of_claim_is_deleted_and_one_with_data_is_not(
+    storage: Storage,
+) -> None:
+    storage.harness.namespace_linger = 0.0
+    await storage.harness.start()
+    await storage.bound()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    await storage.remote.until(
+        lambda: any(
+            it.method == "PATCH" and it.path.endswith(f"/namespaces/{REMOTE_NAMESPACE}")
+            for it in storage.remote.writes()
+        )
+    )
+    storage.home_class(reclaimPolicy="Retain")
+    await storage.bound()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    assert storage.remote.find(NAMESPACES, REMOTE_NAMESPACE)
+    assert len(storage.remote_claims()) == 1
 
 
 async def test_expansion_reaches_home(storage: Storage) -> None:

@@ -7,8 +7,12 @@ from dataclasses import replace
 import pytest
 
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Object
+from sync.storage.claim_lookup import ClaimLookup
+from tests.conftest import ClientFor
 from tests.sync.engine_harness import REMOTE_NAMESPACE
+from tests.sync.single_controller import controller_context
 from tests.sync.storage.storage_harness import Storage
+from translators.storage.claim_resolution import REASON_UNREACHABLE, REASON_WAITING, Unresolved
 from translators.storage.identifiers import ANNOTATION_REMOTE_PVC
 
 _VOLUMES = [{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}]
@@ -46,6 +50,27 @@ async def test_pod_mounts_remote_claim_of_its_claim(storage: Storage) -> None:
     assert remote is not None
     mount = {"claimName": remote["metadata"]["name"], "readOnly": True}
     assert _mounts(storage) == [{"name": "v", "persistentVolumeClaim": mount}]
+
+
+async def test_refresh_reads_what_the_caches_lack(storage: Storage, client_for: ClientFor) -> None:
+    """Home binds a pod right after its claim, and the caches may show the pod first."""
+    await storage.harness.start()
+    await storage.bound()
+    pod = storage.harness.pod(volumes=_VOLUMES)
+    home, remote = (
+        await client_for(storage.home, "home"),
+        await client_for(storage.remote, "remote"),
+    )
+    context = controller_context(home, remote, storage.harness.policy)
+    assert context.storage is not None
+    lookup = ClaimLookup(context, context.storage)
+    assert _reason(lookup.claims_of(pod)) == REASON_WAITING
+    await lookup.refresh(pod)
+    assert _reason(lookup.claims_of(pod)) == REASON_UNREACHABLE, "only the remote's is unknown"
+
+
+def _reason(claims: dict[str, str] | Unresolved) -> str:
+    return claims.reason if isinstance(claims, Unresolved) else ""
 
 
 async def test_ephemeral_volume_mounts_claim_that_home_created(storage: Storage) -> None:
