@@ -45,4 +45,5 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         ),
         events=EventRecorder(home, node=policy.identity.node, now=utc_now),
         now=utc_now,
+        storage=shared.storage,
     )
