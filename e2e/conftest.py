@@ -23,7 +23,7 @@ from e2e import bridge_process, certificate_approver, service_accounts, used_per
 from e2e.bench.pods.audit_log import Requests
 from e2e.bridge_process import Bridge, BridgeFailed
 from e2e.clusters import Nodes, specs
-from e2e.clusters.cluster import Backend, Cluster
+from e2e.clusters.cluster import Backend, Cluster, Provisioner
 from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
@@ -219,6 +219,14 @@ def home(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811
 def remote(clusters: dict[str, Cluster]) -> Cluster:  # noqa: F811
     """The cluster that runs the offloaded pods."""
     return clusters["remote"]
+
+
+@pytest.fixture(scope="session")
+def provisioners(clusters: dict[str, Cluster]) -> None:  # noqa: F811
+    """The remote has all provisioners of volumes; see `e2e.storage_classes` for their classes.
+    Their first build takes minutes, which count for no test."""
+    for provisioner in Provisioner:
+        clusters["remote"].provision_volumes(provisioner, print)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
     with hostpath(remote, "slow", parameters={"provisionDelay": "5s"}) as name: ...
 
 The provisioner itself runs until the cluster is removed, so that it deletes the volumes of a
-namespace that a test deletes last.
+namespace that a test deletes last. Tests use the fixture `provisioners` as well, which builds it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,11 @@ def _class(
         "reclaimPolicy": "Retain" if retain else "Delete",
         **(fields or {}),
     }
+    remove = ("delete", "storageclass", name, "--ignore-not-found")
+    # An interrupted run may have left one, and most fields of a class are immutable.
+    cluster.kubectl(*remove)
     cluster.kubectl("create", "-f", "-", input=json.dumps(manifest))
     try:
         yield
     finally:
-        cluster.kubectl("delete", "storageclass", name, "--ignore-not-found")
+        cluster.kubectl(*remove)

@@ -71,12 +71,12 @@ class Storage:
 
 
 @pytest.fixture
-def storage(clusters: dict[str, Cluster]) -> Iterator[Storage]:
+def storage(remote: Cluster, provisioners: None) -> Iterator[Storage]:
     """The remote cluster, with a new namespace."""
-    cluster, namespace = clusters["remote"], f"storage-{uuid.uuid4().hex[:6]}"
-    create_namespace(cluster, namespace)
-    yield Storage(cluster, namespace)
-    cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+    namespace = f"storage-{uuid.uuid4().hex[:6]}"
+    create_namespace(remote, namespace)
+    yield Storage(remote, namespace)
+    remote.kubectl("delete", "namespace", namespace, "--wait=false")
 
 
 def keeps_data(storage: Storage, claim: str) -> None:

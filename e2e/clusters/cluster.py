@@ -34,6 +34,31 @@ _NODES = re.compile(r"(real|simulated)(?:=(\d+))?")
 # The longest path below a cluster's folder is a containerd socket; see _PREFIX for the limit.
 LONGEST_STATE_DIR = 60
 
+
+class Provisioner(StrEnum):
+    """The name of a provisioner of PersistentVolumes, and of its component.
+
+    `LOCAL_PATH` is rancher's, as in many small clusters: WaitForFirstConsumer and ReadWriteOnce
+    only, no expansion, no capacity; pods create and delete its volumes. `HOSTPATH` is the tests'
+    own, which supports all of these, and fails on request (`programs/hostpath_provisioner`).
+    """
+
+    LOCAL_PATH = "local-path-provisioner"
+    HOSTPATH = "hostpath-provisioner"
+
+
+API_SERVER = "kube-apiserver"
+#: Components that watch the API server, in the order of their start.
+_API_CLIENTS = (
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "coredns",
+    "kwok",
+    *Provisioner,
+)
+
 #: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
 MAX_REAL_NODES = 16
 
@@ -56,18 +81,6 @@ class Nodes(StrEnum):
     SIMULATED = "simulated"
 
 
-class Provisioner(StrEnum):
-    """The name of a provisioner of PersistentVolumes, and of its component.
-
-    `LOCAL_PATH` is rancher's, as in many small clusters: WaitForFirstConsumer and ReadWriteOnce
-    only, no expansion, no capacity; pods create and delete its volumes. `HOSTPATH` is the tests'
-    own, which supports all of these, and fails on request (`programs/hostpath_provisioner`).
-    """
-
-    LOCAL_PATH = "local-path-provisioner"
-    HOSTPATH = "hostpath-provisioner"
-
-
 def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
     """Parses `real`, `simulated` or `simulated=N`; `count` is the value of --node-count.
 
@@ -81,19 +94,6 @@ def parse_nodes(text: str, count: int) -> tuple[Nodes, int]:
             next_step="take real, simulated, or simulated=N",
         )
     return Nodes(found[1]), int(found[2]) if found[2] else count
-
-
-API_SERVER = "kube-apiserver"
-#: Components that watch the API server, in the order of their start.
-_API_CLIENTS = (
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubelet",
-    "kube-proxy",
-    "coredns",
-    "kwok",
-    *Provisioner,
-)
 
 
 def _default_folder(variable: str, fallback: str) -> Path:

@@ -23,6 +23,7 @@ from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conformance import conformance_page, exceptions
 from e2e.conformance.report import Report
 from e2e.conformance.runner import Node, Request, conduct
+from e2e.conformance.storage import Storage
 
 # A real kubelet on two cores keeps up with so many concurrent tests, which mostly wait.
 DEFAULT_PROCS = 8
@@ -40,6 +41,12 @@ def run(
         Path | None,
         typer.Option(help="With --only virtual: an earlier report, for the real node's results."),
     ] = None,
+    storage: Annotated[
+        Storage | None,
+        typer.Option(
+            help="With --only real: the tests of volumes, on a class of this provisioner."
+        ),
+    ] = None,
     procs: Annotated[int, typer.Option(help="Tests at a time.", min=1)] = DEFAULT_PROCS,
     repeat_failed: Annotated[
         bool, typer.Option(help="Repeat each failed test once, alone, and report both.")
@@ -51,6 +58,8 @@ def run(
     """Run the selection on both nodes, and compare the results."""
     if baseline is not None and only is not Node.VIRTUAL:
         raise InvalidRequest("--baseline is for --only virtual", where="--baseline")
+    if storage is not None and only is not Node.REAL:
+        raise InvalidRequest("--storage is for --only real", where="--storage")
     request = Request(
         nodes=tuple(Node) if only is None else (only,),
         focus=focus,
@@ -59,6 +68,7 @@ def run(
         repeat_failed=repeat_failed,
         output=output.absolute(),
         baseline=json.loads(baseline.read_text()) if baseline else None,
+        storage=storage,
     )
     settings = settings_from_environment()
     with _clusters(settings) as clusters:

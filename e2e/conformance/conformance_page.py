@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from e2e.conformance.selection import GROUPS, SKIPS, Rule
+from e2e.conformance.selection import GROUPS, SKIPS, STORAGE_GROUPS, Rule
 
 FILE = Path(__file__).parents[2] / "docs" / "development" / "conformance.md"
 
@@ -34,6 +34,8 @@ def _tables(exceptions: Mapping[str, str]) -> str:
     parts = [
         "## What is run",
         _table(("tests", "which are"), _rows(GROUPS)),
+        "## What is run with `--storage`",
+        _table(("tests", "which are"), _rows(STORAGE_GROUPS)),
         "## What is left out, on both nodes",
         _table(("tests", "because a test"), _rows(SKIPS)),
         "## Exceptions: what the real node passes and the virtual node need not",

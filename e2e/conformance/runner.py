@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +16,7 @@ from e2e.conformance import image_stand_ins
 from e2e.conformance.node_under_test import require_real_alone, virtual_alone
 from e2e.conformance.report import Json, Report, Run, run_from_json
 from e2e.conformance.selection import Selection, select
+from e2e.conformance.storage import Storage
 from e2e.conformance.upstream_suite import Suite
 
 
@@ -31,7 +32,7 @@ class Request:
     """The parameters of a run; `output` is the folder for logs and JUnit files.
 
     `nodes` are run in this order. `baseline` is an earlier report that replaces a run on the real
-    node.
+    node. With `storage` the tests of volumes run, on a class of that provisioner.
     """
 
     nodes: tuple[Node, ...]
@@ -41,6 +42,7 @@ class Request:
     repeat_failed: bool
     output: Path
     baseline: Json | None = None
+    storage: Storage | None = None
 
 
 def conduct(
@@ -54,9 +56,11 @@ def conduct(
     """
     home, remote = clusters["home"], clusters["remote"]
     require_real_alone(home)
-    suite = _provide(clusters, settings, say)
+    suite = _provide(clusters, settings, request.storage, say)
     names = suite.names()
-    selection = select(names, focus=request.focus, smoke=request.smoke)
+    selection = select(
+        names, focus=request.focus, smoke=request.smoke, storage=request.storage is not None
+    )
     if not selection.names:
         raise InvalidRequest("no test of the selection matches", where="--focus")
     try:
@@ -68,9 +72,11 @@ def conduct(
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     for node in request.nodes:
-        folder = request.output / node
-        alone = virtual_alone(home, remote, folder, say) if node is Node.VIRTUAL else nullcontext()
-        with alone:
+        with ExitStack() as prepared:
+            if node is Node.VIRTUAL:
+                prepared.enter_context(virtual_alone(home, remote, request.output / node, say))
+            if request.storage is not None:
+                prepared.enter_context(request.storage.served(home))
             runs[node] = _run(suite, selection, node, request)
     return (
         Report(selection.names, runs.get(Node.REAL), runs.get(Node.VIRTUAL), exceptions),
@@ -78,7 +84,9 @@ def conduct(
     )
 
 
-def _provide(clusters: dict[str, Cluster], settings: Settings, say: Progress) -> Suite:
+def _provide(
+    clusters: dict[str, Cluster], settings: Settings, storage: Storage | None, say: Progress
+) -> Suite:
     """Builds the programs, and loads the images of the tests into every node."""
     version, cache = settings.kubernetes, settings.cache
     e2e = programs(kubernetes_e2e(version), cache, say)
@@ -86,7 +94,7 @@ def _provide(clusters: dict[str, Cluster], settings: Settings, say: Progress) ->
     archive = image_stand_ins.archive(cache, version, components, e2e, say)
     for cluster in clusters.values():
         cluster.load_images(archive)
-    return Suite(e2e, clusters["home"], say)
+    return Suite(e2e, clusters["home"], say, storage.definition if storage else None)
 
 
 def _run(suite: Suite, selection: Selection, node: Node, request: Request) -> Run:

@@ -51,6 +51,16 @@ GROUPS = (
     Rule(r"^\[sig-network\] EndpointSlice", "addresses of pods behind Services"),
 )
 
+# With `--storage`, instead of the groups above.
+STORAGE_GROUPS = (
+    Rule(
+        r"^External Storage .*\[Testpattern: (Dynamic PV|Generic Ephemeral)",
+        "volumes that a provisioner makes",
+    ),
+    Rule(r"^\[sig-storage\] (PVC|PV) Protection", "deletion of what is in use"),
+    Rule(r"^\[sig-apps\] StatefulSet .*PVC", "claims of StatefulSets"),
+)
+
 SKIPS = (
     Rule(r"\[Serial\]", "is not to be run beside others"),
     Rule(r"\[Disruptive\]", "breaks the cluster it runs on"),
@@ -71,6 +81,10 @@ SKIPS = (
     Rule(r"\[Feature:StatefulUpgrade\]", "is a test of upgrading a cluster"),
     Rule(r"private image|able to pull image|private registry", "needs a registry"),
     Rule(r"load-balancer", "needs a cloud"),
+    Rule(
+        r"External Storage .*(block volmode|\((ext[34]|xfs|ntfs)\)|\[Feature:)",
+        "needs devices, file systems or features that directories of a node do not have",
+    ),
 )
 
 
@@ -87,12 +101,16 @@ def listed(output: str) -> list[str]:
     return [found["name"] for line in output.splitlines() if (found := _LISTED.fullmatch(line))]
 
 
-def select(names: Iterable[str], *, focus: str = "", smoke: bool = False) -> Selection:
-    """Selects from all names; `focus` narrows them to matching names, `smoke` to a few."""
+def select(
+    names: Iterable[str], *, focus: str = "", smoke: bool = False, storage: bool = False
+) -> Selection:
+    """Selects from all names; `focus` narrows them to matching names, `smoke` to a few. `storage`
+    selects the tests of volumes instead."""
+    groups = STORAGE_GROUPS if storage else GROUPS
     few = "|".join(SMOKE) if smoke else ""
     chosen, skipped = [], dict.fromkeys((rule.reason for rule in SKIPS), 0)
     for name in names:
-        if not (_any(GROUPS, name) and re.search(focus, name) and re.search(few, name)):
+        if not (_any(groups, name) and re.search(focus, name) and re.search(few, name)):
             continue
         if rule := _any(SKIPS, name):
             skipped[rule.reason] += 1

@@ -43,15 +43,18 @@ class SuiteFailed(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The programs, and the cluster under test."""
+    """The programs, and the cluster under test. `storage` defines a driver whose tests the suite
+    then has, too."""
 
     programs: Path
     cluster: Cluster
     say: Progress
+    storage: Path | None = None
 
     def names(self) -> list[str]:
         """The names of all tests."""
-        return listed(run([self.programs / "e2e.test", "--list-tests"], timeout=120).stdout)
+        command = [f"{self.programs / 'e2e.test'}", "--list-tests", *self._driver()]
+        return listed(run(command, timeout=120).stdout)
 
     def run(
         self, names: Sequence[str], *, title: str, folder: Path, procs: int
@@ -102,10 +105,14 @@ class Suite:
             *("--allowed-not-ready-nodes=-1", "--minStartupPods=-1"),
             *("--disable-log-dump", "--dump-logs-on-failure=false"),
             f"--report-dir={folder}",
+            *self._driver(),
         ]
         programs = self.programs
         nice = ["nice", "-n", str(_NICE)]
         return [*nice, f"{programs / 'ginkgo'}", *ginkgo, f"{programs / 'e2e.test'}", "--", *tests]
+
+    def _driver(self) -> list[str]:
+        return [f"--storage.testdriver={self.storage}"] if self.storage else []
 
     def _wait(self, process: subprocess.Popen[bytes], log: Path, title: str, tests: int) -> None:
         started = time.monotonic()

@@ -25,7 +25,7 @@ from e2e.clusters import (
 )
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
-from e2e.clusters.cluster import Progress, silent
+from e2e.clusters.cluster import Progress, Provisioner, silent
 from e2e.clusters.cluster_record import slots, write_slot
 from e2e.clusters.docker_engine import Engine, Hop
 from e2e.clusters.errors import CommandFailed, InvalidRequest
@@ -494,6 +494,62 @@ def test_a_cluster_of_one_node_that_is_cut_off_loses_all() -> None:
             "raw PREROUTING -i eth0 -j DROP",
         ]
     }
+
+
+# -- provisioners ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Systemd(Engine):
+    """A node with files and systemd."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+
+    def docker(
+        self,
+        *argv: str | Path,
+        check: bool = True,
+        input: str | None = None,  # noqa: A002
+        timeout: float | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        words = [str(word) for word in argv]
+        found = True
+        if words[0] == "cp":
+            self.files[words[2].partition(":")[2]] = words[1]
+        elif "test" in words:
+            found = words[-1] in self.files
+        elif "systemctl" in words and "start" in words:
+            self.started.append(words[-1])
+        elif input is not None:
+            self.files[words[-1].removeprefix("cat >")] = input
+        return subprocess.CompletedProcess(words, 0 if found else 1, "", "")
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_provisioner_is_a_service_of_the_node_unless_the_node_image_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, present: bool
+) -> None:
+    monkeypatch.setattr("e2e.clusters.go_build.programs", lambda *_: tmp_path / "built")
+    kubectl, log = tmp_path / "kubectl", tmp_path / "created"
+    deployment = "deployment.apps/local-path-provisioner" if present else ""
+    there = f"[ $1 = get ] && printf '%s' '{deployment}'"
+    kubectl.write_text(f'#!/bin/sh\n{there}\necho "$@" >>{log}\n')
+    kubectl.chmod(0o755)
+    engine = Systemd("")
+    control = KindControl(Path("kind"), engine, "c", tmp_path, (kubectl,), node_count=2)
+    for _ in range(2):
+        control.provision_volumes(Provisioner.LOCAL_PATH, silent)
+    unit = "/etc/systemd/system/local-path-provisioner.service"
+    assert (unit in engine.files) is not present
+    if not present:
+        assert engine.files["/usr/local/bin/local-path-provisioner"].startswith(str(tmp_path))
+        assert "--kubeconfig=/etc/kubernetes/admin.conf" in engine.files[unit]
+        assert engine.started == ["local-path-provisioner"] * 2
+        assert log.read_text().count("configmaps") == 1
+    control.provision_volumes(Provisioner.HOSTPATH, silent)
+    assert "--node=c-worker" in engine.files[unit.replace("local-path", "hostpath")]
+    assert engine.started[-1] == "hostpath-provisioner"
 
 
 # -- removal -----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from e2e.conformance.selection import GROUPS, SKIPS, SMOKE, listed, select
+from e2e.conformance.selection import GROUPS, SKIPS, SMOKE, STORAGE_GROUPS, listed, select
 
 LISTED = f"""\
 The following spec names can be used with 'ginkgo run --focus/skip':
@@ -43,7 +43,28 @@ def test_the_smoke_test_takes_few_of_the_selection() -> None:
     assert select([few, JOB, "[sig-node] Events should be sent"], smoke=True).names == (few,)
 
 
-@pytest.mark.parametrize("pattern", [rule.pattern for rule in GROUPS + SKIPS] + list(SMOKE))
+def test_storage_selects_the_tests_of_provisioned_volumes_instead() -> None:
+    external = "External Storage [Driver: x] [Testpattern: "
+    data = f"{external}Dynamic PV (default fs)] volumes should store data"
+    ephemeral = f"{external}Generic Ephemeral-volume (default fs) (late-binding)] ephemeral should"
+    claims = "[sig-apps] StatefulSet should perform rolling updates with PVCs"
+    others = [
+        f"{external}Dynamic PV (ext4)] volumes should store data",
+        f"{external}Dynamic PV (block volmode)] volumes should store data",
+        f"{external}Pre-provisioned PV (default fs)] volumes should store data",
+        PODS,
+    ]
+    assert select([data, ephemeral, claims, *others], storage=True).names == (
+        data,
+        ephemeral,
+        claims,
+    )
+    assert select([data, ephemeral, PODS]).names == (PODS,)
+
+
+@pytest.mark.parametrize(
+    "pattern", [rule.pattern for rule in GROUPS + STORAGE_GROUPS + SKIPS] + list(SMOKE)
+)
 def test_every_pattern_is_a_regular_expression(pattern: str) -> None:
     re.compile(pattern)
 

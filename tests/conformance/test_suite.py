@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e.conformance.junit_results import Outcome
+from e2e.conformance.storage import CLASS, Storage
 from e2e.conformance.upstream_suite import Suite, SuiteFailed, focus
 from tests.clusters.cluster_handle import cluster_handle
 
@@ -31,8 +34,10 @@ exit 1
 """
 
 
-def _suite(folder: Path, ginkgo: str, output: list[str]) -> Suite:
-    for name, content in {"ginkgo": ginkgo, "e2e.test": "#!/bin/sh\necho ' x/a.go:1: a'"}.items():
+def _suite(
+    folder: Path, ginkgo: str, output: list[str], tests: str = "#!/bin/sh\necho ' x/a.go:1: a'"
+) -> Suite:
+    for name, content in {"ginkgo": ginkgo, "e2e.test": tests}.items():
         program = folder / name
         program.write_text(content)
         program.chmod(0o755)
@@ -78,3 +83,16 @@ def test_results_of_an_earlier_run_do_not_count(tmp_path: Path) -> None:
 
 def test_the_tests_that_there_are_come_from_the_suite(tmp_path: Path) -> None:
     assert _suite(tmp_path, GINKGO, []).names() == ["a"]
+
+
+@pytest.mark.parametrize("storage", Storage)
+def test_definition_of_the_driver_is_passed_to_the_suite(storage: Storage, tmp_path: Path) -> None:
+    # Without the definition, the listing is empty.
+    lists = f"#!/bin/sh\n[ $2 = --storage.testdriver={storage.definition} ] && echo ' x/a.go:1: a'"
+    suite = replace(_suite(tmp_path, GINKGO, [], lists), storage=storage.definition)
+    assert suite.names() == ["a"]
+    suite.run(["a"], title="real node", folder=tmp_path / "out", procs=1)
+    arguments = (tmp_path / "out" / "arguments").read_text().splitlines()
+    assert f"--storage.testdriver={storage.definition}" in arguments
+    definition = yaml.safe_load(storage.definition.read_text())
+    assert definition["StorageClass"] == {"FromExistingClassName": CLASS}
