@@ -2,152 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pytest
 
-from e2e import bridge_process
-from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
-from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.kubectl import get, get_one, wait_for
+from e2e.provisioned_storage import DATA, ProvisionedStorage
 from e2e.storage_classes import IMMEDIATE, hostpath, local_path
 from e2e.workload_manifests import pod, shell, volume_claim
 
-#: The taint of virtual nodes, and the label by which pods select them.
-_TOLERATIONS = [{"key": "cluster-bridge.io/virtual-node", "operator": "Exists"}]
-_DATA = [{"name": "data", "mountPath": "/data"}]
-
-
-@dataclass(frozen=True)
-class Storage:
-    """A virtual node, and StorageClasses of home that lead to the remote."""
-
-    bridged: Bridged
-
-    @property
-    def home(self) -> Cluster:
-        """The cluster of the users."""
-        return self.bridged.home
-
-    @property
-    def remote(self) -> Cluster:
-        """The cluster with the data."""
-        return self.bridged.remote
-
-    @contextlib.contextmanager
-    def home_class(self, name: str, *options: str) -> Iterator[str]:
-        """A class of home, by the command; yields its name."""
-        name = f"{name}-{self.bridged.node}"
-        printed = bridge_process.run("storage-class", name, *options)
-        assert printed.returncode == 0, printed.stderr
-        self.home.kubectl("apply", "-f", "-", input=printed.stdout)
-        try:
-            yield name
-        finally:
-            self.home.kubectl("delete", "storageclass", name, "--wait=false")
-
-    def claims(self) -> dict[str, Json]:
-        """Home's claims of the test, by name."""
-        found = get(self.home, "persistentvolumeclaims", namespace=self.bridged.namespace)
-        return {it["metadata"]["name"]: it for it in found}
-
-    def phases(self) -> dict[str, str]:
-        """The phase of each claim."""
-        return {name: it["status"]["phase"] for name, it in self.claims().items()}
-
-    def volumes(self) -> list[Json]:
-        """Home's volumes of the test."""
-        return [
-            it
-            for it in get(self.home, "persistentvolumes")
-            if (it["spec"].get("claimRef") or {}).get("namespace") == self.bridged.namespace
-        ]
-
-    def remote_claims(self) -> list[Json]:
-        """The claims in the remote namespace of the test."""
-        return get(self.remote, "persistentvolumeclaims", namespace=self.bridged.remote_namespace)
-
-    def wait_until_bound(self, *names: str) -> None:
-        """Waits until these claims are Bound at home."""
-
-        def bound() -> bool:
-            phases = self.phases()
-            return all(phases.get(name) == "Bound" for name in names)
-
-        wait_for(bound, f"{', '.join(names)} are Bound")
-
-    def node_pod(self, name: str, claim: str, script: str = "sleep 3600", **fields: object) -> str:
-        """A pod that home's scheduler places on the virtual node, with the claim at ``/data``."""
-        return json.dumps(self.node_pod_object(name, claim, script, **fields))
-
-    def node_pod_object(
-        self, name: str, claim: str, script: str = "sleep 3600", **fields: object
-    ) -> Json:
-        """As `node_pod`, as an object."""
-        spec = {
-            "containers": [shell("main", script, volumeMounts=_DATA)],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-            **self.placement(),
-            **fields,
-        }
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
-
-    def placement(self) -> Json:
-        """Fields of a pod by which home's scheduler chooses this virtual node."""
-        return {
-            "nodeSelector": {"kubernetes.io/hostname": self.bridged.node},
-            "tolerations": _TOLERATIONS,
-            "terminationGracePeriodSeconds": 1,
-        }
-
-    def wait_until_ready(self, *pods: str) -> None:
-        """Waits until the pods are Ready."""
-        names = [f"pod/{name}" for name in pods]
-        wait_for(
-            lambda: {it["metadata"]["name"] for it in self.bridged.home_pods()} >= set(pods),
-            f"{', '.join(pods)} exist",
-        )
-        self.bridged.kubectl("wait", "--for=condition=Ready", *names, "--timeout=90s")
-
-    def read(self, name: str, file: str = "/data/file") -> str:
-        """A file of a pod."""
-        return self.bridged.kubectl("exec", name, "--", "cat", file)
-
-    def clear(self) -> None:
-        """Deletes the test's workloads, claims and volumes at home, and waits for the remote."""
-        namespace = self.bridged.namespace
-        kinds = "statefulsets,deployments,pods,persistentvolumeclaims"
-        self.home.kubectl("delete", kinds, "--all", "-n", namespace, "--wait=false")
-        wait_for(lambda: not self.claims(), "the claims are deleted")
-
-        def volumes_are_gone() -> bool:
-            for it in self.volumes():
-                if it["spec"]["persistentVolumeReclaimPolicy"] == "Retain":
-                    name = it["metadata"]["name"]
-                    self.home.kubectl("delete", "persistentvolume", name, "--wait=false")
-            return not self.volumes()
-
-        wait_for(volumes_are_gone, "the volumes are deleted")
-        self.remote.kubectl(
-            *("delete", "persistentvolumeclaims", "--all", "--wait=false"),
-            *("-n", self.bridged.remote_namespace),
-        )
-        wait_for(lambda: not self.remote_claims(), "no claim is left in the remote")
+pytestmark = pytest.mark.usefixtures("provisioners")
 
 
 @pytest.fixture
-def storage(bridged: Bridged) -> Iterator[Storage]:
+def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
     """A virtual node; afterwards the test's volumes are deleted."""
     bridged.wait_until_schedulable()
-    made = Storage(bridged)
+    made = ProvisionedStorage(bridged)
     yield made
     made.clear()
 
 
-def _stateful_set(storage: Storage, storage_class: str, replicas: int) -> str:
+def _stateful_set(storage: ProvisionedStorage, storage_class: str, replicas: int) -> str:
     """A StatefulSet whose pods append their start to a file."""
     script = "echo started >> /data/file; sleep 3600"
     labels = {"app": "db"}
@@ -159,7 +37,7 @@ def _stateful_set(storage: Storage, storage_class: str, replicas: int) -> str:
             "resources": {"requests": {"storage": "16Mi"}},
         },
     }
-    spec = {"containers": [shell("main", script, volumeMounts=_DATA)], **storage.placement()}
+    spec = {"containers": [shell("main", script, volumeMounts=DATA)], **storage.placement()}
     return json.dumps(
         {
             "apiVersion": "apps/v1",
@@ -177,7 +55,7 @@ def _stateful_set(storage: Storage, storage_class: str, replicas: int) -> str:
     )
 
 
-def test_stateful_set_keeps_its_data(storage: Storage) -> None:
+def test_stateful_set_keeps_its_data(storage: ProvisionedStorage) -> None:
     """Each ordinal has a volume in the remote; the data outlives pods, scale to zero and the
     bridge, and is deleted with the claims."""
     bridged = storage.bridged
@@ -205,7 +83,7 @@ def test_stateful_set_keeps_its_data(storage: Storage) -> None:
         assert not get(storage.remote, "persistentvolumeclaims", namespace=bridged.remote_namespace)
 
 
-def test_capacity_of_remote_is_shown_and_grows(storage: Storage) -> None:
+def test_capacity_of_remote_is_shown_and_grows(storage: ProvisionedStorage) -> None:
     """The true capacity appears at home, with either binding mode; an expansion follows."""
     bridged = storage.bridged
     rounding = {"roundUpTo": "4Mi"}
@@ -231,14 +109,14 @@ def test_capacity_of_remote_is_shown_and_grows(storage: Storage) -> None:
         wait_for(lambda: capacities() == ["20Mi", "20Mi"], "the volumes have grown")
 
 
-def test_pod_bound_by_node_name_and_ephemeral_volume(storage: Storage) -> None:
+def test_pod_bound_by_node_name_and_ephemeral_volume(storage: ProvisionedStorage) -> None:
     """A pod without a scheduler gets its volume; a generic ephemeral volume has one PVC, which is
     deleted with the pod."""
     bridged = storage.bridged
     with local_path(storage.remote, default=True), storage.home_class("some") as name:
         bridged.apply(volume_claim("fixed", name, "8Mi"))
         fixed = [{"name": "data", "persistentVolumeClaim": {"claimName": "fixed"}}]
-        main = shell("main", "echo fixed > /data/file; sleep 3600", volumeMounts=_DATA)
+        main = shell("main", "echo fixed > /data/file; sleep 3600", volumeMounts=DATA)
         bridged.apply(pod(bridged.node, "fixed", containers=[main], volumes=fixed))
         storage.wait_until_ready("fixed")
         wait_for(lambda: storage.read("fixed") == "fixed\n", "the pod writes")
@@ -258,7 +136,7 @@ def test_pod_bound_by_node_name_and_ephemeral_volume(storage: Storage) -> None:
         wait_for(lambda: len(storage.remote_claims()) == 1, "the ephemeral volume is deleted")
 
 
-def test_retained_data_stays_in_remote(storage: Storage) -> None:
+def test_retained_data_stays_in_remote(storage: ProvisionedStorage) -> None:
     """With Retain the remote claim outlives home's claim and volume, and its namespace stays."""
     bridged = storage.bridged
     with (
@@ -283,7 +161,7 @@ def test_retained_data_stays_in_remote(storage: Storage) -> None:
         assert claim["status"]["phase"] == "Bound"
 
 
-def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: Storage) -> None:
+def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: ProvisionedStorage) -> None:
     """A quota of the remote is an Event with the remote's message, and the scheduler is free to
     choose another node."""
     bridged = storage.bridged
@@ -303,7 +181,7 @@ def test_rejected_volume_is_reported_and_schedules_elsewhere(storage: Storage) -
 
 
 @pytest.mark.unbound
-def test_unbound_namespace_gets_nothing_in_remote(storage: Storage) -> None:
+def test_unbound_namespace_gets_nothing_in_remote(storage: ProvisionedStorage) -> None:
     """Nothing is created in the remote for a namespace that is not bound to the bridge; the Event
     shows the command that binds it."""
     bridged = storage.bridged
