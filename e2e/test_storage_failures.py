@@ -93,6 +93,12 @@ def test_claim_created_during_an_outage_of_home(storage: ProvisionedStorage) -> 
         bridged.apply(storage.node_pod("a", "data"))
         storage.home.stop_component("kube-apiserver")
         storage.home.start_component("kube-apiserver")
+        ready = ("get", "--raw=/readyz")
+        wait_for(
+            lambda: storage.home.kubectl(*ready, check=False).stdout == "ok",
+            "home's API server is back",
+            seconds=AFTER_OUTAGE,
+        )
         wait_for(lambda: storage.phases() == {"data": "Bound"}, "it is Bound", seconds=AFTER_OUTAGE)
         storage.wait_until_ready("a")
         assert len(storage.remote_claims()) == 1

@@ -144,11 +144,11 @@ HOME_RELAY = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
 #: belong to no namespace; `bridge.rbac.home_policy` permits only those of the bridge's driver.
 HOME_STORAGE = (
     Permission(PERSISTENT_VOLUME_CLAIMS, ("get", "list", "watch")),
-    Permission(PERSISTENT_VOLUMES, ("create", "get", "list", "watch", "patch", "delete")),
+    Permission(PERSISTENT_VOLUMES, ("create", "list", "watch", "patch", "delete")),
     Permission(STORAGE_CLASSES, ("list", "watch")),
     Permission(
         CSI_STORAGE_CAPACITIES,
-        ("create", "get", "list", "watch", "patch", "delete"),
+        ("create", "list", "watch", "patch", "delete"),
         namespace=storage_capacity.NAMESPACE,
     ),
 )

@@ -10,7 +10,7 @@ from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
-from sync.kube.api_errors import AlreadyExists, NotFound
+from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import CSI_STORAGE_CAPACITIES, RESOURCE_QUOTAS
 from sync.runtime.controller import Controller
 from translators.merge_patch import merge_patch
@@ -82,7 +82,8 @@ class StorageCapacityController:
                     CSI_STORAGE_CAPACITIES, name, namespace=NAMESPACE, uid=uid_of(current)
                 )
         elif current is None:
-            await self._create(wanted)
+            made = await self._account.create(CSI_STORAGE_CAPACITIES, wanted, namespace=NAMESPACE)
+            self._own.observe_write(made)
         elif patch := merge_patch(current, wanted):
             try:
                 changed = await self._account.patch(
@@ -104,12 +105,3 @@ class StorageCapacityController:
             quotas=self._quotas.store if self._quotas else (),
             namespaces=self._prepared,
         )
-
-    async def _create(self, wanted: Object) -> None:
-        try:
-            made = await self._account.create(CSI_STORAGE_CAPACITIES, wanted, namespace=NAMESPACE)
-        except AlreadyExists:
-            made = await self._account.get(
-                CSI_STORAGE_CAPACITIES, name_of(wanted), namespace=NAMESPACE
-            )
-        self._own.observe_write(made)

@@ -63,7 +63,6 @@ from translators.storage.identifiers import (
     ANNOTATION_SELECTED_NODE,
     ANNOTATION_UNFINISHED,
     selected_node,
-    volume_handle,
 )
 
 log = logging.getLogger(__name__)
@@ -237,22 +236,14 @@ class ClaimExecutor:
         try:
             created = await self._account.create(PERSISTENT_VOLUMES, volume)
         except AlreadyExists:
-            created = await self._account.get(PERSISTENT_VOLUMES, name_of(volume))
-            if volume_handle(created) != volume_handle(volume):
-                message = (
-                    f"home: PersistentVolume {name_of(volume)} exists and has other data than "
-                    "the remote's volume; delete it"
-                )
-                self._events.warn(home, REASON_FAILED, message)
-                raise ReconcileBlocked(REASON_FAILED, message) from None
-        else:
-            self.results["success"] += 1
-            attempts = self._attempts.pop(uid_of(home))
-            if attempts is not None:
-                self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
-            message = f"PersistentVolume {name_of(volume)} has its data in the remote cluster"
-            self._events.normal(home, "ProvisioningSucceeded", message)
-            _log(home, f"PersistentVolume {name_of(volume)} created")
+            return False  # The response to an earlier request was lost; the cache will show it.
+        self.results["success"] += 1
+        attempts = self._attempts.pop(uid_of(home))
+        if attempts is not None:
+            self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
+        message = f"PersistentVolume {name_of(volume)} has its data in the remote cluster"
+        self._events.normal(home, "ProvisioningSucceeded", message)
+        _log(home, f"PersistentVolume {name_of(volume)} created")
         self._storage.home_volumes.observe_write(created)
         return True
 

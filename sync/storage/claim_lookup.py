@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
-from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
 from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of
 from translators.storage import claim_resolution
 from translators.storage.claim_resolution import Unresolved
@@ -50,20 +50,14 @@ class ClaimLookup:
         return claim_resolution.resolve(home, volume, remote, self._policy, name=key.name)
 
     async def refresh(self, pod: Object) -> None:
-        """Reads the pod's PVCs and their volumes from home's API server: home binds a pod right
-        after its PVCs, and the caches may show the pod first. Raises KubeError."""
+        """Reads the pod's PVCs from home's API server: home binds a pod right after its PVCs, and
+        the caches may show the pod first. Raises KubeError."""
         for key in claims_of_pod(pod):
             claim = await self._account.find(
                 PERSISTENT_VOLUME_CLAIMS, key.name, namespace=key.namespace
             )
-            if claim is None:
-                continue
-            self._storage.home_claims.observe_write(claim)
-            name = bound_volume(claim)
-            if name and self._storage.home_volumes.store.get(Key("", name)) is None:
-                volume = await self._account.find(PERSISTENT_VOLUMES, name)
-                if volume is not None:
-                    self._storage.home_volumes.observe_write(volume)
+            if claim is not None:
+                self._storage.home_claims.observe_write(claim)
 
     def claims_of(self, pod: Object) -> dict[str, str] | Unresolved:
         """The remote PVCs that a home pod mounts, by the name of the volume; or why one of them

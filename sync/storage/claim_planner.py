@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from translators.object_accessors import Object, is_deleting, uid_of
+from translators.object_accessors import Object, is_deleting, name_of, uid_of
 from translators.ownership_labels import has_home_uid
 from translators.storage import home_volume, remote_claim, storage_class
 from translators.storage.claim_resolution import Unresolved, holds_data_of
@@ -197,6 +197,10 @@ def _needs_node(state: ClaimState) -> bool:
 
 def _provision(state: ClaimState, policy: Policy) -> Action | None:
     home, remote = state.home or {}, state.remote
+    if state.volume is not None and volume_handle(state.volume) is None:
+        return GiveBack(
+            f"home: PersistentVolume {name_of(state.volume)} exists and leads elsewhere; delete it"
+        )
     if state.volume is not None:
         return None  # Home's PersistentVolume controller binds the two.
     try:

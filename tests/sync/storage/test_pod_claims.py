@@ -64,6 +64,7 @@ async def test_refresh_reads_what_the_caches_lack(storage: Storage, client_for: 
     context = controller_context(home, remote, storage.harness.policy)
     assert context.storage is not None
     lookup = ClaimLookup(context, context.storage)
+    context.storage.home_volumes.observe_write(storage.volume())
     assert _reason(lookup.claims_of(pod)) == REASON_WAITING
     await lookup.refresh(pod)
     assert _reason(lookup.claims_of(pod)) == REASON_UNREACHABLE, "only the remote's is unknown"
