@@ -18,8 +18,15 @@ from sync.runtime.controller import Controller
 from sync.storage import claim_planner
 from sync.storage.claim_executor import ClaimExecutor
 from sync.storage.claim_lookup import ClaimLookup
-from sync.storage.claim_planner import ClaimState
-from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of, uid_of
+from sync.storage.claim_planner import REASON_FAILED, ClaimState
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
 from translators.ownership_labels import has_home_uid, is_owned, is_owned_by_node, origin_of
 from translators.storage import remote_claim
 from translators.storage.claim_resolution import Unresolved
@@ -35,6 +42,7 @@ from translators.storage.identifiers import (
     volume_handle,
     volume_name,
 )
+from translators.timestamps import parse_time
 
 #: PVCs reconciled at once.
 WORKERS = 16
@@ -43,6 +51,9 @@ _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
 #: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
 #: they are counted.
 EVENTS_MAX, COUNTED_MAX = 20, 10_000
+#: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
+#: failures pass.
+PATIENCE = 60.0
 #: Plans of one reconcile: a new PVC takes four, an expansion as many.
 PLANS = 12
 
@@ -65,8 +76,10 @@ class ClaimController:
             Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
             for it in context.policy.remote_namespaces or (None,)
         ]
-        # By the remote PVC's UID.
+        self._now = context.now
+        # By the remote PVC's UID: how many Events were repeated, and the last failure.
         self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
+        self._failures: FairCache[str, str] = FairCache(COUNTED_MAX)
 
     @property
     def executor(self) -> ClaimExecutor:
@@ -146,8 +159,11 @@ class ClaimController:
         count = self._repeated.get(uid_of(remote)) or 0
         if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
             self._repeated.put(key.namespace, uid_of(remote), count + 1)
-            reason = str(new.get("reason") or "ProvisioningFailed")[:128]
+            reason = str(new.get("reason") or REASON_FAILED)[:128]
             self._events.warn(home, reason, f"remote: {message}")
+            if reason == REASON_FAILED:
+                self._failures.put(key.namespace, uid_of(remote), f"remote: {message}")
+                self.controller.queue.add_after(Key(origin.namespace, origin.name), PATIENCE)
 
     def _queue_unbound(self, claim: Object) -> None:
         if not bound_volume(claim):
@@ -177,16 +193,25 @@ class ClaimController:
         volume = storage.home_volumes.store.get(
             Key("", bound_volume(home) or volume_name(uid_of(home)))
         )
+        remote = self._remote_of(home, volume)
         return ClaimState(
             home,
             volume=volume,
-            remote=self._remote_of(home, volume),
+            remote=remote,
             unfinished=unfinished,
             home_class=storage.home_classes.store.get(Key("", class_name(home))),
             remote_classes=list(storage.remote_classes.store),
             source=self._source_of(home),
+            failure=self._lasting_failure(remote) if remote is not None else "",
             has_pod=self._home_pods.store.has("claim", ClaimKey(*key)),
         )
+
+    def _lasting_failure(self, remote: Object) -> str:
+        """Why the remote's provisioner has failed for `PATIENCE` seconds; "" if it has not."""
+        created = str(metadata(remote).get("creationTimestamp") or self._now())
+        age = parse_time(self._now()) - parse_time(created)
+        failure = self._failures.get(uid_of(remote)) or ""
+        return failure if age.total_seconds() >= PATIENCE else ""
 
     def _remote_of(self, home: Object, volume: Object | None) -> Object | None:
         handle = volume_handle(volume) if volume is not None else None

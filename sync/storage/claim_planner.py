@@ -9,6 +9,7 @@ between two writes, and one that takes over, continue with the next.
 | unbound, of a pod on this node | any                  | none             | select this node     |
 | wants a volume on this node    | none                 | none             | create remote PVC    |
 | wants a volume on this node    | unbound, Immediate   | none             | none: wait           |
+| wants a volume on this node    | failing, Immediate   | none             | give it back         |
 | wants a volume on this node    | usable               | none             | create the volume    |
 | any                            | unfinished           | exists           | finish remote PVC    |
 | wants one that cannot be       | none, or unfinished  | none             | give it back         |
@@ -62,6 +63,8 @@ class ClaimState:
     remote_classes: Iterable[Object] = ()
     source: str | Unresolved = ""
     """The remote PVC of which the home PVC is a clone; "" if it is none."""
+    failure: str = ""
+    """Why the remote's provisioner has failed for longer than it may; "" if it has not."""
     has_pod: bool = False
     """Whether a pod on this node mounts the PVC."""
 
@@ -216,6 +219,8 @@ def _provision(state: ClaimState, policy: Policy) -> Action | None:
         message = "the remote has lost the volume of the PersistentVolumeClaim"
         return GiveBack(message, remote if is_unfinished(remote) else None)
     if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
+        if state.failure and is_unfinished(remote):
+            return GiveBack(state.failure, remote)
         return None
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 

@@ -11,6 +11,7 @@ from sync.kube.api_resources import (
     PODS,
     Object,
 )
+from sync.storage import claim_controller
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import REMOTE_ID, Storage
@@ -309,13 +310,10 @@ async def test_rejected_expansion_is_reported(storage: Storage) -> None:
     assert "cannot grow" in event["message"]
 
 
-async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storage) -> None:
-    await storage.harness.start()
-    storage.claim()
-    await storage.harness.settle()
-    (remote,) = storage.remote_claims()
+def _failure_event(remote: Object) -> Object:
+    """An Event of the remote's provisioner."""
     meta = remote["metadata"]
-    event = {
+    return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": "e", "namespace": meta["namespace"]},
@@ -330,12 +328,40 @@ async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storag
         "message": "no disk is free",
         "count": 1,
     }
+
+
+async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    event = _failure_event(remote)
     storage.remote.put(event)
     storage.remote.put({**event, "count": 2})
     (found,) = await storage.harness.events_with_reason("ProvisioningFailed")
     assert found["message"] == "remote: no disk is free"
     assert found["involvedObject"]["name"] == "data"
     assert found["count"] == 1
+
+
+async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    event = _failure_event(remote)
+    storage.harness.now = "2030-01-01T00:00:30Z"
+    storage.remote.put(event)
+    await storage.harness.events_with_reason("ProvisioningFailed")
+    await storage.harness.settle()
+    assert len(storage.remote_claims()) == 1
+    monkeypatch.setattr(claim_controller, "PATIENCE", 0.0)
+    storage.remote.put({**event, "message": "still no disk is free"})
+    await storage.harness.settle()
+    assert not storage.remote_claims()
+    assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
 
 
 async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storage) -> None:
