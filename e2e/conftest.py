@@ -11,7 +11,7 @@ run.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from e2e.clusters import Nodes, specs
 from e2e.clusters.cluster import Backend, Cluster, Provisioner
 from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
+from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
 from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
 
 #: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
@@ -343,9 +344,11 @@ def joined(
     remote: Cluster,
     account: str | None = None,
     unbound: bool = False,
+    leave_options: Sequence[str] = (),
 ) -> Iterator[Bridged]:
     """Starts the bridge with a new namespace at home, which it may read unless ``unbound``;
-    afterwards removes both. ``account`` is the bridge's at home; None is that of the node."""
+    afterwards removes both. ``account`` is the bridge's at home; None is that of the node.
+    ``leave_options`` are further options of `bridge leave`."""
     namespace = (used_permissions.UNBOUND if unbound else "test-") + node.rpartition("-")[2]
     # A test may change these of the bridge.
     near, far = bridge.home, bridge.remote
@@ -361,6 +364,7 @@ def joined(
         left = bridge_process.run(
             *("leave", "--name", node, "--yes", "--force"),
             *("--kubeconfig", far.kubeconfig),
+            *leave_options,
             home=near,
         )
         home.kubectl("delete", "namespace", namespace, "--wait=false")

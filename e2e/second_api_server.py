@@ -34,7 +34,8 @@ _PORTS = itertools.count(26443)
 
 class SecondApiServer:
     """A context manager; the server runs in the block. ``cluster`` has the credential of the
-    kubeconfig that `write_kubeconfig` writes. ``flags``: more flags of the server."""
+    kubeconfig that `write_kubeconfig` writes. ``flags``: more flags of the server; one replaces
+    the cluster's flag of the same name."""
 
     def __init__(self, cluster: Cluster, folder: Path, *flags: str) -> None:
         control = cluster.control
@@ -102,7 +103,8 @@ class SecondApiServer:
             "--cert-dir": self._folder,
         }
         program, *flags = api_server_command(self._site, programs)
-        kept = [flag for flag in flags if str(flag).partition("=")[0] not in own]
+        replaced = {*own, *(flag.partition("=")[0] for flag in self._flags)}
+        kept = [flag for flag in flags if str(flag).partition("=")[0] not in replaced]
         # It is no endpoint of the Service kubernetes: pods use the first API server.
         more = [
             *(f"{key}={value}" for key, value in own.items()),

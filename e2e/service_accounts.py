@@ -19,7 +19,7 @@ from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissio
 from bridge.rbac.remote_policy import RESERVATION
 from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
-from e2e.kubectl import Json
+from e2e.kubectl import Json, wait_for
 
 OURS = Account()
 #: A pattern for the name of any virtual node.
@@ -34,6 +34,8 @@ IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto", storage="provision")
 _HOME = ("home", "--network", "auto", "--leave", "--storage", "provision")
 REMOTE_ARGUMENTS = ("remote", "--metrics", "auto", "--policy", "--storage", "provision")
+#: The end of the name of an account of the remote that works in prepared namespaces.
+PREPARED = "-prepared"
 #: Options of `kubectl create token`: it is valid for longer than any test run.
 _LONG_LIVED = ("--duration=24h",)
 #: For the shortest time that an API server accepts.
@@ -43,6 +45,11 @@ SHORT_LIVED = ("--duration=10m",)
 def of_node(node: str) -> Account:
     """The account at home of a virtual node."""
     return Account(OURS.namespace, node)
+
+
+def in_prepared(node: str) -> Account:
+    """The account in the remote of a virtual node with prepared namespaces."""
+    return Account("default", f"{node}{PREPARED}")
 
 
 def at_home(home: Cluster, folder: Path, *nodes: str) -> Cluster:
@@ -78,6 +85,11 @@ def granted(
 ) -> Cluster:
     """A handle for an account with the permissions that `bridge rbac ARGS` prints."""
     text = _printed(*args, "--account", str(account))
+    # The leave of another test's bridge may have removed the namespace.
+    wait_for(
+        lambda: not _is_terminating(cluster, account.namespace),
+        f"the deletion of namespace {account.namespace} has ended",
+    )
     cluster.kubectl("apply", "-f", "-", input=text)
     return handle_of(cluster, folder, account, token_options)
 
@@ -96,6 +108,12 @@ def handle_of(
     path = folder / f"{cluster.name}-{account.name}.yaml"
     path.write_text(yaml.safe_dump(config))
     return dataclasses.replace(cluster, kubeconfig=path)
+
+
+def _is_terminating(cluster: Cluster, namespace: str) -> bool:
+    path = "jsonpath={.metadata.deletionTimestamp}"
+    command = ("get", "namespace", namespace, "--ignore-not-found", "-o", path)
+    return bool(cluster.kubectl(*command).stdout)
 
 
 def take_away_at_home(home: Cluster, node: str) -> None:

@@ -135,10 +135,20 @@ def of_chart(helm: Path, folder: Path, made: Objects, namespace: str, *values: s
             ["--set", "node=far,network=relay,relayFrom={shop,10.0.0.0/16}"],
         ),
         ("auto", ["--name", "far", "--network", "auto"], ["--set", "node=far,network=auto"]),
+        (
+            "identity",
+            ["--name", "far", "--home-identity", "node", "--serving-certificate", "self-signed"],
+            ["--set", "node=far,homeIdentity=node,servingCertificate=self-signed"],
+        ),
+        (
+            "identity",
+            ["--name", "far", "--home-identity", "service-account"],
+            ["--set", "node=far,homeIdentity=service-account"],
+        ),
     ],
     ids=[
         *("as it comes", "all options", "all namespaces", "webhook", "a long name"),
-        *("relay", "relay from", "auto"),
+        *("relay", "relay from", "auto", "node", "service account"),
     ],
 )
 def test_chart_equals_rendered_manifests(
@@ -219,14 +229,12 @@ def test_kustomize_overlay_equals_rendered_manifests(
     deployment = made["Deployment", "cluster-bridge", "cluster-bridge-remote"]
     template = deployment["spec"]["template"]
     del template["metadata"]["annotations"]
-    template["spec"]["volumes"][0]["secret"]["secretName"] = name
+    [kubeconfig, _] = template["spec"]["volumes"][0]["projected"]["sources"]
+    kubeconfig["secret"]["name"] = name
     secret["metadata"]["name"] = name
     made["Secret", "cluster-bridge", name] = made.pop(
         ("Secret", "cluster-bridge", "cluster-bridge-remote")
     )
-    # The permission to renew its token follows the Secret's name.
-    role = made["Role", "cluster-bridge", "cluster-bridge:cluster-bridge-remote:renewed-token"]
-    role["rules"][0]["resourceNames"] = [name]
     # It wraps the lines of encoded data.
     data = built["Secret", "cluster-bridge", name]["data"]
     data["kubeconfig"] = data["kubeconfig"].replace("\n", "")

@@ -1,23 +1,30 @@
 """`bridge join --remote-namespaces`: a credential that can read no Secret and write nothing
-elsewhere in the remote."""
+elsewhere in the remote, or that has Roles in the prepared namespaces alone."""
 
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bridge.rbac.rbac_manifests import Account
 from e2e import bridge_process, service_accounts
 from e2e.bench.pods.audit_log import Requests
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined, usual_options
-from e2e.kubectl import Json, get, get_one, wait_for
+from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
+from e2e.kubectl_streams import forwarded, protocol
 from e2e.workload_manifests import busybox, config_map, pod, secret, shell
+
+_METRICS = "metrics.k8s.io"
+#: Seconds of an idle bridge whose requests are counted.
+IDLE_SECONDS = 15.0
 
 
 @contextmanager
@@ -36,17 +43,17 @@ def _may(remote: Cluster, *what: str) -> bool:
     return remote.kubectl("auth", "can-i", *what, check=False).stdout.strip() == "yes"
 
 
-def test_join_with_prepared_namespaces_works_in_these_alone(
+def test_join_with_reads_of_the_whole_remote_works_in_prepared_namespaces_alone(
     home: Cluster, remote: Cluster, limited: Limited, node_name: str, tmp_path: Path
 ) -> None:
     if remote.audit_log is None:
         pytest.skip("this remote has no audit log")
     namespace = f"test-{node_name.rpartition('-')[2]}"
-    there, own = f"{namespace}-e2e", Account("default", node_name)
+    there, own = f"{namespace}-e2e", service_accounts.in_prepared(node_name)
     elsewhere = f"unbound-{namespace}"
     with _prepared(remote, there):
         account = service_accounts.granted(
-            *(remote, tmp_path, "remote", "--namespace", there), account=own
+            *(remote, tmp_path, "remote", "--namespace", there, "--cluster-reads"), account=own
         )
         assert _may(account, "get", "secrets", "-n", there)
         for what in (("list", "secrets", "-A"), ("create", "pods", "-n", "default")):
@@ -55,7 +62,13 @@ def test_join_with_prepared_namespaces_works_in_these_alone(
         args = (*usual_options(node_name), "--remote-namespaces", there)
         bridge = Bridge(limited.at_home(node_name), account, tmp_path / "bridge.log", args)
         try:
-            with joined(bridge, node_name, home=home, remote=remote) as bridged:
+            with joined(
+                bridge,
+                node_name,
+                home=home,
+                remote=remote,
+                leave_options=("--remote-namespaces", there),
+            ) as bridged:
                 _burst(bridged)
                 _wait_elsewhere(bridged, elsewhere)
                 _leave(bridged)
@@ -65,6 +78,138 @@ def test_join_with_prepared_namespaces_works_in_these_alone(
             print(bridge.log.read_text())
             home.kubectl("delete", "namespace", elsewhere, "--ignore-not-found", "--wait=false")
             service_accounts.take_away(remote, own)
+
+
+def test_roles_in_two_prepared_namespaces_are_enough(
+    home: Cluster, remote: Cluster, limited: Limited, node_name: str, tmp_path: Path
+) -> None:
+    """Without a ClusterRole: a life of pods in both namespaces, metrics, a restart, an idle bridge,
+    and `bridge leave`, without a request that the remote forbids."""
+    if remote.audit_log is None:
+        pytest.skip("this remote has no audit log")
+    namespace = f"test-{node_name.rpartition('-')[2]}"
+    first, second = f"{namespace}-e2e", f"{namespace}-too-e2e"
+    own = service_accounts.in_prepared(node_name)
+    remote.serve_metrics(print)
+    with _prepared(remote, first), _prepared(remote, second):
+        roles = ("--namespace", first, "--namespace", second)
+        account = service_accounts.granted(remote, tmp_path, "remote", *roles, account=own)
+        for what in (("list", "nodes"), ("list", "pods", "-A"), ("get", "ns", "kube-system")):
+            assert not _may(account, *what)
+        for name in (first, second):
+            remote.kubectl("create", "quota", "pods", "--hard=pods=10", "-n", name)
+        requests = Requests(remote.audit_log)
+        near = limited.at_home(node_name)
+        options = (*usual_options(node_name), "--cpu", "2", "--namespace-linger", "1")
+        undeclared = bridge_process.run(
+            *("join", "--kubeconfig", account.kubeconfig),
+            *(*options, "--remote-namespaces", f"{second},{first}"),
+            home=near,
+        )
+        assert undeclared.returncode == 1
+        assert "capacity is unknown (memory)" in undeclared.stderr
+        assert "join with --memory" in undeclared.stderr
+        options = (*options, "--memory", "2Gi", "--remote-namespaces")
+        bridge = Bridge(near, account, tmp_path / "bridge.log", (*options, f"{second},{first}"))
+        try:
+            with joined(
+                bridge,
+                node_name,
+                home=home,
+                remote=remote,
+                leave_options=("--remote-namespaces", f"{first},{second}"),
+            ) as bridged:
+                _is_declared(bridged)
+                bridge.args = (*options, f"{first},{second}")
+                _burst(bridged)
+                _use_second_namespace(bridged, f"{namespace}-too", second)
+                _claimed_in(remote, first, marker=second)
+                _is_idle(requests)
+                _checks(bridged, tmp_path)
+                _leave(bridged)
+                assert [str(it) for it in requests.all() if it.forbidden] == []
+        finally:
+            print(bridge.log.read_text())
+            home.kubectl(
+                *("delete", "namespace", f"{namespace}-too", "--ignore-not-found", "--wait=false")
+            )
+            service_accounts.take_away(remote, own)
+
+
+def _is_declared(bridged: Bridged) -> None:
+    """The Node has the capacity of options and quotas, and reports what it does not know."""
+    status = get_one(bridged.home, "node", bridged.node)["status"]
+    assert status["capacity"] == {"cpu": "2", "memory": "2Gi", "pods": "20"}
+    (ready,) = (it for it in status["conditions"] if it["type"] == "Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "RemoteNodesUnknown")
+    log = bridged.bridge.log.read_text()
+    assert "no list of all nodes" in log
+    assert "no list of all priorityclasses.scheduling.k8s.io" in log
+
+
+def _use_second_namespace(bridged: Bridged, namespace: str, remote_namespace: str) -> None:
+    """A pod in the other prepared namespace, with port-forward, metrics and a priority class."""
+    create_namespace(bridged.home, namespace)
+    service_accounts.bind(bridged.home, bridged.node, namespace)
+    there = replace(bridged, namespace=namespace, remote_namespace=remote_namespace)
+    there.apply(pod(there.node, "echo", containers=[shell("main", "nc -ll -p 9000 -e /bin/cat")]))
+    there.kubectl("wait", "--for=condition=Ready", "pod/echo", "--timeout=60s")
+    with (
+        forwarded(there.home, namespace, "pod/echo", 9000, env=protocol(websockets=True)) as at,
+        socket.create_connection(at, timeout=30) as connection,
+    ):
+        connection.sendall(b"hello")
+        assert connection.recv(5) == b"hello"
+    path = f"/api/v1/nodes/{there.node}/proxy/metrics/resource"
+    wait_for(
+        lambda: 'pod="echo"' in there.home.kubectl("get", "--raw", path).stdout,
+        "the node's kubelet API serves the pod's metrics",
+        seconds=120,
+    )
+    there.kubectl("delete", "pod", "echo", "--timeout=60s")
+
+
+def _claimed_in(remote: Cluster, namespace: str, *, marker: str) -> None:
+    """The claim is in the first namespace by name, whatever the order of the option."""
+
+    def annotations(place: str) -> list[set[str]]:
+        return [set(it["metadata"]["annotations"]) for it in get(remote, "lease", namespace=place)]
+
+    assert any("cluster-bridge.io/claim" in it for it in annotations(namespace))
+    assert all("cluster-bridge.io/claim-in" in it for it in annotations(marker))
+    assert annotations(marker)
+
+
+def _is_idle(requests: Requests) -> None:
+    """An idle bridge renews its claim and holds its watches."""
+    forbidden = [str(it) for it in requests.all() if it.forbidden]
+    assert forbidden == []
+    time.sleep(5)
+    begin = time.time()
+    time.sleep(IDLE_SECONDS)
+    # metrics-server of another test may request the node's metrics.
+    sent = {str(it) for it in requests.all() if it.received > begin and it.group != _METRICS}
+    assert sent <= {"patch leases"}
+
+
+def _checks(bridged: Bridged, folder: Path) -> None:
+    """`bridge check`, `explain` and `bug-report` of an administrator of home, with the bridge's own
+    credential in the remote."""
+    done = bridge_process.run("check", bridged.node, "-o", "json", home=bridged.home)
+    findings = json.loads(done.stdout)["findings"]
+    assert [it for it in findings if it["severity"] == "error"] == []
+    by_id = {it["id"]: it for it in findings if it["side"] != "home"}
+    assert by_id["BRG306"]["severity"] == "ok"
+    assert by_id["BRG202"]["severity"] == "ok"
+    assert "no list of all" in by_id["BRG208"]["found"]
+    manifest = folder / "pod.json"
+    manifest.write_text(busybox(bridged.node, "explained", "sleep 1"))
+    what = ("-f", manifest, "-n", bridged.namespace)
+    explained = bridge_process.run("explain", *what, home=bridged.home)
+    assert explained.returncode == 0, explained.stderr
+    report = ("bug-report", bridged.node, "--file", folder / "report.tar.gz")
+    reported = bridge_process.run(*report, home=bridged.home)
+    assert reported.returncode == 0, reported.stderr
 
 
 def _burst(bridged: Bridged) -> None:

@@ -25,10 +25,10 @@ from e2e.clusters.cluster import Cluster, silent
 from e2e.clusters.pytest_fixture import settings_from_environment
 from e2e.conftest import Bridged
 from e2e.disconnected_pod_networks import without_routes
+from e2e.installed_bridge import Install
 from e2e.kubectl import Json, get, is_ready, uids, wait_for
 from e2e.pod_processes import processes
 from e2e.standby_replica import StandbyBridge, standby_bridge
-from e2e.test_in_cluster import Install, installing  # noqa: F401  # a fixture
 from e2e.test_relay import all_ready, deployment, files, service
 from e2e.workload_manifests import pod, shell
 
@@ -296,7 +296,7 @@ def test_relayed_data_is_complete_and_unsupported_ports_are_reported(bridged: Br
 
 
 def test_bridge_in_homes_cluster_reaches_homes_pods(
-    installing: Install,  # noqa: F811
+    installing: Install,
     loaded: str,
 ) -> None:
     """The documented set-up for a bridge's machine without a route to home's pods."""

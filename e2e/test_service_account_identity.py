@@ -1,22 +1,27 @@
-"""A bridge that acts at home as its own account, in place of the node.
+"""The bridge's identities at home: its own account in place of the node, or the node.
 
-Other tests' bridges are the node. This one uses each permission that the account needs besides.
+Other tests' bridges are the node, by a person's approval. The account in place of the node uses
+each permission that it needs besides; another bridge becomes the node by a bootstrap token.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from e2e import bridge_process, service_accounts
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
-from e2e.conftest import Bridged, joined, usual_options
+from e2e.clusters.native import NativeControl
+from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import get, get_one, is_ready, wait_for
 from e2e.kubelet_client import endpoint, status_of
+from e2e.second_api_server import SecondApiServer
 from e2e.service_accounts import IN_PLACE
 from e2e.workload_manifests import config_map, pod, secret, shell
 
@@ -86,6 +91,94 @@ def test_node_is_reported_as_the_identity(bridged: Bridged) -> None:
     checked = bridge_process.run("check", bridged.node, "-o", "json", home=bridged.home)
     found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
     assert f"system:node:{bridged.node}" in found["BRG206"]["found"]
+    assert found["BRG207"]["severity"] == "ok", "home enables NodeRestriction"
     requests = get(bridged.home, "certificatesigningrequests")
     names = [it["metadata"]["name"] for it in requests]
     assert [it for it in names if it.startswith(f"kubelet-client-{bridged.node}-")]
+
+
+#: A bootstrap token, ID and secret, as in the docs.
+_TOKEN = ("0a1b2c", "0123456789abcdef")
+_BOOTSTRAPPERS = "system:bootstrappers"
+
+
+@pytest.fixture
+def bootstrap(clusters: dict[str, Cluster], tmp_path: Path) -> Iterator[Path]:
+    """A kubeconfig of home with a bootstrap token, whose requests home approves."""
+    home, (token_id, token_secret) = clusters["home"], _TOKEN
+    name = f"bootstrap-token-{token_id}"
+    metadata = {"name": name, "namespace": "kube-system"}
+    data = {
+        "token-id": token_id,
+        "token-secret": token_secret,
+        "usage-bootstrap-authentication": "true",
+    }
+    kind = {"apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token"}
+    home.kubectl(
+        "apply", "-f", "-", input=json.dumps({**kind, "metadata": metadata, "stringData": data})
+    )
+    approval = "system:certificates.k8s.io:certificatesigningrequests:nodeclient"
+    roles = {"e2e-bootstrap": "system:node-bootstrapper", "e2e-bootstrap-approval": approval}
+    try:
+        for binding, role in roles.items():
+            group = f"--group={_BOOTSTRAPPERS}"
+            home.kubectl("create", "clusterrolebinding", binding, f"--clusterrole={role}", group)
+        config = yaml.safe_load(home.kubeconfig.read_text())
+        for user in config["users"]:
+            user["user"] = {"token": f"{token_id}.{token_secret}"}
+        path = tmp_path / "bootstrap.yaml"
+        path.write_text(yaml.safe_dump(config))
+        yield path
+    finally:
+        home.kubectl("delete", "clusterrolebinding", *roles, "--ignore-not-found")
+        home.kubectl("delete", "secret", name, "-n", "kube-system", "--ignore-not-found")
+
+
+def test_bootstrap_token_gets_the_nodes_certificate_without_a_person(
+    bridged: Bridged, bootstrap: Path, tmp_path: Path
+) -> None:
+    """A bridge without a certificate requests it by the token, and is the node again."""
+    bridge = bridged.bridge
+    assert bridge.stop() == 0
+    options = ("--home-bootstrap-kubeconfig", str(bootstrap), "--cert-dir", str(tmp_path / "new"))
+    again = dataclasses.replace(bridge, args=(*bridge.args, *options), process=None)
+    again.start()
+    try:
+        assert "was requested by the bootstrap credential" in again.log.read_text()
+        bridged.apply(pod(bridged.node, "runs"))
+        wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
+    finally:
+        again.stop()
+    users = {it["spec"]["username"]: it for it in get(bridged.home, "certificatesigningrequests")}
+    (approval,) = users[f"system:bootstrap:{_TOKEN[0]}"]["status"]["conditions"]
+    assert approval["reason"] == "AutoApproved"
+
+
+@pytest.fixture
+def unrestricted(home: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Home, through an API server without the NodeRestriction admission plugin."""
+    if not isinstance(home.control, NativeControl):
+        pytest.skip("a second API server is a process of native clusters")
+    disable = "--disable-admission-plugins=NodeRestriction"
+    enable_none = "--enable-admission-plugins="
+    with SecondApiServer(home, tmp_path, disable, enable_none) as server:
+        yield server.write_kubeconfig()
+
+
+def test_home_without_noderestriction_is_a_warning(
+    clusters: dict[str, Cluster],
+    unrestricted: Cluster,
+    limited: Limited,
+    node_name: str,
+    tmp_path: Path,
+) -> None:
+    """Of the join and of every later `bridge check`; the dry run leaves no label."""
+    options = (*usual_options(node_name), "--yes")
+    bridge = Bridge(unrestricted, limited.remote, tmp_path / "bridge.log", options)
+    with joined(bridge, node_name, home=clusters["home"], remote=clusters["remote"]) as bridged:
+        assert "does not enable the NodeRestriction admission plugin" in bridge.log.read_text()
+        checked = bridge_process.run("check", node_name, "-o", "json", home=bridged.home)
+        found = {it["id"]: it for it in json.loads(checked.stdout)["findings"]}
+        assert found["BRG207"]["severity"] == "warning"
+        labels = get_one(bridged.home, "node", node_name)["metadata"]["labels"]
+        assert not [it for it in labels if it.startswith("node-restriction.")]

@@ -10,7 +10,8 @@ import pytest
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, get_one, is_ready, wait_for
-from e2e.workload_manifests import web
+from e2e.service_accounts import of_node
+from e2e.workload_manifests import pod, web
 
 OURS = "endpointslice.kubernetes.io/managed-by=cluster-bridge"
 
@@ -189,3 +190,46 @@ def test_no_pod_ip_is_shared_without_a_network(
     )
     assert set(services(bridged)) == {"near", "far"}
     assert slices(bridged) == []
+
+
+@pytest.mark.join("--network", "flat")
+def test_addresses_of_homes_nodes_and_services_are_no_pod_ips(bridged: Bridged) -> None:
+    """Where the bridge's account may list both, as docs/how-to/network-flat.md grants it."""
+    home, role = bridged.home, f"home-ranges-{bridged.node}"
+    resources = "nodes,servicecidrs.networking.k8s.io"
+    home.kubectl("create", "clusterrole", role, "--verb=list", f"--resource={resources}")
+    account = str(of_node(bridged.node)).replace("/", ":")
+    to_account = (f"--clusterrole={role}", f"--serviceaccount={account}")
+    home.kubectl("create", "clusterrolebinding", role, *to_account)
+    try:
+        bridged.bridge.stop()
+        bridged.bridge.start()
+        bridged.apply(pod(bridged.node, "liar"))
+        wait_for(lambda: any(map(is_ready, bridged.home_pods())), "the pod is ready")
+        node = get_one(home, "node", home.node_names[0])
+        service = get_one(home, "service", "kubernetes", namespace="default")["spec"]["clusterIP"]
+        for ip in (_internal_ip(node), service):
+            _wait_until_rejected(bridged, ip)
+        messages = [it["message"] for it in bridged.events("PodIPRejected")]
+        assert any("in home's Service range" in it for it in messages)
+    finally:
+        for kind in ("clusterrolebinding", "clusterrole"):
+            home.kubectl("delete", kind, role)
+
+
+def _wait_until_rejected(bridged: Bridged, ip: str) -> None:
+    """Has the remote report this IP for the pod; its kubelet soon replaces it."""
+    status = json.dumps({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}})
+    bridged.remote.kubectl(
+        *("patch", "pod", "liar", "-n", bridged.remote_namespace),
+        *("--subresource=status", "--type=merge", "-p", status),
+    )
+    wait_for(
+        lambda: any(ip in it["message"] for it in bridged.events("PodIPRejected")),
+        f"{ip} is rejected",
+    )
+
+
+def _internal_ip(node: Json) -> str:
+    addresses = node["status"]["addresses"]
+    return next(str(it["address"]) for it in addresses if it["type"] == "InternalIP")

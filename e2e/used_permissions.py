@@ -38,6 +38,9 @@ WEBHOOK, _WEBHOOKS = "webhook", "-offload"
 #: An account that acts in place of the node: that of an installed bridge, or of a test. Only what
 #: it has beyond the table of ``home`` must be used.
 IN_PLACE = "home, in place of the node"
+#: An account of the remote that works in prepared namespaces. Of these only what it has beyond the
+#: table of ``remote`` must be used.
+PREPARED = "remote, in prepared namespaces"
 #: The permissions of each side's accounts, and those of the webhook at home. No request uses the
 #: ownership: a policy asks for it.
 TABLES: Mapping[str, tuple[Permission, ...]] = {
@@ -45,7 +48,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
     IN_PLACE: (
         *service_accounts.IN_PLACE_OF_NODE.cluster_level,
         *service_accounts.IN_PLACE_OF_NODE.per_namespace,
-        *permissions.for_kubeconfig_secret(),
+        *permissions.for_state_secret(),
     ),
     "remote": tuple(
         it
@@ -56,8 +59,19 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         )
         if it not in permissions.REMOTE_OWNERSHIP
     ),
+    PREPARED: (
+        *permissions.REMOTE_NAMESPACE,
+        *permissions.REMOTE_NAMESPACE_LEAVE,
+        *permissions.REMOTE_METRICS["api"],
+        *(it for each in permissions.REMOTE_CLUSTER_READS.values() for it in each),
+        *permissions.REMOTE_CLAIM,
+        *permissions.REMOTE_LEAVE,
+        *permissions.for_own_token(),
+    ),
     WEBHOOK: permissions.for_webhook(),
 }
+#: Tables of accounts that need not use what another table has, which its accounts use.
+_SHARED = {IN_PLACE: "home", PREPARED: "remote"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +208,14 @@ def _table(side: str, user: str) -> str:
     name = user.rpartition(":")[2]
     # The account of an installation has the installation's name.
     in_place = name.endswith(service_accounts.IN_PLACE) or name.startswith("cluster-bridge-")
+    if side == "remote" and name.endswith(service_accounts.PREPARED):
+        return PREPARED
     return IN_PLACE if side == "home" and in_place else side
 
 
 def _is_shared(granted: Granted) -> bool:
-    return granted.side == IN_PLACE and granted.permission in TABLES["home"]
+    other = _SHARED.get(granted.side)
+    return other is not None and granted.permission in TABLES[other]
 
 
 def _counts(side: str, request: Request) -> bool:

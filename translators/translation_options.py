@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from translators.home_ranges import NO_RANGES, HomeRanges
 from translators.pod_security import PodSecurityLevel
 from translators.virtual_node_identity import Identity
 
@@ -36,6 +37,23 @@ class HostPort(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+def _no_ranges() -> HomeRanges:
+    return NO_RANGES
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReads:
+    """The resources that the bridge reads in the whole remote. With prepared namespaces, it reads
+    the namespaced others in these alone, the prepared Namespaces by name, and no Node and no
+    PriorityClass."""
+
+    nodes: bool = True
+    namespaces: bool = True
+    pods: bool = True
+    priority_classes: bool = True
+    resource_quotas: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The identity of the virtual node and the options of its join. Immutable."""
@@ -48,6 +66,8 @@ class Policy:
     """Networks of the remote's pods; () does not limit the pod IPs that are copied to home."""
     home_addresses: tuple[str, ...] = ()
     """Addresses, or names, of home's own servers, which no pod of the remote has."""
+    home_ranges: Callable[[], HomeRanges] = _no_ranges
+    """Returns home's own ranges as last read."""
     relay_address: str = ""
     """The IP address at home where the bridge listens for the relay; "" disables forwarding."""
     relay_cidr: str = ""
@@ -77,6 +97,8 @@ class Policy:
     """The remote's identity; needed to provision volumes."""
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
+    cluster_reads: ClusterReads = field(default_factory=ClusterReads)
+    """The reads of the whole remote that are granted; all without ``remote_namespaces``."""
 
     @property
     def node_selection(self) -> str:

@@ -25,6 +25,7 @@ from bridge.app.term_factory import TermFactory
 from bridge.base import memory_savings
 from bridge.base.consent import NO_CONSENT, Consent
 from bridge.base.join_settings import JoinSettings
+from bridge.base.progress_lines import Waiting
 from bridge.certificates.automatic_certificate import CertificateDemand
 from bridge.checks.required_at_join import checked_clusters
 from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
@@ -33,6 +34,7 @@ from bridge.election.elector import LeaderElector
 from bridge.node import join_record
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
+from sync.base.background_task import background_task
 from sync.base.safe_callbacks import expire_now
 from sync.kube import in_cluster
 from sync.kube.client import KubeClient
@@ -60,11 +62,8 @@ async def join(
 @asynccontextmanager
 async def releasing_memory() -> AsyncIterator[None]:
     """Returns unused memory to the system while the block runs (`bridge.base.memory_savings`)."""
-    task = asyncio.create_task(memory_savings.release_memory(), name="memory")
-    try:
+    async with background_task(memory_savings.release_memory(), name="memory"):
         yield
-    finally:
-        task.cancel()
 
 
 @asynccontextmanager
@@ -77,12 +76,8 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
 
     limit = asyncio.timeout(None)
     try:
-        async with limit:
-            watching = asyncio.create_task(end(limit), name="stop")
-            try:
-                yield
-            finally:
-                watching.cancel()
+        async with limit, background_task(end(limit), name="stop"):
+            yield
     except TimeoutError:
         if not limit.expired():
             raise
@@ -106,17 +101,23 @@ async def _serve_node(
 ) -> None:
     probes = ProbeHandler()
     consent = consent.for_join()
+
+    def report(line: str) -> None:
+        if isinstance(line, Waiting):
+            probes.set_waiting(line)
+        notify(line)
+
     async with (
         serve_probes(probes, settings.address, settings.health_port),
         checked_clusters(
             settings,
             consent=consent,
-            notify=notify,
+            notify=report,
             on_wait=None if settings.health_port is None else probes.set_waiting,
         ) as clusters,
         renewing_token(
             clusters.remote,
-            keep=_keep_token(clusters.home.account, clusters.facts.identity.node),
+            keep=_keep_token(clusters.home.account, settings),
             notify=notify,
         ),
     ):
@@ -180,13 +181,10 @@ async def _serve_node(
             await kubelet.stop()
 
 
-def _keep_token(home: KubeClient, node: str) -> Keep:
+def _keep_token(home: KubeClient, settings: JoinSettings) -> Keep:
     """Keeps renewed tokens of the remote where the next start of this bridge finds them."""
-    secret = None
-    if home.config.in_cluster:
-        from bridge.install.installation import instance_name
-
-        secret = in_cluster.namespace(), instance_name(node)
+    name = settings.state_secret
+    secret = (in_cluster.namespace(), name) if name and home.config.in_cluster else None
 
     async def keep(renewed: RenewedToken) -> None:
         await keep_renewed_token(renewed, home, secret)

@@ -130,7 +130,13 @@ class NodeKubelet:
         self._election = election
         self._relay_metrics = relay_metrics
         directory = self._directory = EnginePodDirectory(engine)
-        self._metrics = PodMetricsEndpoints(remote, directory, facts.identity, facts.metrics)
+        self._metrics = PodMetricsEndpoints(
+            remote,
+            directory,
+            facts.identity,
+            facts.metrics,
+            namespaces=settings.remote_namespaces,
+        )
         self._metrics_endpoint = MetricsEndpoint()
         self._status = StatusEndpoint(
             facts.identity.node,

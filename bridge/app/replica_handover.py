@@ -61,8 +61,9 @@ class ReplicaTerm:
     fence: Fence
     claim: RemoteClaim
     reachability: RemoteReachability
-    check_current: Callable[[], Awaitable[None]]
-    """Raises TermOutdated if the parts no longer fit, and KubeError."""
+    before_serving: Callable[[], Awaitable[None]]
+    """Reads home's own address ranges, which pods of the remote cannot have. Raises TermOutdated if
+    the parts no longer fit, and KubeError."""
     remove_stale_objects: Callable[[], Awaitable[None]]
     """Removes objects of a previous replica that this one would not update. Raises KubeError."""
 
@@ -133,7 +134,7 @@ async def _register(term: ReplicaTerm, *, retry: bool) -> None:
     node = term.node
     while True:
         try:
-            await term.check_current()
+            await term.before_serving()
             await term.remove_stale_objects()
             await node.register()
         except KubeError as error:

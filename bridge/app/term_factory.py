@@ -18,6 +18,7 @@ from bridge.app.replica_handover import ReplicaTerm, TermOutdated
 from bridge.base.join_settings import JoinSettings
 from bridge.base.version import version
 from bridge.checks.required_at_join import JoinFacts
+from bridge.clusters.home_ranges import read_home_ranges
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
 from bridge.election.remote_reachability import RemoteReachability
@@ -35,6 +36,7 @@ from sync.kube import in_cluster
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence
+from translators.home_ranges import NO_RANGES, HomeRanges
 from translators.translation_options import Policy
 
 
@@ -54,6 +56,8 @@ class TermFactory:
     """Whether home signs the serving certificate with ``--serving-certificate auto``."""
     node: NodeController | None = None
     """That of the current term."""
+    home_ranges: HomeRanges = NO_RANGES
+    """Home's own ranges, as this replica read them when it last took over."""
 
     def record_certificate_of_home(self) -> None:
         """Records on the Node that home signs the serving certificate: other replicas and later
@@ -74,6 +78,7 @@ class TermFactory:
             candidate=self.candidate,
             home_fence=Fence(),
             take_over=settings.take_over_claim or "",
+            places=facts.claim_places,
             notify=self.notify,
         )
         home, account = self._fenced_home(claim.home_fence)
@@ -135,9 +140,15 @@ class TermFactory:
             claim.home_fence,
             claim,
             RemoteReachability(self.remote, engine.informers),
-            self._require_recorded_network,
+            self._before_serving,
             remove_stale_objects=remove_stale_slices,
         )
+
+    async def _before_serving(self) -> None:
+        """`ReplicaTerm.before_serving`."""
+        await self._require_recorded_network()
+        if self.facts.network == "flat":
+            self.home_ranges = await read_home_ranges(self.home.account)
 
     async def _require_recorded_network(self) -> None:
         """Raises TermOutdated, and adopts the Node's network mode for the next term, if another
@@ -162,6 +173,7 @@ class TermFactory:
             network=facts.network,
             remote_pod_cidrs=settings.remote_pod_cidrs,
             home_addresses=self._home_addresses(),
+            home_ranges=lambda: self.home_ranges,
             relay_address=facts.relay_address,
             relay_cidr=facts.relay_cidr,
             relay_image=settings.relay.image if facts.network == "relay" else "",
@@ -177,6 +189,7 @@ class TermFactory:
             node_selector=settings.node_selector,
             unschedulable_timeout=settings.unschedulable_timeout,
             remote_namespaces=settings.remote_namespaces,
+            cluster_reads=facts.cluster_reads,
         )
 
     def _home_addresses(self) -> tuple[str, ...]:
@@ -215,6 +228,8 @@ class TermFactory:
             version=version(),
             configured=NodeMetadata(settings.labels, settings.annotations, settings.taints),
             annotations=self._annotations(),
+            nodes_are_unknown=not facts.cluster_reads.nodes,
+            remote_version=facts.remote_version,
         )
 
     def _annotations(self) -> dict[str, str]:
@@ -234,13 +249,16 @@ class TermFactory:
                 certificate=certificate,
                 network_source=facts.selected_network.source,
                 home_identity=self.home.identity,
+                node_restriction=facts.node_restriction,
+                remote_ids=facts.remote_ids,
             ),
             # "" replaces the annotation of an installed bridge.
             node_object.ANNOTATION_INSTALLATION: (
                 in_cluster.namespace() if self.home.account.config.in_cluster else ""
             ),
         }
-        if certificate == "csr" or self.home.identity == "node":
+        in_files = self.home.identity == "node" and not self.home.account.config.in_cluster
+        if certificate == "csr" or in_files:
             annotations[node_object.ANNOTATION_CERT_DIR] = str(cert_dir(settings, facts))
         return annotations
 

@@ -146,6 +146,11 @@ class JoinSettings:
     """Home's; by default as kubectl finds it."""
     home_identity: HomeIdentityChoice = "auto"
     """Identity of the bridge at home."""
+    home_bootstrap: Path | None = None
+    """The kubeconfig by which a missing certificate of the node is requested; None is home's."""
+    state_secret: str | None = None
+    """Name of the Secret, in the pod's namespace, that replicas share for the certificate of the
+    node's identity and the remote's renewed token; None keeps both in files."""
     name: str | None = None
     """The virtual node's name; None derives it from the remote's context."""
     home_name: str | None = None
@@ -235,6 +240,15 @@ def check_name(name: str, option: str = "--name") -> str:
             "a node name",
             "lower-case letters, digits, '-' and '.'; each part between dots starts and ends with "
             "a letter or digit",
+        )
+    return name
+
+
+def check_secret_name(name: str) -> str:
+    """The name of a Secret: a DNS subdomain (RFC 1123)."""
+    if len(name) > 253 or not _NODE_NAME.fullmatch(name):
+        raise invalid_option(
+            "--state-secret", name, "a Secret's name", "lower-case letters, digits, '-' and '.'"
         )
     return name
 

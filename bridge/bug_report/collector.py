@@ -20,13 +20,15 @@ from bridge.bug_report.redaction import WITHHELD, Redactor
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.cluster_access import check_connectivity
+from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify, cluster_uid
 from bridge.election import election_lease
 from bridge.install.remote_kubeconfig_lookup import resolve_remote_kubeconfig
-from bridge.node import lease_namespace, node_object
+from bridge.node import join_record, lease_namespace, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE
 from bridge.status import version_report
 from sync.cleanup import remote_inventory
+from sync.cleanup.remote_inventory import ReadScope
 from sync.kube import kubeconfig
 from sync.kube.api_errors import KubeError
 from sync.kube.api_resources import EVENTS, LEASES, NODES, PODS, RESOURCE_QUOTAS, Resource
@@ -168,15 +170,18 @@ async def _add_node(
         found.problems += [it.found for it in its.findings if it.severity == "error"]
         return
     _hide(found, its.client, show=settings.addresses)
-    await _add_remote(home, its.client, folder, found)
+    scope = await read_scope(its.client, join_record.remote_namespaces(known))
+    await _add_remote(home, its.client, scope, folder, found)
 
 
-async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: BugReport) -> None:
+async def _add_remote(
+    home: KubeClient, remote: KubeClient, scope: ReadScope, folder: str, found: BugReport
+) -> None:
     redactor = found.redactor
 
     async def inventories() -> list[remote_inventory.NodeInventory]:
         home_id = home_id_from_uid(await cluster_uid(home))
-        return await remote_inventory.list_node_inventories(remote, home_id)
+        return await remote_inventory.list_node_inventories(remote, home_id, scope=scope)
 
     theirs = await _part(found, "remote: objects of the bridge", inventories()) or []
     pods = [pod for its in theirs for pod in its.pods][:MAX_OBJECTS]
@@ -198,14 +203,14 @@ async def _add_remote(home: KubeClient, remote: KubeClient, folder: str, found: 
         "the bridge's objects there: names and owners, no contents",
         lambda: [*map(redactor.metadata_only, [*(copy for _, copy in copies), *namespaces])],
     )
-    nodes = await _listed(remote, NODES, found)
+    nodes = await _listed(remote, NODES, found) if scope.reads.nodes else []
     found.add(
         f"{folder}/remote-nodes.json", "the remote's nodes", lambda: [*map(redactor.node, nodes)]
     )
-    mapped = {name_of(it) for it in namespaces}
-    quotas = [
-        it for it in await _listed(remote, RESOURCE_QUOTAS, found) if namespace_of(it) in mapped
-    ]
+    mapped = {*map(name_of, namespaces), *scope.namespaces}
+    where = (None,) if scope.reads.resource_quotas else scope.namespaces
+    lists = [await _listed(remote, RESOURCE_QUOTAS, found, namespace=it) for it in where]
+    quotas = [it for listed in lists for it in listed if namespace_of(it) in mapped]
     found.add(f"{folder}/remote-quotas.json", "its quotas", lambda: [*map(redactor.quota, quotas)])
 
 

@@ -59,19 +59,26 @@ class CertDir:
     async def keep(self, pair: TlsKeyPair) -> None:
         """Stores an issued certificate and removes the key of its request."""
         await asyncio.to_thread(_write, self._current, pair.pem)
-        await self.forget_pending()
+        await self.forget_pending(pair.key)
 
     async def pending(self) -> bytes | None:
         """The key of the pending request, or None."""
         return await asyncio.to_thread(_read, self._pending)
 
-    async def keep_pending(self, key: bytes) -> None:
+    async def keep_pending(self, key: bytes) -> bool:
         """Stores the key of a request before the request is created."""
         await asyncio.to_thread(_write, self._pending, key)
+        return True
 
-    async def forget_pending(self) -> None:
-        """Removes the key of the pending request; the next request gets a new key."""
-        await asyncio.to_thread(_remove, self._pending)
+    async def forget_pending(self, key: bytes) -> None:
+        """Removes this key of a pending request; the next request gets a new key."""
+        if await self.pending() == key:
+            await asyncio.to_thread(_remove, self._pending)
+
+    async def wait_until_other(self, known: TlsKeyPair | None) -> None:
+        """Waits until cancelled: one process at a time uses the directory."""
+        del known
+        await asyncio.get_running_loop().create_future()
 
     def is_in_use(self) -> bool:
         """Whether there is a certificate or a pending request of this purpose."""

@@ -52,7 +52,7 @@ class Approver:
             return "this credential may not approve it"
         fingerprint = await x509_child.key_fingerprint(request)
         question = (
-            f"Home has to approve this bridge's own request for {kind.title} ({summary}, signer "
+            f"Home has to approve the bridge's own request for {kind.title} ({summary}, signer "
             f"{kind.signer}, SHA-256 of its public key {fingerprint}). Approve it now?"
         )
         if not await self._consent.obtain(question):
@@ -75,7 +75,7 @@ async def _approve(home: KubeClient, request: Object) -> None:
         "type": "Approved",
         "status": "True",
         "reason": REASON,
-        "message": "approved by the operator of bridge join, which created this request",
+        "message": "approved by the operator of bridge join or bridge install",
     }
     current["status"] = {**(current.get("status") or {}), "conditions": [condition]}
     path = CERTIFICATE_SIGNING_REQUESTS.path(name, subresource="approval")

@@ -1,10 +1,12 @@
 """One certificate of a node that home signs: requested, approved, stored, and renewed in time.
 
 `SignedCertificate` keeps the certificate in a `CertificateStore`, so that a restart needs no
-approval. It waits as long as its request exists and creates it again after home's controllers have
-removed it (after a day). A pending request is reported at once, with the command that approves it,
-unless the `Approver` approves it. An issued certificate stays in use past its expiry until the next
-one is issued. A failure is logged as a warning and retried with backoff.
+approval. Replicas that share the store make one request together, and each uses the certificate
+that another has stored; a certificate that was lost from the store is requested again. It waits as
+long as its request exists and creates it again after home's controllers have removed it (after a
+day). A pending request is reported within `REPORT_SECONDS`, with the command that approves it,
+unless the `Approver` or home approves it. An issued certificate stays in use past its expiry until
+the next one is issued. A failure is logged as a warning and retried with backoff.
 
 `bridge.certificates.x509_child` builds requests and reads certificates.
 """
@@ -29,7 +31,13 @@ from bridge.certificates.serving_certificate import (
     sleep_until,
     utc_now,
 )
-from bridge.certificates.signing_outcome import Issued, Rejected, conditions_of, csr_outcome
+from bridge.certificates.signing_outcome import (
+    WAITING_FOR_APPROVAL,
+    Issued,
+    Rejected,
+    conditions_of,
+    csr_outcome,
+)
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
 from bridge.certificates.x509_child import Inspection
 from sync.base.backoff import Backoff
@@ -42,6 +50,9 @@ from translators.object_accessors import name_of
 
 #: First and longest delay in seconds after a failed API request.
 RETRY_FIRST, RETRY_CAP = 2.0, 300.0
+#: Seconds before a pending request is reported: kube-controller-manager takes a fraction of one to
+#: approve what its roles permit (a bootstrap token's request, a renewal).
+REPORT_SECONDS = 1.0
 #: First and longest delay in seconds before another CertificateSigningRequest after a denied one:
 #: a person has to look at each.
 RECREATE_FIRST, RECREATE_CAP = 60.0, 4 * 3600.0
@@ -50,7 +61,8 @@ log = logging.getLogger(__name__)
 
 
 class CertificateStore(Protocol):
-    """Keeps the certificate and the key of a pending request. Methods raise CertificateError."""
+    """Keeps the certificate and the key of a pending request. Methods raise CertificateError and
+    KubeError."""
 
     async def prepare(self) -> None:
         """Checks that the store can be written."""
@@ -59,16 +71,21 @@ class CertificateStore(Protocol):
         """The issued certificate with its key, or None."""
 
     async def keep(self, pair: TlsKeyPair) -> None:
-        """Stores an issued certificate and removes the key of its request."""
+        """Stores an issued certificate and removes the key of its request, unless another replica
+        has stored the certificate or a later one."""
 
     async def pending(self) -> bytes | None:
         """The key of the pending request, or None."""
 
-    async def keep_pending(self, key: bytes) -> None:
-        """Stores the key of a request before the request is created."""
+    async def keep_pending(self, key: bytes) -> bool:
+        """Stores the key of a request before the request is created. False, and nothing is stored,
+        if another replica has changed the store since `pending`."""
 
-    async def forget_pending(self) -> None:
-        """Removes the key of the pending request; the next request gets a new key."""
+    async def forget_pending(self, key: bytes) -> None:
+        """Removes this key of a pending request; the next request gets a new key."""
+
+    async def wait_until_other(self, known: TlsKeyPair | None) -> None:
+        """Returns once the store holds another certificate than ``known``, or none."""
 
 
 class _NotIssuedError(Exception):
@@ -79,7 +96,7 @@ class SignedCertificate:
     """A certificate of one kind for one node; without ``addresses``, a client certificate.
 
     ``notify`` gets progress and instructions for the user. ``fallback`` is another client of home,
-    for when home no longer accepts the credential of the first.
+    for a request when home no longer accepts the credential of the first.
     """
 
     def __init__(
@@ -95,8 +112,8 @@ class SignedCertificate:
         now: Clock = utc_now,
         fallback: KubeClient | None = None,
     ) -> None:
-        self._home = home
-        self._fallback = fallback
+        self._home, self._fallback = home, fallback
+        self._requester = home
         self._kind = kind
         self._node = node_name
         self._addresses = addresses
@@ -107,15 +124,17 @@ class SignedCertificate:
         self._rng = random.Random()  # noqa: S311  # jitter, not a secret
         self.valid_until = ""
         """The end of the last certificate's validity, for people."""
+        self._known: TlsKeyPair | None = None
+        """The certificate in use, or the last one that the store had."""
         self._renew_at: datetime | None = None  # None: home has issued none
         self._inspected: tuple[bytes, Inspection] | None = None
         self._failures = Backoff(first=RETRY_FIRST, cap=RETRY_CAP)
         self._rejections = Backoff(first=RECREATE_FIRST, cap=RECREATE_CAP)
 
     async def stored(self) -> TlsKeyPair | None:
-        """The stored certificate if it is still usable. Raises CertificateError."""
+        """The stored certificate if it is still usable. Raises CertificateError and KubeError."""
         await self._store.prepare()
-        pair = await self._store.current()
+        self._known = pair = await self._store.current()
         if pair is None or await self._defect(pair):
             return None
         await self._plan_renewal(pair)
@@ -134,26 +153,46 @@ class SignedCertificate:
         """Requests a certificate unless one is `stored`, and renews it in time, until cancelled."""
         while True:
             if self._renew_at is not None:
-                await sleep_until(self._renew_at, self._now)
+                await self._until_due_or_replaced(self._renew_at)
             await asyncio.sleep(await self._renew(use))
+
+    async def _until_due_or_replaced(self, due: datetime) -> None:
+        """Returns when the renewal is due, or the store holds another certificate, or none."""
+        tasks = {
+            asyncio.create_task(sleep_until(due, self._now), name="certificate-due"),
+            asyncio.create_task(
+                self._store.wait_until_other(self._known), name="certificate-replaced"
+            ),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _renew(self, use: UseCertificate) -> float:
         """Makes one attempt; returns the delay in seconds before the next step."""
         try:
             pair = await self._request()
             use(pair)
+            self._known = pair
             await self._store.keep(pair)
         except _NotIssuedError as error:
             delay = self._rejections.next()
             log.warning("home: %s; another request follows in %.0f s", error, delay)
             return delay
         except (KubeError, CertificateError) as error:
-            if isinstance(error, Unauthorized) and self._fallback is not None:
-                self._home, self._fallback = self._fallback, None
+            is_first = self._requester is self._home
+            if isinstance(error, Unauthorized) and is_first and self._fallback is not None:
+                self._requester = self._fallback
                 return 0.0
             delay = self._failures.next()
             log.warning("cannot renew %s: %s; retry in %.0f s", self._kind.title, error, delay)
             return delay
+        self._requester = self._home
         until = await self._plan_renewal(pair)
         self._failures.reset()
         self._rejections.reset()
@@ -168,36 +207,48 @@ class SignedCertificate:
         return self.valid_until
 
     async def _request(self) -> TlsKeyPair:
-        """A certificate signed by home. Raises KubeError, CertificateError, _NotIssuedError."""
+        """A certificate signed by home: one that another replica has stored, or the outcome of a
+        request. Raises KubeError, CertificateError, _NotIssuedError."""
         await self._store.prepare()
-        try:
-            key, request = await x509_child.build_csr(
-                self._kind, await self._store.pending(), self._node, self._addresses
-            )
-        except CertificateError:
-            await self._store.forget_pending()  # the next attempt generates a key
-            raise
-        await self._store.keep_pending(key)
+        while True:
+            # In this order: `keep_pending` detects every change after `pending`.
+            pending = await self._store.pending()
+            stored = await self._store.current()
+            if stored not in (None, self._known) and not await self._defect(stored):
+                return stored
+            key, request = await self._build_request(pending)
+            if await self._store.keep_pending(key):
+                break
         name = name_of(request)
         try:
-            await self._home.create(CERTIFICATE_SIGNING_REQUESTS, request)
+            await self._requester.create(CERTIFICATE_SIGNING_REQUESTS, request)
         except AlreadyExists:
             log.info("home: certificate signing request %s exists already; waiting for it", name)
         outcome = await self._wait_for_outcome(request)
         if isinstance(outcome, Rejected):
-            await self._store.forget_pending()
+            await self._store.forget_pending(key)
             raise _NotIssuedError(f"certificate signing request {name} {outcome.reason}")
         pair = TlsKeyPair(outcome.certificate, key)
         if defect := await self._defect(pair):
-            await self._store.forget_pending()
+            await self._store.forget_pending(key)
             raise _NotIssuedError(f"the certificate of signing request {name} {defect}")
         return pair
+
+    async def _build_request(self, pending: bytes | None) -> tuple[bytes, Object]:
+        """The key, which is ``pending`` or a new one, and a request with it. Raises KubeError and
+        CertificateError."""
+        try:
+            return await x509_child.build_csr(self._kind, pending, self._node, self._addresses)
+        except CertificateError:
+            if pending is not None:
+                await self._store.forget_pending(pending)  # the next attempt generates a key
+            raise
 
     async def _wait_for_outcome(self, own: Object) -> Issued | Rejected:
         """Waits until the request is decided. Raises _NotIssuedError when it is deleted."""
         name = name_of(own)
         selector = f"metadata.name={name}"
-        informer = Informer(self._home, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
+        informer = Informer(self._requester, CERTIFICATE_SIGNING_REQUESTS, fields=selector)
         changed = asyncio.Event()
         informer.on_change(lambda *_: changed.set())
         async with asyncio.TaskGroup() as group:
@@ -223,7 +274,7 @@ class SignedCertificate:
         return outcome
 
     async def _approve_or_report(self, request: Object) -> None:
-        """Approves the request, or reports at once the command that does. Raises nothing."""
+        """Approves the request, or reports the command that does. Raises nothing."""
         name = name_of(request)
         summary = f"node {self._node}" + "".join(f", address {it}" for it in self._addresses)
         try:
@@ -237,11 +288,9 @@ class SignedCertificate:
             self._notify(f"home: approved certificate signing request {name}")
             return
         why = f" ({reason})" if reason else ""
+        await asyncio.sleep(REPORT_SECONDS)
         self._notify(
-            Waiting(
-                f"home: waiting for the approval of certificate signing request {name}{why}: "
-                f"kubectl certificate approve {name}"
-            )
+            Waiting(f"home: {WAITING_FOR_APPROVAL} {name}{why}: kubectl certificate approve {name}")
         )
 
     async def _defect(self, pair: TlsKeyPair) -> str:

@@ -10,6 +10,10 @@ from bridge.certificates.certificate_kinds import CertificateKind
 from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from sync.kube.client import KubeClient
 
+#: The beginning of a line about a request that waits; its name follows.
+#: `bridge.install.rollout` looks for it in a pod's log.
+WAITING_FOR_APPROVAL = "waiting for the approval of certificate signing request"
+
 
 @dataclass(frozen=True, slots=True)
 class Issued:

@@ -14,6 +14,7 @@ import hashlib
 from collections.abc import Sequence
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -62,6 +63,23 @@ def requests_the_same(one: Object, other: Object) -> bool:
     """Whether both objects request one certificate: the same key, subject, names, signer, usages
     and lifetime. Only the signature of the key may differ, as ECDSA signatures do."""
     return _requested(one) is not None and _requested(one) == _requested(other)
+
+
+def is_for_node(kind: CertificateKind, request: Object, node_name: str) -> bool:
+    """Whether the object requests exactly this node's certificate of a kind without addresses:
+    signer, usages and subject, without extensions, signed by its key."""
+    spec = request.get("spec") or {}
+    try:
+        parsed = x509.load_pem_x509_csr(base64.b64decode(spec.get("request") or "", validate=True))
+        is_plain = parsed.is_signature_valid and not list(parsed.extensions)
+    except (ValueError, TypeError, x509.DuplicateExtension, UnsupportedAlgorithm):
+        return False
+    return (
+        is_plain
+        and parsed.subject == subject(node_name)
+        and spec.get("signerName") == kind.signer
+        and sorted(map(str, spec.get("usages") or ())) == sorted(kind.usages)
+    )
 
 
 def _requested(request: Object) -> tuple[object, ...] | None:

@@ -66,6 +66,16 @@ async def key_fingerprint(request: Object) -> str:
     return fingerprint
 
 
+async def is_for_node(kind: CertificateKind, request: Object, node_name: str) -> bool:
+    """As `signing_request.is_for_node`."""
+    spec = request.get("spec") or {}
+    parts = {part: spec.get(part) for part in ("request", "signerName", "usages")}
+    is_its: bool = await _call(
+        "is_for_node", kind=dataclasses.asdict(kind), spec=parts, node=node_name
+    )
+    return is_its
+
+
 async def inspect(pair: TlsKeyPair, node_name: str, addresses: Sequence[str]) -> Inspection:
     """Reads a certificate; without addresses, no names are expected. Raises CertificateError."""
     found = await _call(
@@ -92,14 +102,19 @@ async def _call(function: str, **arguments: object) -> Any:
 def _answer(call: Object) -> Object:
     from bridge.certificates import signing_request, x509_builder
 
+    def kind_of(fields: Object) -> CertificateKind:
+        return CertificateKind(**{**fields, "usages": tuple(fields["usages"])})
+
     def built(kind: Object, key: str | None, node: str, addresses: list[str]) -> Object:
         pem = key.encode() if key is not None else signing_request.generate_key()
-        kind_of = CertificateKind(**{**kind, "usages": tuple(kind["usages"])})
-        request = signing_request.build_csr(kind_of, pem, node, addresses)
+        request = signing_request.build_csr(kind_of(kind), pem, node, addresses)
         return {"key": pem.decode(), "request": request}
 
     def same(one: Object, other: Object) -> bool:
         return signing_request.requests_the_same({"spec": one}, {"spec": other})
+
+    def for_node(kind: Object, spec: Object, node: str) -> bool:
+        return signing_request.is_for_node(kind_of(kind), {"spec": spec}, node)
 
     def fingerprint(request: str) -> str:
         return signing_request.key_fingerprint({"spec": {"request": request}})
@@ -114,6 +129,7 @@ def _answer(call: Object) -> Object:
         "build_csr": built,
         "requests_the_same": same,
         "key_fingerprint": fingerprint,
+        "is_for_node": for_node,
         "inspect": inspected,
     }
     try:

@@ -20,19 +20,26 @@ from bridge.base.join_settings import (
 )
 from bridge.checks.findings import Finding
 from bridge.clusters.advertised_address import find_bridge_address
+from bridge.clusters.cluster_reads_selection import select_cluster_reads
 from bridge.clusters.connection import cluster_uid
 from bridge.clusters.home_api_address import HomeApiAddress, find_home_api_address
 from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
+from bridge.clusters.remote_identity import RemoteIdentity, read_remote_identity
 from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.election.serving_bridge_lookup import find_serving_bridge
+from bridge.home_identity import node_restriction
 from bridge.home_identity.identity_selection import HomeClients
+from bridge.node import join_record
 from bridge.node.join_record import recorded_network
+from bridge.rbac import permissions
+from bridge.remote_claim.claim_place import ClaimPlaces, select_claim_places
 from sync.kube.api_errors import ApiError, Side
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
+from translators.translation_options import ClusterReads
 from translators.virtual_node_identity import (
     Identity,
     NamespaceTemplateError,
@@ -116,17 +123,57 @@ class CheckContext:
         """The UID that identifies home."""
         return await self._read_once("home UID", lambda: cluster_uid(self.home_client))
 
-    async def remote_uid(self) -> str:
-        """The UID that identifies the remote."""
-        return await self._read_once("remote UID", lambda: cluster_uid(self.remote_client))
+    async def remote_identity(self) -> RemoteIdentity:
+        """The UIDs that identify the remote."""
+        prepared = self.settings.remote_namespaces
+        return await self._read_once(
+            "remote identity", lambda: read_remote_identity(self.remote_client, prepared)
+        )
 
     async def home_id(self) -> str:
         """Home's identity, as on labels."""
         return home_id_from_uid(await self.home_uid())
 
     async def remote_id(self) -> str:
-        """The remote's identity, as on the Node's label."""
-        return home_id_from_uid(await self.remote_uid())
+        """The remote's identity, as on the Node's label; the Node's own if it represents it."""
+        node = self.node
+        if self.settings.remote_namespaces and self.home.client is not None:
+            node = await self.registered_node()
+        return (await self.remote_identity()).id_for(node)
+
+    async def cluster_reads(self) -> ClusterReads:
+        """The reads of the whole remote that the existing node records, or that a join with this
+        credential would use."""
+        if self.node is not None:
+            return join_record.cluster_reads(self.node)
+        prepared = self.settings.remote_namespaces
+        return await self._read_once(
+            "cluster reads", lambda: select_cluster_reads(self.remote_client, prepared)
+        )
+
+    async def own_cluster_reads(self) -> ClusterReads:
+        """The reads of the whole remote that are granted to this command's own credential."""
+        prepared = self.settings.remote_namespaces
+        return await self._read_once(
+            "own cluster reads", lambda: select_cluster_reads(self.remote_client, prepared)
+        )
+
+    async def claim_places(self) -> ClaimPlaces:
+        """Where the claim in the remote is looked for."""
+        prepared = self.settings.remote_namespaces
+        return await self._read_once(
+            "claim places", lambda: select_claim_places(self.remote_client, prepared)
+        )
+
+    async def remote_version(self) -> str:
+        """The version of the remote's API server."""
+        return await self._read_once("remote version", self._read_remote_version)
+
+    async def _read_remote_version(self) -> str:
+        answer = await self.remote_client.request(
+            "GET", "/version", timeout=permissions.REQUEST_SECONDS
+        )
+        return str(answer.get("gitVersion") or "")
 
     async def identity(self) -> Identity:
         """The identity that a join would have. Raises PreflightError for a bad template."""
@@ -163,9 +210,21 @@ class CheckContext:
 
     async def metrics_source(self) -> MetricsSource:
         """Where the bridge reads the resource usage of pods. Raises PreflightError."""
-        choice = self.settings.metrics
+        choice, prepared = self.settings.metrics, self.settings.remote_namespaces
         return await self._read_once(
-            "metrics", lambda: select_metrics_source(self.remote_client, choice)
+            "metrics", lambda: select_metrics_source(self.remote_client, choice, prepared)
+        )
+
+    async def node_restriction(self) -> bool | None:
+        """Whether NodeRestriction confines the node's certificate: what the Node records, or what a
+        join finds; None if unknown, or for a bridge that is not the node."""
+        if self.node is not None:
+            return join_record.node_restriction(self.node)
+        if self.clients is None or self.clients.identity != "node":
+            return None
+        node = self.clients.home
+        return await self._read_once(
+            "NodeRestriction", lambda: node_restriction.is_restricted(node, self.name)
         )
 
     async def registered_node(self) -> Object | None:
@@ -184,6 +243,7 @@ class CheckContext:
         return await self._read_once("network", self._select_network)
 
     async def _select_network(self) -> SelectedNetwork:
+        reads = await self.own_cluster_reads()
         return await select_network(
             self.settings,
             node=await self.registered_node(),
@@ -191,6 +251,7 @@ class CheckContext:
             home=self.node_client,
             account=self.home_client,
             remote=self.remote_client,
+            namespaces=() if reads.pods else self.settings.remote_namespaces,
         )
 
     async def storage(self) -> SelectedStorage:

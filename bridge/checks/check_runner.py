@@ -23,6 +23,7 @@ from bridge.checks import (
     permission_checks,
     pod_security_levels,
     policy_checks,
+    prepared_namespaces,
     storage,
     virtual_node,
     workloads,
@@ -55,6 +56,7 @@ IMPLEMENTATIONS = (
     *workloads.IMPLEMENTATIONS,
     *daemonsets.IMPLEMENTATIONS,
     *pod_security_levels.IMPLEMENTATIONS,
+    *prepared_namespaces.IMPLEMENTATIONS,
     *storage.IMPLEMENTATIONS,
 )
 

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 from bridge.checks.check_context import CheckContext, ClusterConnectivity, Implementation
 from bridge.checks.findings import Finding, error, not_checked, ok, warning
+from bridge.clusters.remote_identity import SYSTEM
 from bridge.node.node_lease import LEASE_NAMESPACE
-from sync.kube.api_errors import Side
-from sync.kube.api_resources import LEASES
+from sync.kube.api_errors import Forbidden, Side
+from sync.kube.api_resources import LEASES, NAMESPACES
+from translators.object_accessors import uid_of
 from translators.timestamps import parse_time
 
 #: The oldest minor versions: of the remote, because scheduling gates are enabled from 1.27; of
@@ -92,11 +94,25 @@ async def check_bridge_clock(context: CheckContext) -> list[Finding]:
     return [replace(warning("BRG108", "home", text), node=context.name)]
 
 
+async def _home_uid(context: CheckContext, namespace: str) -> str:
+    """The UID of home's namespace of this name; "" if there is none. Raises KubeError."""
+    if namespace == SYSTEM:
+        return await context.home_uid()
+    found = await context.home_client.find(NAMESPACES, namespace)
+    return uid_of(found) if found is not None else ""
+
+
 async def check_two_clusters(context: CheckContext) -> list[Finding]:
     """BRG109."""
-    if await context.home_uid() == await context.remote_uid():
+    remote = await context.remote_identity()
+    try:
+        home_uid = await _home_uid(context, remote.namespace)
+    except Forbidden:
+        text = f"neither kube-system of the remote nor {remote.namespace} at home may be read"
+        return [not_checked("BRG109", "both", text)]
+    if home_uid == remote.uid:
         server = context.remote_client.config.server
-        text = f"{server} is the home cluster itself (same kube-system namespace)"
+        text = f"{server} is the home cluster itself (same {remote.namespace} namespace)"
         return [error("BRG109", "both", text)]
     return [ok("BRG109", "both", "home and remote are two clusters")]
 

@@ -53,7 +53,9 @@ async def check_before_join(context: CheckContext) -> list[Finding]:
         annotations={},
     )
     selector = ",".join(f"{key}={it}" for key, it in settings.node_selector.items())
-    nodes = (await context.remote_client.list(NODES, labels=selector)).items
+    nodes = list[Object]()
+    if (await context.own_cluster_reads()).nodes:
+        nodes = (await context.remote_client.list(NODES, labels=selector)).items
     planned = node_object.build_node(
         context.name, node_object.desired_metadata(facts, nodes, largest="")
     )

@@ -50,7 +50,9 @@ async def check_pod_network(context: CheckContext) -> list[Finding]:
     network = await context.network()
     if network.mode != "flat" or needs_home:
         return [info("BRG405", "both", str(network))]
-    dialed = await dial_pods(context.remote_client)
+    reads = await context.own_cluster_reads()
+    namespaces = () if reads.pods else context.settings.remote_namespaces
+    dialed = await dial_pods(context.remote_client, namespaces)
     if not dialed.count:
         return [not_checked("BRG405", "both", f"{network}; no pod of the remote is ready")]
     if dialed.timed_out:
@@ -62,6 +64,19 @@ async def check_pod_network(context: CheckContext) -> list[Finding]:
         return [info("BRG405", "both", f"{network}; {text}")]
     text = f"{len(dialed.accepted)} of {dialed.count} dialed pods accept a connection"
     return [ok("BRG405", "both", f"{network}; {text}")]
+
+
+async def check_pod_ip_limit(context: CheckContext) -> list[Finding]:
+    """BRG409, where pod IPs are copied."""
+    if (await context.network()).mode != "flat":
+        return []
+    if cidrs := ", ".join(context.settings.remote_pod_cidrs):
+        return [ok("BRG409", "home", f"no pod IP outside of {cidrs} is copied from the remote")]
+    text = (
+        "any pod IP that the remote reports is copied, except home's own addresses; "
+        "--remote-pod-cidr limits them to the remote's pod networks"
+    )
+    return [info("BRG409", "home", text)]
 
 
 async def check_home_api_address(context: CheckContext) -> list[Finding]:
@@ -79,4 +94,5 @@ IMPLEMENTATIONS = (
     Implementation("BRG406", check_kubelet_api_port, ("home",), only_before_join=True),
     Implementation("BRG407", check_home_api_address, ("home",)),
     Implementation("BRG408", check_relay_range, ("home",), only_before_join=True),
+    Implementation("BRG409", check_pod_ip_limit, ("home", "remote")),
 )

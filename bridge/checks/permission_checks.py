@@ -7,11 +7,12 @@ from dataclasses import replace
 
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, ok
-from bridge.node import join_record
+from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.node import join_record, node_object
 from bridge.rbac import permissions
 from bridge.rbac.permissions import Permission
 from sync.kube.client import KubeClient
+from translators.object_accessors import metadata
 
 #: The most permissions that a finding names.
 MAX_NAMED = 6
@@ -62,12 +63,37 @@ async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
 
 async def check_home_identity(context: CheckContext) -> list[Finding]:
     """BRG206."""
-    identity = join_record.home_identity(context.existing_node)
-    if identity == "node":
+    node = context.existing_node
+    annotations = metadata(node).get("annotations") or {}
+    namespace = annotations.get(node_object.ANNOTATION_INSTALLATION)
+    if join_record.home_identity(node) == "node":
         text = f"the bridge is system:node:{context.name}, which may act only on this node"
+        if namespace:
+            # Imported late: a join, which does without this check, does not need it in memory.
+            from bridge.install import installation
+
+            secret = f"{namespace}/{installation.state_secret_name(context.name)}"
+            text += f"; its replicas share the certificate in Secret {secret}"
         return [ok("BRG206", "home", text)]
     text = "the bridge acts as its own account, whose permissions RBAC cannot limit to the node"
-    return [info("BRG206", "home", text)]
+    command = f"`bridge upgrade {context.name} --home-identity node`, as an administrator of home"
+    return [info("BRG206", "home", text, f"{command}, makes it the node" if namespace else "")]
+
+
+async def check_node_restriction(context: CheckContext) -> list[Finding]:
+    """BRG207. Without a finding unless the bridge is the node, and a join determined the answer: a
+    person who runs `bridge check` is not the node, and cannot determine it."""
+    is_restricted = await context.node_restriction()
+    if is_restricted is None:
+        return []
+    if is_restricted:
+        text = "the NodeRestriction admission plugin confines the node's certificate to this node"
+        return [ok("BRG207", "home", text)]
+    text = (
+        "the API server does not enable the NodeRestriction admission plugin: the node's "
+        "certificate may change other Nodes"
+    )
+    return [warning("BRG207", "home", text)]
 
 
 IMPLEMENTATIONS = (
@@ -75,4 +101,5 @@ IMPLEMENTATIONS = (
     Implementation("BRG202", check_remote_permissions, ("remote",)),
     Implementation("BRG203", check_namespace_permissions, ("home",)),
     Implementation("BRG206", check_home_identity, ("home", "node")),
+    Implementation("BRG207", check_node_restriction, ("home",)),
 )

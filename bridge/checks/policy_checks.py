@@ -11,8 +11,9 @@ from dataclasses import replace
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
 from bridge.checks.check_context import CheckContext, Implementation
-from bridge.checks.findings import Finding, info, ok, warning
+from bridge.checks.findings import Finding, info, not_checked, ok, warning
 from bridge.rbac import permissions
+from bridge.rbac.permissions import Permission
 from bridge.rbac.remote_policy import RESERVATION
 from sync.kube.api_errors import NotFound, Side
 from sync.kube.api_resources import VALIDATING_POLICIES, VALIDATING_POLICY_BINDINGS
@@ -39,6 +40,12 @@ async def check_home_policy(context: CheckContext) -> list[Finding]:
 async def check_remote_policies(context: CheckContext) -> list[Finding]:
     """BRG205."""
     hint = "`bridge rbac remote --policy` prints them"
+    reading = [
+        Permission(it, ("list",)) for it in (VALIDATING_POLICIES, VALIDATING_POLICY_BINDINGS)
+    ]
+    if not await permissions.are_granted(context.remote_client, reading):
+        text = "the credential may not list validatingadmissionpolicies in the remote"
+        return [not_checked("BRG205", "remote", text)]
     policies = await _policies(context.remote_client)
     if policies is None:
         return [info("BRG205", "remote", "the API server serves no ValidatingAdmissionPolicy")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
@@ -20,6 +20,7 @@ from bridge.checks import (
     cluster_compatibility,
     network_paths,
     permission_checks,
+    prepared_namespaces,
     storage,
     workloads,
 )
@@ -33,11 +34,12 @@ from bridge.clusters.wait_for_clusters import retry_while_unreachable
 from bridge.home_identity.identity_selection import HomeClients, home_clients
 from bridge.node.join_record import recorded_network
 from bridge.rbac import permissions
+from bridge.remote_claim.claim_place import ClaimPlaces
 from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
-from translators.translation_options import HostPort, Network, Storage
+from translators.translation_options import ClusterReads, HostPort, Network, Storage
 from translators.virtual_node_identity import Identity
 
 
@@ -61,6 +63,18 @@ class JoinFacts:
     """Where the bridge accepts forwarded connections; "" if it forwards none."""
     relay_cidr: str = ""
     """The range of addresses for pods behind headless Services; "" for none."""
+    node_restriction: bool | None = None
+    """Whether NodeRestriction confines the node's certificate; None if unknown, or for a bridge
+    that is not the node."""
+    cluster_reads: ClusterReads = field(default_factory=ClusterReads)
+    """The reads of the whole remote that are granted."""
+    claim_places: ClaimPlaces = field(default_factory=ClaimPlaces)
+    """Where the claim in the remote is looked for."""
+    remote_ids: tuple[str, ...] = ()
+    """All identities of the remote, with prepared namespaces
+    (`bridge.clusters.remote_identity`)."""
+    remote_version: str = ""
+    """The version of the remote's API server, if its nodes are unknown."""
     storage: Storage = "none"
     """Whether the bridge provisions volumes."""
 
@@ -106,6 +120,7 @@ STAGES = (
             *network_paths.IMPLEMENTATIONS,
             *storage.IMPLEMENTATIONS,
             *workloads.IMPLEMENTATIONS,
+            *prepared_namespaces.IMPLEMENTATIONS,
         )
     ),
 )
@@ -174,7 +189,9 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     await _require(cluster_stage, context, notify)
     # A kubeconfig that changes while the bridge runs must not lead it to another cluster.
     context.home_client.config.cluster_uid = await context.home_uid()
-    context.remote_client.config.cluster_uid = await context.remote_uid()
+    remote_identity, remote_config = await context.remote_identity(), context.remote_client.config
+    remote_config.identifying_namespace = remote_identity.namespace
+    remote_config.cluster_uid = remote_identity.uid
     identity, address = await context.identity(), await context.bridge_address()
     client_cas = await _client_ca(context.home_client)
     await _require(last_stage, context, notify)
@@ -185,6 +202,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     relay_ip, cidr = _relay_addresses(selected.mode, settings, address)
     if relay_ip:
         notify(f"home: Services forward to pods in the remote through this bridge at {relay_ip}")
+    reads = await context.cluster_reads()
     has_identity = settings.service_accounts == "home"
     return JoinFacts(
         identity,
@@ -197,6 +215,11 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         recorded_network(node) if node is not None else None,
         relay_address=relay_ip,
         relay_cidr=cidr,
+        node_restriction=await context.node_restriction(),
+        cluster_reads=reads,
+        claim_places=await context.claim_places(),
+        remote_ids=remote_identity.ids if settings.remote_namespaces else (),
+        remote_version="" if reads.nodes else await context.remote_version(),
         storage=(await context.storage()).mode,
     )
 

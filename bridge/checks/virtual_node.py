@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bridge.base.version import version
 from bridge.checks.check_context import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
 from bridge.node.node_object import bridge_version, is_virtual_node, remote_id_of
 from bridge.remote_claim import claim_removal
 from translators.object_accessors import condition_of
@@ -72,8 +72,10 @@ async def check_remote_claim(context: CheckContext) -> list[Finding]:
     ours = await context.home_id()
     identity = Identity(home_id=ours, home_name=ours[:8], node=context.name)
     claim, objection = await claim_removal.inspect_claim(
-        context.home_client, context.remote_client, identity
+        context.home_client, context.remote_client, identity, await context.claim_places()
     )
+    if claim is None and objection:
+        return [not_checked("BRG306", "remote", objection)]
     if claim is None:
         return [info("BRG306", "remote", "no bridge of this home has a claim on the node yet")]
     last = f"by {claim.holder_name}, last at {claim.renewed}"

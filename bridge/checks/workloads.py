@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
-from bridge.checks.findings import Finding, error, info, ok, warning
+from bridge.checks.findings import Finding, error, info, not_checked, ok, warning
 from bridge.node import conditions, node_object
 from sync.cleanup import remote_inventory
-from sync.cleanup.remote_inventory import NodeInventory
+from sync.cleanup.remote_inventory import NodeInventory, ReadScope
 from sync.kube.api_resources import EVENTS, NAMESPACES, NODES, PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
 from sync.pods import action_planner
@@ -18,7 +18,11 @@ from translators.capacity import resource_quota
 from translators.capacity.node_capacity import NO_SCHEDULABLE_NODES
 from translators.capacity.pod_requests import CPU, MEMORY
 from translators.derived_names import label_value
-from translators.handed_over_namespaces import is_usable_namespace
+from translators.handed_over_namespaces import (
+    is_usable_namespace,
+    unprepared_namespace_message,
+    unusable_namespace_message,
+)
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -31,6 +35,7 @@ from translators.pods import synthetic_status
 
 #: The resources of a quota that are checked, in addition to devices.
 _BOUND = (CPU, MEMORY, "pods", "ephemeral-storage")
+_NODES_UNKNOWN = "the credential may not list the remote's nodes (see BRG208)"
 #: System namespaces, whose pods are not offloaded.
 _SYSTEM = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: The reason of pods that wait until an unmanaged object is deleted.
@@ -41,6 +46,8 @@ _REDUCED_REASONS = ("FieldDropped", "UpdateRefused")
 
 async def check_schedulable_nodes(context: CheckContext) -> list[Finding]:
     """BRG501."""
+    if not (await context.own_cluster_reads()).nodes:
+        return [not_checked("BRG501", "remote", _NODES_UNKNOWN)]
     selector = ",".join(f"{key}={it}" for key, it in context.settings.node_selector.items())
     found = (await context.remote_client.list(NODES, labels=selector)).items
     condition = conditions.ready_condition(found)
@@ -52,12 +59,17 @@ async def check_schedulable_nodes(context: CheckContext) -> list[Finding]:
 
 async def check_quotas(context: CheckContext) -> list[Finding]:
     """BRG502."""
-    remote = context.remote_client
-    owner = f"{LABEL_HOME}={await context.home_id()}"
-    ours = {name_of(it) for it in (await remote.list(NAMESPACES, labels=owner)).items}
-    if not ours:
-        return [ok("BRG502", "remote", "no namespace of this home exists there yet")]
-    bound = [it for it in (await remote.list(RESOURCE_QUOTAS)).items if namespace_of(it) in ours]
+    remote, prepared = context.remote_client, context.settings.remote_namespaces
+    if prepared:
+        pages = [await remote.list(RESOURCE_QUOTAS, namespace=it) for it in prepared]
+        bound = [it for page in pages for it in page.items]
+    else:
+        owner = f"{LABEL_HOME}={await context.home_id()}"
+        ours = {name_of(it) for it in (await remote.list(NAMESPACES, labels=owner)).items}
+        if not ours:
+            return [ok("BRG502", "remote", "no namespace of this home exists there yet")]
+        quotas = (await remote.list(RESOURCE_QUOTAS)).items
+        bound = [it for it in quotas if namespace_of(it) in ours]
     used_up = [text for it in bound if (text := resource_quota.exhausted_keys(it, _BOUND))]
     if used_up:
         return [warning("BRG502", "remote", f"used up: {'; '.join(used_up)}")]
@@ -66,6 +78,8 @@ async def check_quotas(context: CheckContext) -> list[Finding]:
 
 async def check_namespace_clashes(context: CheckContext) -> list[Finding]:
     """BRG503 before a join: by the names that namespaces would have."""
+    if context.settings.remote_namespaces:
+        return await _check_prepared(context)
     identity = await context.identity()
     home_names = map(name_of, (await context.home_client.list(NAMESPACES)).items)
     required = {
@@ -82,6 +96,20 @@ async def check_namespace_clashes(context: CheckContext) -> list[Finding]:
     return [warning("BRG503", "remote", text)]
 
 
+async def _check_prepared(context: CheckContext) -> list[Finding]:
+    """BRG503 for prepared namespaces, each read by its name."""
+    identity, findings = await context.identity(), list[Finding]()
+    for name in context.settings.remote_namespaces:
+        found = await context.remote_client.find(NAMESPACES, name)
+        if found is None:
+            text = unprepared_namespace_message(name)
+            findings.append(warning("BRG503", "remote", text.removeprefix("remote: ")))
+        elif not is_usable_namespace(found, identity):
+            text = unusable_namespace_message(found, identity)
+            findings.append(warning("BRG503", "remote", text))
+    return findings or [ok("BRG503", "remote", "the prepared namespaces are handed over")]
+
+
 async def check_leftovers(context: CheckContext) -> list[Finding]:
     """BRG504."""
     ours = await context.home_id()
@@ -89,7 +117,8 @@ async def check_leftovers(context: CheckContext) -> list[Finding]:
     alive = {label_value(name) for name in (context.name, *map(name_of, known))}
     left, theirs = [], []
     for its in await remote_inventory.list_node_inventories(
-        context.remote_client, namespaces=context.settings.remote_namespaces
+        context.remote_client,
+        scope=ReadScope(context.settings.remote_namespaces, await context.own_cluster_reads()),
     ):
         if its.home != ours:
             theirs.append(its)

@@ -84,10 +84,10 @@ def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]
 
 
 def _consent(request: ServeRequest) -> Consent:
-    from bridge.cli.terminal_question import TerminalQuestions, is_interactive
+    from bridge.cli.terminal_question import terminal_consent
 
-    can_ask = is_interactive() and request.logs.log_format == "console"
-    return Consent(request.assume_yes, TerminalQuestions().ask if can_ask else None)
+    is_console = request.logs.log_format == "console"
+    return terminal_consent(assume_yes=request.assume_yes, asks=is_console)
 
 
 def configure_reports(logs: LogSettings, *, nodes: bool = False) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 
+from bridge.base.consent import Consent
 from bridge.base.printable_text import escape_line
 
 #: Bytes of one answer; a terminal passes on one line at a time.
@@ -35,6 +36,12 @@ class TerminalQuestions:
                 _print("(no longer needed)\n")
                 raise
             return answer.strip().lower() in ("y", "yes")
+
+
+def terminal_consent(*, assume_yes: bool, asks: bool = True) -> Consent:
+    """The consent of the person at the terminal: ``--yes``, or the answer to a question if there
+    is a person to ask and the command ``asks``."""
+    return Consent(assume_yes, TerminalQuestions().ask if asks and is_interactive() else None)
 
 
 def is_interactive() -> bool:

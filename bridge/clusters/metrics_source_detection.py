@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import MetricsChoice, MetricsSource
 from bridge.rbac import permissions
@@ -10,8 +12,11 @@ from sync.kube.api_resources import POD_METRICS
 from sync.kube.client import KubeClient
 
 
-async def select_metrics_source(remote: KubeClient, choice: MetricsChoice) -> MetricsSource:
-    """The first source that the credential may use; a source that was named must be usable.
+async def select_metrics_source(
+    remote: KubeClient, choice: MetricsChoice, prepared: Collection[str] = ()
+) -> MetricsSource:
+    """The first source that the credential may use; a source that was named must be usable. The
+    metrics API is usable if the credential may list it in all ``prepared`` namespaces.
 
     Raises PreflightError if a named source is not usable, and KubeError.
     """
@@ -25,7 +30,10 @@ async def select_metrics_source(remote: KubeClient, choice: MetricsChoice) -> Me
                 "--metrics auto"
             )
     if choice in ("auto", "api"):
-        allowed = await permissions.are_granted(remote, permissions.REMOTE_METRICS["api"])
+        required = permissions.REMOTE_METRICS["api"]
+        allowed = await permissions.are_granted(
+            remote, permissions.in_namespaces(required, prepared) if prepared else required
+        )
         if allowed and await _serves_metrics(remote):
             return "api"
         if choice == "api":

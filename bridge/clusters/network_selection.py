@@ -11,7 +11,7 @@ configured, is kept while pods run on the node; a start without such pods probes
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from bridge.base.command_error import PreflightError
@@ -37,11 +37,13 @@ async def select_network(
     home: KubeClient,
     account: KubeClient,
     remote: KubeClient,
+    namespaces: Collection[str] = (),
 ) -> SelectedNetwork:
     """The network mode of the virtual node.
 
     ``node`` is the Node if it exists, ``address`` the bridge's; ``home`` reads the node's pods,
-    ``account``, if it may, those of home's other nodes. Needs no permission beyond those of a join
+    ``account``, if it may, those of home's other nodes. ``namespaces``: those of the remote in
+    which pods may be listed; () for all. Needs no permission beyond those of a join
     with any mode. Raises KubeError.
     """
     if settings.network != "auto":
@@ -52,16 +54,18 @@ async def select_network(
             return replace(recorded, reason="recorded on the Node")
         if await _runs_pods(home, name_of(node)):
             return replace(recorded, reason="recorded on the Node, and kept while pods run on it")
-    probed = await _probe(account, remote)
+    probed = await _probe(account, remote, namespaces)
     return (
         probed if probed.mode == "flat" else await _relay_or_none(settings, probed, address, home)
     )
 
 
-async def _probe(account: KubeClient, remote: KubeClient) -> SelectedNetwork:
+async def _probe(
+    account: KubeClient, remote: KubeClient, namespaces: Collection[str]
+) -> SelectedNetwork:
     """``flat`` where dialed pods accept a connection and no pod of home has one of their addresses,
     else ``relay``; ``relay`` too where the account may not look for such pods."""
-    dialed = await dial_pods(remote)
+    dialed = await dial_pods(remote, namespaces)
     if dialed.timed_out:
         return SelectedNetwork("relay", "probed", f"no response from {_describe(dialed.timed_out)}")
     if dialed.refused and not dialed.accepted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bridge.rbac import permissions
@@ -34,12 +34,14 @@ class DialResults:
         return len(self.accepted) + len(self.refused) + len(self.timed_out)
 
 
-async def dial_pods(remote: KubeClient) -> DialResults:
-    """Dials a few ready pods of the remote, preferably on different nodes. Raises KubeError."""
-    page, _ = await remote.list_page(
-        PODS, query={"limit": PAGE_LIMIT, "fieldSelector": "status.phase=Running"}
-    )
-    ready = [pod for pod in page.items if _has_address(pod)]
+async def dial_pods(remote: KubeClient, namespaces: Collection[str] = ()) -> DialResults:
+    """Dials a few ready pods of the remote, or of these namespaces, preferably on different nodes.
+    Raises KubeError."""
+    query = {"limit": PAGE_LIMIT, "fieldSelector": "status.phase=Running"}
+    pages = [
+        await remote.list_page(PODS, namespace=it, query=query) for it in namespaces or (None,)
+    ]
+    ready = [pod for page, _ in pages for pod in page.items if _has_address(pod)]
     # A pod that declares no port refuses connections on any network.
     pods = [pod for pod in ready if list(_ports(pod))] or ready
     chosen = _spread(pods)[:MAX_DIALED]

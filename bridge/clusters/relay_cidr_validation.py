@@ -1,7 +1,6 @@
 """Validates the range of `--relay-cidr`: usable on this machine, and unused at home.
 
-Only what the credential may list anyway is compared. The range of home's Services is known where
-home has ServiceCIDRs (Kubernetes 1.33 and newer).
+Only what the credential may list anyway is compared (`bridge.clusters.home_ranges`).
 """
 
 from __future__ import annotations
@@ -10,19 +9,17 @@ import asyncio
 import ipaddress
 from collections.abc import Iterable
 
+from bridge.clusters.home_ranges import list_nodes, list_service_cidrs
 from bridge.clusters.pod_network_probe import find_pods_at
 from bridge.rbac import permissions
-from bridge.rbac.permissions import Permission
 from bridge.relay.forward import relay_cidr_route
-from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import PODS
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, name_of, namespace_of
 from translators.relay.ipam import IpNetwork
 
-#: How many of home's pods and nodes are compared.
+#: How many of home's pods are compared.
 PAGE_LIMIT = "200"
-_NODES, _SERVICE_CIDRS = permissions.HOME_RANGES
 
 
 async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
@@ -50,8 +47,7 @@ async def check_relay_cidr(cidr: str, *, home: KubeClient, address: str) -> str:
         "GET", PODS.path(), query={"limit": PAGE_LIMIT}, timeout=permissions.REQUEST_SECONDS
     )
     pod_ranges = _pod_ranges(pods.get("items") or ())
-    nodes = await _list_if_granted(home, _NODES)
-    services = await _list_if_granted(home, _SERVICE_CIDRS)
+    nodes, services = await list_nodes(home), await list_service_cidrs(home)
     for taken, owner in (*pod_ranges, *_node_ranges(nodes), *_service_ranges(services)):
         if taken.version == requested.version and taken.overlaps(requested):
             return f"--relay-cidr {cidr} overlaps with {taken} of {owner}; choose an unused range"
@@ -70,19 +66,6 @@ def _service_ranges(service_cidrs: Iterable[Object]) -> Iterable[tuple[IpNetwork
     for known in service_cidrs:
         for text in (known.get("spec") or {}).get("cidrs") or ():
             yield ipaddress.ip_network(text), "home's Services"
-
-
-async def _list_if_granted(home: KubeClient, permission: Permission) -> list[Object]:
-    """Lists objects that the credential need not see; empty if it may not, or where home does
-    not know the resource."""
-    if not await permissions.are_granted(home, [permission]):
-        return []
-    path, query = permission.resource.path(), {"limit": PAGE_LIMIT}
-    try:
-        found = await home.request("GET", path, query=query, timeout=permissions.REQUEST_SECONDS)
-    except NotFound:
-        return []
-    return list(found.get("items") or ())
 
 
 def _node_ranges(nodes: Iterable[Object]) -> Iterable[tuple[IpNetwork, str]]:

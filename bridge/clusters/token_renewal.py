@@ -24,6 +24,7 @@ from datetime import UTC, datetime, timedelta
 from bridge.base.progress_lines import Caveat
 from bridge.clusters.connection import Notify
 from bridge.rbac import permissions
+from sync.base.background_task import background_task
 from sync.base.exception_summary import log_defects
 from sync.kube import bearer_token, renewed_token
 from sync.kube.api_errors import KubeError, Unreachable
@@ -196,20 +197,17 @@ async def renewing_token(remote: KubeClient, *, keep: Keep, notify: Notify) -> A
     await renewal.renew_if_due()
     with contextlib.suppress(KubeError):
         await renewal.announce()
-    task = asyncio.create_task(renewal.run(), name="remote-token")
-    try:
+    async with background_task(renewal.run(), name="remote-token"):
         yield
-    finally:
-        task.cancel()
 
 
 async def keep_renewed_token(
     renewed: RenewedToken, home: KubeClient, secret: tuple[str, str] | None
 ) -> None:
-    """Keeps the token in this Secret of home (namespace and name), if the credential may patch it,
+    """Keeps the token in this Secret of home (namespace and name), if the credential may write it,
     else in the user's state directory. Raises KubeError and OSError."""
     if secret is not None:
-        required = permissions.for_kubeconfig_secret(*secret)
+        required = permissions.for_state_secret(*secret)
         if await permissions.are_granted(home, required):
             data = {renewed_token.FILE: base64.b64encode(renewed.encode()).decode()}
             namespace, name = secret

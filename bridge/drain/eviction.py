@@ -28,6 +28,7 @@ from bridge.base.printable_text import summarize_names
 from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.connection import Notify
 from bridge.node.node_lease import LEASE_NAMESPACE, RENEW_SECONDS
+from sync.base.background_task import background_task
 from sync.kube.api_errors import (
     ApiServerCertificateError,
     Conflict,
@@ -223,9 +224,5 @@ async def renew_lease(home: KubeClient, lease: Object | None) -> AsyncIterator[N
                 await home.patch(LEASES, name_of(lease), patch, namespace=LEASE_NAMESPACE)
             await asyncio.sleep(RENEW_SECONDS)
 
-    task = asyncio.create_task(renew(), name="drain-lease")
-    try:
+    async with background_task(renew(), name="drain-lease"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)

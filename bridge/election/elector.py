@@ -18,9 +18,8 @@
   would have expired.
 - The Lease has records for the next holder (`bridge.election.election_lease_annotations`).
 - A Lease that `bridge leave` took ends the election: `NodeLeft`.
-- The first Lease of home creates its namespace (`bridge.node.lease_namespace`).
-- Requests have priority (`sync.kube.request_limiter.urgent`) and short timeouts. Standby replicas
-  watch the Lease.
+- Requests (`bridge.election.lease_requests`) have priority (`sync.kube.request_limiter.urgent`) and
+  short timeouts. Standby replicas watch the Lease.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from bridge.base.command_error import BridgeError
@@ -38,24 +36,18 @@ from bridge.base.progress_lines import Waiting
 from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord, Observation
 from bridge.election.election_lease_annotations import LeaseRecords
+from bridge.election.lease_requests import ElectionLeaseRequests
 from bridge.election.remote_reachability import RemoteReachability
-from bridge.node import lease_namespace
-from bridge.node.node_lease import request_lease
 from sync.base.histograms import Histogram
-from sync.cache.informer import Informer
 from sync.kube.api_errors import Conflict, KubeError, NotFound
-from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence, clock
 from sync.kube.request_limiter import urgent
-from translators.object_accessors import Object
 
 log = logging.getLogger(__name__)
 
-#: Seconds: the least and the greatest timeout of a request, and until a failed renewal is repeated.
-#: A timeout is twice what the last request took: a lost request leaves time for another, and a slow
-#: home has enough.
-REQUEST_SECONDS, MAX_REQUEST_SECONDS, RETRY_SECONDS = 1.0, 10.0, 0.3
+#: Seconds until a failed renewal is repeated.
+RETRY_SECONDS = 0.3
 #: Seconds between two checks of the remote while the Lease's holder does not reach it.
 REQUEST_LEASE_SECONDS = 2.0
 
@@ -80,10 +72,9 @@ class LeaderElector:
         notify: Callable[[str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
-        self._home = home
         self.node = node
         """The name of the virtual node."""
-        self._name = election_lease.election_lease_name(node)
+        self._lease = ElectionLeaseRequests(home, node, clock=clock)
         self._candidate = candidate
         self._notify = notify
         self._clock = clock
@@ -98,8 +89,6 @@ class LeaderElector:
         self._renewed_at = 0.0
         # When the Lease may be requested next.
         self._next_lease_request_at = -math.inf
-        # Timeout of the next request.
-        self._request_seconds = REQUEST_SECONDS
         # Set once a leave was observed.
         self._node_left: NodeLeft | None = None
         self.records = LeaseRecords()
@@ -133,9 +122,9 @@ class LeaderElector:
     async def observe(self, *, node_exists: bool) -> None:
         """The first read of the Lease, before all other reads. ``node_exists``: home has a Node of
         the name. Raises KubeError."""
-        self._request_seconds = MAX_REQUEST_SECONDS
+        self._lease.be_patient()
         with urgent():
-            self._update_observation(await self._get(), served=node_exists)
+            self._update_observation(await self._lease.get(), served=node_exists)
         seen = self._observation
         self._initial = seen if seen is not None and seen.free_at <= self._clock() else None
 
@@ -147,7 +136,7 @@ class LeaderElector:
         """
         with urgent():
             if not await self._try_acquire():
-                async with self._watch_lease() as changed:
+                async with self._lease.watch(self._update_observation) as changed:
                     while not await self._try_acquire():
                         await self._request_from_holder(reachability)
                         changed.clear()
@@ -160,29 +149,6 @@ class LeaderElector:
         first, self._initial = self._initial, None
         return first is None or self._observation is not first
 
-    @asynccontextmanager
-    async def _watch_lease(self) -> AsyncIterator[asyncio.Event]:
-        """Watches the Lease, and sets the event at each change."""
-        changed = asyncio.Event()
-        leases = Informer(
-            self._home,
-            LEASES,
-            namespace=lease_namespace.NAMESPACE,
-            fields=f"metadata.name={self._name}",
-        )
-
-        def on_change(_: Object | None, new: Object | None) -> None:
-            self._update_observation(election_lease.parse_lease(new) if new is not None else None)
-            changed.set()
-
-        leases.on_change(on_change)
-        task = asyncio.create_task(leases.run(), name="watch-home-lease")
-        try:
-            yield changed
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
     def _retry_delay(self) -> float:
         delay = self._observation.free_at - self._clock() if self._observation is not None else 0.0
         return delay if delay > 0 else RETRY_SECONDS
@@ -193,14 +159,14 @@ class LeaderElector:
             raise self._node_left
         try:
             if self._observation is None:
-                self._update_observation(await self._get())
+                self._update_observation(await self._lease.get())
             seen = self._observation
             if seen is None or seen.free_at > self._clock():
                 return False
             try:
                 await self._write(seen.record)
             except (Conflict, NotFound):
-                self._update_observation(await self._get())
+                self._update_observation(await self._lease.get())
                 return False
         except KubeError as error:
             log.info("the election Lease cannot be acquired: %s", error)
@@ -220,7 +186,7 @@ class LeaderElector:
             return
         try:
             patch = election_lease.request_patch(record, self._candidate)
-            await self._request("PATCH", self._name, patch)
+            await self._lease.patch(patch)
         except KubeError as error:
             # The Lease may have changed; the next observation decides.
             log.info("the election Lease cannot be requested: %s", error)
@@ -324,7 +290,7 @@ class LeaderElector:
         try:
             await self._write(self._held, lost=lost)
         except (Conflict, NotFound):
-            self._held = self._resolve_conflict(await self._get(), fence)
+            self._held = self._resolve_conflict(await self._lease.get(), fence)
             return False
         return True
 
@@ -365,22 +331,13 @@ class LeaderElector:
                     await self._clear_holder(held)
                 except (Conflict, NotFound):
                     # Possibly changed by this bridge's renewal, which was cancelled in flight.
-                    await self._clear_holder(await self._get())
+                    await self._clear_holder(await self._lease.get())
         except KubeError as error:
             log.info("the election Lease was not released: %s", error)
 
     async def _clear_holder(self, record: ElectionRecord | None) -> None:
         if record is not None and record.holder == self._candidate.identity:
-            patch = election_lease.release_patch(record)
-            await self._request("PATCH", self._name, patch)
-
-    # -- requests --------------------------------------------------------------------------
-
-    async def _get(self) -> ElectionRecord | None:
-        try:
-            return election_lease.parse_lease(await self._request("GET", self._name))
-        except NotFound:
-            return None
+            await self._lease.patch(election_lease.release_patch(record))
 
     async def _write(self, before: ElectionRecord | None, *, lost: bool = False) -> None:
         """Acquires or renews the Lease, from the state ``before``; creates it where there was
@@ -390,30 +347,6 @@ class LeaderElector:
         body = election_lease.holder_patch(
             before, self._candidate, remote_lost=lost, records=records
         )
-        if before is None:
-            body["metadata"]["name"] = self._name
-            written = await lease_namespace.create_with_namespace(
-                self._home, lambda: self._request("POST", "", body)
-            )
-        else:
-            written = await self._request("PATCH", self._name, body)
-        self._renewed_at = began
-        held = self._held = election_lease.parse_lease(written)
+        held = await (self._lease.create(body) if before is None else self._lease.patch(body))
+        self._renewed_at, self._held = began, held
         self.records.confirm(held.records)
-
-    async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
-        """One request for the Lease, with a timeout that follows how long the last one took."""
-        began = self._clock()
-        try:
-            seconds = self._request_seconds
-            return await request_lease(
-                self._home,
-                method,
-                name,
-                namespace=lease_namespace.NAMESPACE,
-                seconds=seconds,
-                body=body,
-            )
-        finally:
-            took = self._clock() - began
-            self._request_seconds = min(max(2 * took, REQUEST_SECONDS), MAX_REQUEST_SECONDS)

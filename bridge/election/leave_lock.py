@@ -21,6 +21,7 @@ from bridge.election import election_lease
 from bridge.election.election_lease import Candidate, ElectionRecord
 from bridge.election.serving_bridge_lookup import read_election
 from bridge.node import lease_namespace
+from sync.base.background_task import cancel_and_wait
 from sync.kube.api_errors import Conflict, KubeError, NotFound
 from sync.kube.api_resources import LEASES
 from sync.kube.client import KubeClient
@@ -57,11 +58,11 @@ async def hold_lease_for_leave(
     try:
         yield
     except BaseException:
-        await _cancel(renewal)
+        await cancel_and_wait(renewal)
         with contextlib.suppress(KubeError):
             await _patch(home, node, election_lease.release_patch(held))
         raise
-    await _cancel(renewal)
+    await cancel_and_wait(renewal)
     name = election_lease.election_lease_name(node)
     await home.delete(LEASES, name, namespace=lease_namespace.NAMESPACE, uid=held.uid)
 
@@ -91,11 +92,6 @@ async def _acquire(
             await asyncio.sleep(election_lease.LEASE_SECONDS)
         return held
     raise AssertionError("there is a first attempt")
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
 
 
 async def _patch(home: KubeClient, node: str, patch: Object) -> ElectionRecord:

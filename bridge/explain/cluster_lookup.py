@@ -18,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from bridge.base.command_error import PreflightError
+from bridge.clusters.cluster_reads_selection import missing_reads, select_cluster_reads
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
@@ -296,11 +297,16 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
     namespace = policy.identity.remote_namespace(HomeNamespace(namespace_of(facts.pod)))
     found, not_checked = RemoteFacts(remote.config.server), facts.not_checked
     found.namespace = await best_effort_reads.get_object(remote, NAMESPACES, namespace, not_checked)
-    found.nodes = await best_effort_reads.list_objects(
-        remote, NODES, not_checked, labels=policy.node_selection
-    )
-    classes = await best_effort_reads.list_objects(remote, PRIORITY_CLASSES, not_checked)
-    found.priority_classes = frozenset(map(name_of, classes))
+    reads = await select_cluster_reads(remote, policy.remote_namespaces)
+    if reads.nodes:
+        found.nodes = await best_effort_reads.list_objects(
+            remote, NODES, not_checked, labels=policy.node_selection
+        )
+    if reads.priority_classes:
+        classes = await best_effort_reads.list_objects(remote, PRIORITY_CLASSES, not_checked)
+        found.priority_classes = frozenset(map(name_of, classes))
+    missing = (it.replace("_", " ") for it in missing_reads(reads))
+    not_checked += [f"remote: no list of all {it}: not granted" for it in missing]
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")

@@ -2,9 +2,12 @@
 
 ``--home-identity auto`` is the node if
 
-- a certificate of the node is stored (`--cert-dir`) and home accepts it, or
+- a certificate of the node is stored (in `--cert-dir`, or in the Secret that the replicas in home's
+  cluster share, `--state-secret`) and home accepts it, or
 - this process may request one and approve the request, after one question on the terminal or with
   ``--yes``, or
+- a bootstrap credential is given (``--home-bootstrap-kubeconfig``), which requests it as a kubelet
+  does, or
 - the account lacks the permissions to act in place of the node; the bridge then waits until an
   administrator has approved its request.
 
@@ -27,16 +30,20 @@ from bridge.base.join_settings import HomeIdentity, JoinSettings
 from bridge.certificates.cert_dir import CertDir, default_cert_dir
 from bridge.certificates.certificate_kinds import CLIENT
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
-from bridge.clusters.connection import as_preflight_errors, cluster_uid
+from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.rbac import permissions
 from bridge.rbac.permissions import NODE, Permission
+from sync.base.background_task import cancel_and_wait
+from sync.kube import in_cluster
 from sync.kube.api_errors import Forbidden, Unauthorized
 from sync.kube.api_resources import NODES
 from sync.kube.certificate_config import CertificateConfig
 from sync.kube.client import KubeClient
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.virtual_node_identity import home_id_from_uid
 
 if TYPE_CHECKING:
+    from bridge.certificates.signed_certificate import CertificateStore
     from bridge.home_identity.node_certificate import NodeCertificate
 
 #: Seconds from an approval to a signature before ``auto`` falls back to the account: home's signer
@@ -128,12 +135,12 @@ class _Selection:
             return HomeClients.of_account(self.account, str(problem))
 
     async def _as_node(self) -> HomeClients:
-        if self.account.config.in_cluster:
-            raise _NoNodeIdentityError("an installed bridge uses its ServiceAccount")
         if self.account.config.ssl is None:
             raise _NoNodeIdentityError("home's API server has no TLS")
-        store = await self._store()
-        if store.is_in_use():
+        in_pod = self.account.config.in_cluster
+        store = await (self._secret_store() if in_pod else self._cert_dir())
+        pair = None
+        if await store.current() is not None:
             certificate = self._certificate(store)
             pair = await certificate.stored(self.account)
             if pair is not None:
@@ -143,12 +150,39 @@ class _Selection:
                 except Unauthorized:
                     message = "home: does not accept the stored certificate of node %s"
                     log.warning(message, self.node)
-        reason = await self._reason_to_request()
-        certificate = self._certificate(store)
-        pair = await self._request(certificate)
-        return await self._with_certificate(certificate, pair, reason)
+        async with self._requester() as requester:
+            reason = await self._reason_to_request(requester)
+            certificate = self._certificate(store)
+            pair = await self._request(certificate, requester, rejected=pair)
+        try:
+            return await self._with_certificate(certificate, pair, reason)
+        except Unauthorized as error:
+            raise PreflightError(
+                f"home: does not accept the certificate that {requester.config.server} signed for "
+                f"node {self.node}; is --home-bootstrap-kubeconfig for another cluster?"
+                if self.settings.home_bootstrap is not None
+                else f"home: does not accept the certificate that it signed for node {self.node}; "
+                "the API server's --client-ca-file lacks the CA of its signer"
+            ) from error
 
-    async def _store(self) -> CertDir:
+    async def _secret_store(self) -> CertificateStore:
+        from bridge.certificates.secret_store import SecretStore
+
+        name, namespace = self.settings.state_secret, in_cluster.namespace()
+        if name is None:
+            raise _NoNodeIdentityError("a bridge in a pod needs --state-secret for that")
+        required = permissions.for_state_secret(namespace, name)
+        if lacking := await permissions.missing_permissions(self.account, required, self.node):
+            what = f"Secret {namespace}/{name}"
+            raise _NoNodeIdentityError(f"the ServiceAccount may not {', '.join(lacking)} of {what}")
+        store = SecretStore(self.account, namespace, name)
+        try:
+            await store.prepare()
+        except CertificateError as error:
+            raise _NoNodeIdentityError(str(error)) from error
+        return store
+
+    async def _cert_dir(self) -> CertificateStore:
         try:
             home_id = home_id_from_uid(await cluster_uid(self.account))
         except Forbidden as error:
@@ -159,7 +193,7 @@ class _Selection:
             raise _NoNodeIdentityError(str(error)) from error
         return CertDir(folder.expanduser().absolute(), "client")
 
-    def _certificate(self, store: CertDir) -> NodeCertificate:
+    def _certificate(self, store: CertificateStore) -> NodeCertificate:
         # Imported late (`bridge.base.memory_savings`): a bridge that is its account needs neither.
         from bridge.certificates.csr_approval import Approver
         from bridge.home_identity.node_certificate import NodeCertificate
@@ -167,17 +201,29 @@ class _Selection:
         approver = Approver(self.account, permissions.may_approve, self.consent)
         return NodeCertificate(self.node, store, approver=approver, notify=self.notify)
 
-    async def _reason_to_request(self) -> str:
+    @asynccontextmanager
+    async def _requester(self) -> AsyncIterator[KubeClient]:
+        """The client that requests a certificate. Raises PreflightError."""
+        if self.settings.home_bootstrap is None:
+            yield self.account
+            return
+        ref = KubeconfigRef(self.settings.home_bootstrap)
+        async with connect(ref, side="home", notify=self.notify) as client:
+            yield client
+
+    async def _reason_to_request(self, requester: KubeClient) -> str:
         """Why to request a certificate. Raises _NoNodeIdentityError if it would be in vain, or an
         administrator has to be waited for without need."""
         account = self.account
         lacking = await permissions.missing_permissions(
-            account, permissions.HOME_CERTIFICATES, self.node
+            requester, permissions.HOME_CERTIFICATES, self.node
         )
         if lacking:
             raise _NoNodeIdentityError(f"the credential may not {', '.join(lacking)}")
         if not self.is_free:
             return "by --home-identity"
+        if self.settings.home_bootstrap is not None:
+            return "its certificate was requested by the bootstrap credential"
         if self.consent.is_possible and await permissions.may_approve(account, CLIENT.signer):
             return "home signed its certificate"
         if not await self._may_act_in_place():
@@ -192,9 +238,17 @@ class _Selection:
         in_place_of_node = permissions.in_place_of_node("service-account")
         return not await permissions.missing_permissions(self.account, in_place_of_node, self.node)
 
-    async def _request(self, certificate: NodeCertificate) -> TlsKeyPair:
+    async def _request(
+        self,
+        certificate: NodeCertificate,
+        requester: KubeClient,
+        *,
+        rejected: TlsKeyPair | None,
+    ) -> TlsKeyPair:
         """Waits for the certificate: for ever, unless another identity may be selected."""
-        requesting = asyncio.create_task(certificate.request(self.account), name="node-certificate")
+        requesting = asyncio.create_task(
+            certificate.request(requester, rejected=rejected), name="node-certificate"
+        )
         try:
             unsigned = 0
             while not (await asyncio.wait({requesting}, timeout=1))[0]:
@@ -207,8 +261,7 @@ class _Selection:
                     )
             return requesting.result()
         finally:
-            requesting.cancel()
-            await asyncio.gather(requesting, return_exceptions=True)
+            await cancel_and_wait(requesting)
 
     async def _with_certificate(
         self, certificate: NodeCertificate, pair: TlsKeyPair, reason: str

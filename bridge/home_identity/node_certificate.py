@@ -41,15 +41,18 @@ class NodeCertificate:
         self._notify = notify
 
     async def stored(self, home: KubeClient) -> TlsKeyPair | None:
-        """The stored certificate if it is still usable. Raises CertificateError."""
+        """The stored certificate if it is still usable. Raises CertificateError and KubeError."""
         return await self._signed(home).stored()
 
-    async def request(self, account: KubeClient) -> TlsKeyPair:
-        """Requests a certificate and waits until home has signed it. Failures are reported and
-        retried. Raises CertificateError if the store cannot be used."""
+    async def request(
+        self, account: KubeClient, *, rejected: TlsKeyPair | None = None
+    ) -> TlsKeyPair:
+        """Requests a certificate and waits until home has signed it, or another replica has stored
+        one. Home does not accept the ``rejected`` one. Failures are reported and retried. Raises
+        CertificateError if the store cannot be used, and KubeError."""
         signed = self._signed(account)
-        await signed.stored()  # checks the store
-        return await signed.obtain()
+        stored = await signed.stored()
+        return stored if stored not in (None, rejected) else await signed.obtain()
 
     async def keep_renewed(
         self, home: KubeClient, use: UseCertificate, *, account: KubeClient

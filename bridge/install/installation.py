@@ -8,10 +8,10 @@ belongs to none of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bridge.base.join_settings import KUBELET_PORT
+from bridge.base.join_settings import KUBELET_PORT, HomeIdentity, HomeIdentityChoice
 from bridge.base.recommended_labels import APP, INSTANCE_LABEL, NAME_LABEL
 from bridge.rbac.rbac_manifests import Account, HomePermissions
 from translators.derived_names import DNS_LABEL_MAX, hashed_name, label_value, truncated_name
@@ -38,9 +38,13 @@ class Installation:
     node: str
     image: str
     permissions: HomePermissions
-    """For this node's name."""
+    """For this node's name; `home_permissions` completes them."""
     arguments: Sequence[str] = ()
     """Options of `bridge join`, without those that the installation sets."""
+    home_identity: HomeIdentityChoice = "auto"
+    """With ``node``, the account does not get the permissions to act in place of the node."""
+    keeps_permissions: bool = False
+    """Whether it gets them with ``node`` too, until earlier bridges have been replaced."""
     namespace: str = DEFAULT_NAMESPACE
     replicas: int = DEFAULT_REPLICAS
     bound_namespaces: Sequence[str] = ()
@@ -64,6 +68,18 @@ class Installation:
         return Account(self.namespace, self.name)
 
     @property
+    def home_permissions(self) -> HomePermissions:
+        """All permissions of the account at home."""
+        is_node = self.home_identity == "node" and not self.keeps_permissions
+        identity: HomeIdentity = "node" if is_node else "service-account"
+        return replace(self.permissions, identity=identity, state_secret=self.state_secret)
+
+    @property
+    def state_secret(self) -> tuple[str, str]:
+        """Namespace and name of the Secret that the bridges write."""
+        return self.namespace, state_secret_name(self.node)
+
+    @property
     def deployment_names(self) -> tuple[str, ...]:
         return (self.name, webhook_name(self.node)) if self.offload_webhook else (self.name,)
 
@@ -71,6 +87,12 @@ class Installation:
 def instance_name(node: str) -> str:
     """The name of the objects of this virtual node's bridge."""
     return truncated_name(f"{APP}-{node}", unique=node)
+
+
+def state_secret_name(node: str) -> str:
+    """The name of the Secret that the bridges of this virtual node write: the remote's renewed
+    token, and the certificate of the node's identity. No `instance_name` has this prefix."""
+    return truncated_name(f"bridge-state-{node}", unique=node)
 
 
 def webhook_name(node: str) -> str:

@@ -1,4 +1,4 @@
-"""Finds a virtual node's installation in home, and the remote's kubeconfig in its Secret.
+"""Finds a virtual node's installation in home, and the remote's kubeconfig in its Secrets.
 
 Labels prove nothing: a tenant can set them on any object. Objects count as the installation's only
 in its namespaces (`installation_namespaces`), which are named by a ClusterRoleBinding or by the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -218,22 +219,21 @@ def _first_valid_kubeconfig(
     secrets: Sequence[Object], node: str, namespaces: Sequence[str], warn: Notify
 ) -> StoredKubeconfig | None:
     """The first valid kubeconfig, in the order of ``namespaces``. Rejected ones are reported."""
-    # The webhook's Secret is writable by the webhook, and holds no kubeconfig.
+    # The webhook and the bridge can write these two, which hold no kubeconfig.
+    writable = (installation.webhook_name(node), installation.state_secret_name(node))
     candidates = [
         it
         for it in secrets
-        if (it.get("data") or {}).get(installation.KUBECONFIG_KEY)
-        and name_of(it) != installation.webhook_name(node)
+        if (it.get("data") or {}).get(installation.KUBECONFIG_KEY) and name_of(it) not in writable
     ]
     first: StoredKubeconfig | None = None
     for secret in sorted(candidates, key=lambda it: namespaces.index(namespace_of(it))):
         try:
-            data = secret["data"]
-            content = base64.b64decode(data[installation.KUBECONFIG_KEY], validate=True)
+            content = base64.b64decode(secret["data"][installation.KUBECONFIG_KEY], validate=True)
             stored = StoredKubeconfig(
                 full_name(secret),
                 untrusted_kubeconfig.validate(content),
-                base64.b64decode(data.get(renewed_token.FILE) or "", validate=True),
+                _renewed_token(secrets, namespace_of(secret), node),
             )
             first = first or stored
         except (binascii.Error, RejectedKubeconfigError) as error:
@@ -243,3 +243,15 @@ def _first_valid_kubeconfig(
                 f"installer writes it: {cause}; name the remote's kubeconfig with --kubeconfig"
             )
     return first
+
+
+def _renewed_token(secrets: Sequence[Object], namespace: str, node: str) -> bytes:
+    """The content of the token's file, from the state Secret in the namespace; b"" if it has
+    none."""
+    name = installation.state_secret_name(node)
+    for secret in secrets:
+        if (namespace_of(secret), name_of(secret)) == (namespace, name):
+            encoded = (secret.get("data") or {}).get(renewed_token.FILE) or ""
+            with contextlib.suppress(binascii.Error):
+                return base64.b64decode(encoded, validate=True)
+    return b""

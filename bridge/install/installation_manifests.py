@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 
 from bridge.base.recommended_labels import APP, NAME_LABEL
@@ -21,6 +20,7 @@ from bridge.install.installation import (
 )
 from bridge.offload.webhook_configuration import SERVICE_PORT, service_configuration
 from bridge.rbac import rbac_manifests
+from sync.kube import renewed_token
 from translators.object_accessors import Object
 
 #: The container's folder with the remote's kubeconfig.
@@ -33,17 +33,20 @@ WEBHOOK_PORT = 9443
 
 def render(installation: Installation, kubeconfig: str) -> list[Object]:
     """All objects, including the Secret with the remote's kubeconfig, and the offload webhook's if
-    the installation has one."""
-    secret = installation.namespace, installation.name
+    the installation has one.
+
+    The state Secret is rendered empty: applying the objects again keeps what the bridges wrote.
+    """
     rbac = rbac_manifests.home_objects(
-        dataclasses.replace(installation.permissions, kubeconfig_secret=secret),
+        installation.home_permissions,
         installation.account,
         installation.bound_namespaces,
         all_namespaces=installation.all_namespaces,
     )
     objects = [
         *(_labelled(installation, it) for it in rbac),
-        _secret(installation, kubeconfig),
+        _kubeconfig_secret(installation, kubeconfig),
+        _state_secret(installation),
         pod_template.disruption_budget(object_metadata(installation), labels(installation.node)),
     ]
     if installation.permissions.network in ("relay", "auto"):
@@ -62,7 +65,7 @@ def _labelled(installation: Installation, obj: Object) -> Object:
     return {**obj, "metadata": {**obj["metadata"], "labels": own}}
 
 
-def _secret(installation: Installation, kubeconfig: str) -> Object:
+def _kubeconfig_secret(installation: Installation, kubeconfig: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -70,6 +73,12 @@ def _secret(installation: Installation, kubeconfig: str) -> Object:
         "type": "Opaque",
         "data": {KUBECONFIG_KEY: base64.b64encode(kubeconfig.encode()).decode()},
     }
+
+
+def _state_secret(installation: Installation) -> Object:
+    namespace, name = installation.state_secret
+    meta = {"name": name, "namespace": namespace, "labels": labels(installation.node)}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "type": "Opaque"}
 
 
 def _network_policy(installation: Installation) -> Object:
@@ -97,12 +106,11 @@ def _peer(source: str) -> Object:
 
 def _deployment(installation: Installation, kubeconfig: str) -> Object:
     pod_labels = labels(installation.node)
-    secret = {"secretName": installation.name, "defaultMode": 0o440}
     spec = pod_template.pod_spec(
         installation.name,
         _bridge_container(installation),
         pods=pod_labels,
-        volumes=[{"name": "kubeconfig", "secret": secret}],
+        volumes=[_kubeconfig_volume(installation)],
     )
     # The digest distinguishes credentials and reveals none.
     digest = hashlib.sha256(kubeconfig.encode()).hexdigest()[:16]
@@ -115,6 +123,17 @@ def _deployment(installation: Installation, kubeconfig: str) -> Object:
     )
 
 
+def _kubeconfig_volume(installation: Installation) -> Object:
+    """The kubeconfig, and beside it the renewed token, where `sync.kube.renewed_token` reads it."""
+    token = {
+        "name": installation.state_secret[1],
+        "items": [{"key": renewed_token.FILE, "path": renewed_token.FILE}],
+        "optional": True,
+    }
+    sources = [{"secret": {"name": installation.name}}, {"secret": token}]
+    return {"name": "kubeconfig", "projected": {"sources": sources, "defaultMode": 0o440}}
+
+
 def container_arguments(installation: Installation) -> list[str]:
     """The arguments of the bridge's container."""
     permissions = installation.permissions
@@ -124,7 +143,10 @@ def container_arguments(installation: Installation) -> list[str]:
         f"--address={pod_template.POD_IP}",
         f"--port={installation.port}",
         f"--health-port={HEALTH_PORT}",
+        f"--state-secret={installation.state_secret[1]}",
     ]
+    if installation.home_identity != "auto":
+        arguments.append(f"--home-identity={installation.home_identity}")
     if permissions.network != "auto":
         arguments.append(f"--network={permissions.network}")
     if permissions.service_accounts != "home":

@@ -28,7 +28,14 @@ from translators.object_accessors import Object, metadata, name_of, namespace_of
 #: The image of an installation that named none.
 _DEFAULT_IMAGE = re.compile(r"cluster-bridge:[0-9][^/]*")
 #: Arguments that the installation sets, whatever the options are.
-_SET_BY_INSTALLATION = ("--kubeconfig=", "--name=", "--address=", "--health-port=", "--cert-dir=")
+_SET_BY_INSTALLATION = (
+    "--kubeconfig=",
+    "--name=",
+    "--address=",
+    "--health-port=",
+    "--state-secret=",
+    "--cert-dir=",
+)
 
 
 @dataclass(frozen=True, slots=True)

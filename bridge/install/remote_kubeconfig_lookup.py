@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
-from bridge.clusters.connection import Notify, cluster_uid
+from bridge.clusters.connection import Notify
+from bridge.clusters.remote_identity import read_remote_identity
 from bridge.install import installation_lookup
 from bridge.install.installation_lookup import StoredKubeconfig
-from bridge.node import node_object
+from bridge.node import join_record, node_object
 from sync.base.private_file import write_private_file
 from sync.kube import renewed_token
 from sync.kube.client import KubeClient
 from sync.kube.credentials import KubeconfigRef
 from translators.object_accessors import Object, metadata, name_of
-from translators.virtual_node_identity import home_id_from_uid
 
 
 class RemoteKubeconfig(NamedTuple):
@@ -59,7 +59,8 @@ async def resolve_remote_kubeconfig(
 async def check_remote_of_node(remote: KubeClient, node: Object) -> None:
     """Raises PreflightError if the cluster is not the remote that the Node represents, and
     KubeError."""
-    if home_id_from_uid(await cluster_uid(remote)) != node_object.remote_id_of(node):
+    identity = await read_remote_identity(remote, join_record.remote_namespaces(node))
+    if not identity.is_remote_of(node):
         raise PreflightError(
             f"remote: {remote.config.server} is not the remote cluster of node {name_of(node)}; "
             "name the kubeconfig of that cluster with --kubeconfig"

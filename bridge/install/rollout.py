@@ -1,9 +1,9 @@
 """Waits until an installation serves its node, and reports what prevents it.
 
 Done when all pods of the Deployments are updated and available, and the Node is Ready. Each problem
-is reported once, including a cluster that a running bridge waits for. Permanent problems end the
-wait at once: a container in a crash loop (with its last log lines), an invalid image name.
-Everything else ends after ``timeout`` seconds. The installation stays in either case.
+is reported once, including a cluster or an approval that a running bridge waits for. Permanent
+problems end the wait at once: a container in a crash loop (with its last log lines), an invalid
+image name. Everything else ends after ``timeout`` seconds. The installation stays in either case.
 
 Pods that already are in a crash loop are deleted first: the cause may have been fixed, and the
 kubelet's back-off would delay the next start for minutes.
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
 
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Waiting
+from bridge.certificates.signing_outcome import WAITING_FOR_APPROVAL
 from bridge.clusters.connection import Notify
 from bridge.clusters.wait_for_clusters import WAITING_SUFFIX
 from bridge.install.installation import (
@@ -51,8 +52,10 @@ MAX_LOG_LINES = 5
 _PERMANENT_REASONS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 #: Reasons of a waiting container that are no problem, or reported as a crash.
 _EXPECTED_REASONS = (None, "ContainerCreating", "PodInitializing", "CrashLoopBackOff")
-#: A line of a bridge's log, as text or JSON, that names the cluster it waits for.
-_WAITING_LINE = re.compile(rf"\b((?:home|remote): .*){re.escape(WAITING_SUFFIX)}")
+#: A line of a bridge's log, as text or JSON, that names the cluster or the approval it waits for.
+_WAITING_LINE = re.compile(
+    rf"\b((?:home|remote): .*){re.escape(WAITING_SUFFIX)}|\b(home: {WAITING_FOR_APPROVAL} [^\"]*)"
+)
 _IMAGE_HINT = "(is it in a registry that home's nodes reach? --image names another)"
 _NOT_STARTED = "home has not begun to create the pods"
 
@@ -66,16 +69,23 @@ class Problem(NamedTuple):
 
 
 async def wait_until_ready(
-    home: KubeClient, installation: Installation, *, timeout: float, notify: Notify
+    home: KubeClient,
+    installation: Installation,
+    *,
+    timeout: float,
+    notify: Notify,
+    meanwhile: Callable[[], Awaitable[None]],
 ) -> None:
-    """Returns when the installation serves its node. Raises PreflightError with the cause if it
-    does not."""
+    """Returns when the installation serves its node; calls ``meanwhile`` before each check. Raises
+    PreflightError with the cause if it does not."""
     rollout = _Rollout(home, installation, notify)
     try:
         async with asyncio.timeout(timeout):
             await rollout.restart_crashed_pods()
-            while not await rollout.check():  # noqa: ASYNC110  # in another process
+            await meanwhile()
+            while not await rollout.check():
                 await asyncio.sleep(POLL_SECONDS)
+                await meanwhile()
     except TimeoutError:
         node, selector = installation.node, label_selector(installation.node)
         raise PreflightError(
@@ -139,11 +149,12 @@ class _Rollout:
         for pod in pods:
             problems += _problems(pod)
         for pod in pods:
-            problems += await self._find_awaited_cluster(pod)
+            problems += await self._find_awaited(pod)
         return _pending_cause(deployment), pods, problems
 
-    async def _find_awaited_cluster(self, pod: Object) -> list[Problem]:
-        """The cluster that a running bridge which is not ready waits for, from its log."""
+    async def _find_awaited(self, pod: Object) -> list[Problem]:
+        """The cluster or the approval that a running bridge which is not ready waits for, from its
+        log."""
         if is_deleting(pod) or not any(
             "running" in (it.get("state") or {}) and not it.get("ready")
             for it in _container_statuses(pod)
@@ -156,7 +167,7 @@ class _Rollout:
             return []  # Only a hint; reading logs requires a separate permission.
         found = _WAITING_LINE.search(log.decode("utf-8", "replace"))
         key = f"pod {name_of(pod)} waits"
-        return [Problem(f"{key}: {found[1]}", key)] if found else []
+        return [Problem(f"{key}: {found[1] or found[2].strip()}", key)] if found else []
 
     async def _check_node(self) -> str:
         """Why the Node is not Ready; "" if it is."""

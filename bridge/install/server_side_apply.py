@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
@@ -17,7 +18,7 @@ from typing import Any, Literal
 from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.install import installation
-from bridge.node import lease_namespace
+from bridge.node.lease_namespace import POLL_SECONDS, TERMINATION_SECONDS
 from sync.kube.api_errors import NotFound
 from sync.kube.api_resources import (
     CLUSTER_ROLE_BINDINGS,
@@ -127,6 +128,16 @@ async def _check_namespace(home: KubeClient, objects: Sequence[Object], node: st
                 )
 
 
+async def _wait_for_termination(home: KubeClient, namespace: str) -> None:
+    """Waits until a namespace that is being deleted no longer exists, at most
+    `TERMINATION_SECONDS`. Raises KubeError."""
+    deadline = asyncio.get_running_loop().time() + TERMINATION_SECONDS
+    while await home.find(NAMESPACES, namespace) is not None:
+        if asyncio.get_running_loop().time() >= deadline:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
 async def _apply_one(home: KubeClient, obj: Object, *, dry_run: bool) -> tuple[Change, list[str]]:
     """The change, and the paths of the fields that changed."""
     resource, name = _BY_KIND[str(obj["kind"])], name_of(obj)
@@ -135,7 +146,7 @@ async def _apply_one(home: KubeClient, obj: Object, *, dry_run: bool) -> tuple[C
     if before is not None and resource is NAMESPACES:
         if dry_run or not is_deleting(before):
             return "unchanged", []
-        await lease_namespace.wait_for_termination(home, name)
+        await _wait_for_termination(home, name)
         before = None
     query = {"fieldManager": FIELD_MANAGER, "force": "true"}
     if dry_run:

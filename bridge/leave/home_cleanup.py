@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bridge.base.progress_lines import Caveat
 from bridge.certificates.tls_key_pair import CertificateError
+from bridge.clusters.cluster_reads_selection import select_cluster_reads
 from bridge.clusters.connection import Notify
 from bridge.install import uninstall
 from bridge.leave import home_inventory
@@ -49,7 +50,10 @@ async def remove_namespace_record(
     if remote is not None and is_cleaned:
         recorded = await namespace_ownership_lease.recorded_namespaces(home, settings.name)
         labels = home_selector(home_state.identity)
-        existing = (await remote.list(NAMESPACES, labels=labels)).items if recorded else []
+        # With prepared namespaces alone, a bridge creates none.
+        reads = await select_cluster_reads(remote, home_state.remote_namespaces)
+        may_exist = recorded and reads.namespaces
+        existing = (await remote.list(NAMESPACES, labels=labels)).items if may_exist else []
         staying = namespace_ownership.still_existing(recorded, existing)
     try:
         await namespace_ownership_lease.remove_record(home, settings.name, staying)

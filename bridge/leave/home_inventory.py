@@ -58,6 +58,7 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
         lease=lease,
         relay_cidr=_leftover_relay_cidr(node),
         installation=installation,
+        remote_namespaces=settings.remote_namespaces or join_record.remote_namespaces(node),
         warnings=warnings,
     )
     state.relay_slices = await list_relay_slices(home, state.identity)
@@ -120,15 +121,20 @@ async def find_serving_bridge(home: KubeClient, name: str, lease: Object | None)
 
 
 async def _list_sibling_nodes(home: KubeClient, name: str, node: Object | None) -> set[str] | None:
-    """The label values of home's other virtual nodes for the same remote, or for all remotes if the
-    Node does not exist. None if the credential may not list nodes (`bridge rbac home` grants
-    only the named ones)."""
+    """The label values of home's other virtual nodes for the same remote; for all remotes if the
+    Node does not exist, or if prepared namespaces identify its remote. None if the credential may
+    not list nodes (`bridge rbac home` grants only the named ones)."""
     remote_id = node_object.remote_id_of(node or {})
-    selector = f"{node_object.LABEL_REMOTE}={remote_id}" if remote_id else node_object.LABEL_REMOTE
     try:
-        nodes = (await home.list(NODES, labels=selector)).items
+        nodes = (await home.list(NODES, labels=node_object.LABEL_REMOTE)).items
     except Forbidden:
         return None
+    if remote_id and not join_record.remote_namespaces(node):
+        nodes = [
+            it
+            for it in nodes
+            if node_object.remote_id_of(it) == remote_id or join_record.remote_namespaces(it)
+        ]
     return {label_value(name_of(it)) for it in nodes if name_of(it) != name}
 
 

@@ -42,6 +42,7 @@ from bridge.leave import home_cleanup, home_inventory, leave_summary, remote_cle
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState
 from bridge.node import node_object
 from bridge.remote_claim import claim_removal
+from bridge.remote_claim.claim_place import select_claim_places
 from sync.cleanup import remote_inventory
 from sync.kube.api_resources import NODES
 from sync.kube.client import KubeClient
@@ -151,8 +152,9 @@ async def _check_claim(
         return
     try:
         with as_preflight_errors():
+            places = await select_claim_places(remote_state.client, home_state.remote_namespaces)
             remote_state.claim = await claim_removal.require_own_claim(
-                home, remote_state.client, home_state.identity
+                home, remote_state.client, home_state.identity, places
             )
     except PreflightError:
         remote_state.claim = None
@@ -272,8 +274,9 @@ class _Removal:
         client, claim = self.remote_state.client, self.remote_state.claim
         if client is not None and claim is not None and not self.remote_state.failure:
             with self._recording_failures(), as_preflight_errors("remote"):
+                places = await select_claim_places(client, self.home_state.remote_namespaces)
                 await claim_removal.remove_claim(
-                    client, self.home_state.identity, claim, notify=self.notify
+                    client, self.home_state.identity, claim, places, notify=self.notify
                 )
 
     @contextmanager

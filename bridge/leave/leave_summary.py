@@ -48,6 +48,8 @@ class LeaveSettings:
     """Longest wait for pods, in seconds."""
     cert_dir: Path | None = None
     """Folder of the serving certificate; None for the one that the Node records."""
+    remote_namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces; () for those that the Node records."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ class HomeState:
     """The range of a local route that a killed bridge left on this machine; "" for none."""
     installation: ExistingInstallation | None = None
     """What `bridge install` installed."""
+    remote_namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces; () if the bridge was not limited to some."""
     warnings: list[str] = field(default_factory=list)
     """Secrets with an installation's labels that were ignored, and why."""
     offloaded_namespaces: list[str] = field(default_factory=list)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat, Waiting
+from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
-from bridge.node import join_record
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
@@ -31,7 +31,7 @@ async def collect(remote: KubeClient, state: HomeState) -> Inventory:
         remote,
         state.identity,
         others=state.sibling_nodes,
-        namespaces=join_record.remote_namespaces(state.node),
+        scope=await read_scope(remote, state.remote_namespaces),
     )
 
 

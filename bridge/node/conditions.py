@@ -36,9 +36,16 @@ class NodeCondition:
     message: str
 
 
-def ready_condition(nodes: Iterable[Object]) -> NodeCondition:
+#: Reason of Ready while the remote responds and its nodes are unknown.
+NODES_UNKNOWN = "RemoteNodesUnknown"
+
+
+def ready_condition(nodes: Iterable[Object] | None) -> NodeCondition:
     """The Ready condition while the remote responds. ``nodes``: those that --node-selector
-    selects."""
+    selects; None if the bridge may not read them."""
+    if nodes is None:
+        text = "the remote cluster responds; the bridge may not read its nodes"
+        return NodeCondition(True, NODES_UNKNOWN, text)
     counts = Counter(map(_state, nodes))
     total, usable = counts.total(), counts.pop("", 0)
     rest = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
@@ -91,9 +98,12 @@ def unreachable_condition(error: KubeError) -> NodeCondition:
     return NodeCondition(False, reason, message)
 
 
-def pressure_condition(kind: str, nodes: Iterable[Object]) -> NodeCondition:
+def pressure_condition(kind: str, nodes: Iterable[Object] | None) -> NodeCondition:
     """A condition of `PRESSURES`. It is False while any Ready node has no pressure, because the
-    remote's scheduler avoids the others."""
+    remote's scheduler avoids the others, and where the nodes are unknown (None)."""
+    if nodes is None:
+        text = "the bridge may not read the nodes of the remote cluster"
+        return NodeCondition(False, NODES_UNKNOWN, text)
     running = [node for node in nodes if _is_true(node, "Ready")]
     pressed = sum(_is_true(node, kind) for node in running)
     if not pressed:

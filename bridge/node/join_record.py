@@ -8,6 +8,8 @@ the Node may write the record: a value that no join writes counts as absent.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
+from dataclasses import asdict, fields
 from typing import Any, Literal, TypeAlias, get_args
 
 from bridge.base.join_settings import (
@@ -29,6 +31,7 @@ from translators.object_accessors import Object, metadata, name_of, text_or_empt
 from translators.ownership_labels import DOMAIN
 from translators.pod_security import PodSecurityLevel
 from translators.translation_options import (
+    ClusterReads,
     ControlPlaneNodes,
     DaemonSets,
     HostPort,
@@ -55,11 +58,17 @@ def encode_policy(
     certificate: CertificateSource = "auto",
     network_source: NetworkSource = "configured",
     home_identity: HomeIdentity = "service-account",
+    node_restriction: bool | None = None,
+    remote_ids: Collection[str] = (),
 ) -> str:
+    """``remote_ids``: `bridge.clusters.remote_identity`."""
     content = policy_options(policy) | {
+        "clusterReads": [name for name, granted in asdict(policy.cluster_reads).items() if granted],
+        "remoteIds": list(remote_ids),
         "homeIdentity": home_identity,
         "metrics": metrics,
         "networkSource": network_source,
+        "nodeRestriction": node_restriction,
         "servingCertificate": certificate,
     }
     return json.dumps(content, separators=(",", ":"), sort_keys=True)
@@ -118,6 +127,7 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         node_selector=_labels(record.get("nodeSelector")),
         unschedulable_timeout=_seconds(record.get("unschedulableTimeout")),
         remote_namespaces=remote_namespaces(node),
+        cluster_reads=cluster_reads(node),
     )
     return policy, bool(record)
 
@@ -132,6 +142,13 @@ def home_identity(node: Object) -> HomeIdentity | None:
     """Identity of the bridge at home; None if the Node does not record it."""
     found: HomeIdentity | None = _one_of(HomeIdentity, _record(node).get("homeIdentity"))
     return found
+
+
+def node_restriction(node: Object) -> bool | None:
+    """Whether home's NodeRestriction confines the node's certificate; None if the join could not
+    determine it, or the bridge is not the node."""
+    found = _record(node).get("nodeRestriction")
+    return found if isinstance(found, bool) else None
 
 
 def read_settings(
@@ -207,6 +224,19 @@ def relay_cidr(node: Object | None) -> str:
 def remote_namespaces(node: Object | None) -> tuple[str, ...]:
     """The remote's prepared namespaces; empty if the bridge is not limited to some."""
     return _texts(_record(node or {}).get("remoteNamespaces"))
+
+
+def cluster_reads(node: Object | None) -> ClusterReads:
+    """The reads of the whole remote that the bridge uses; all if the Node does not record them."""
+    recorded = _record(node or {}).get("clusterReads")
+    if not isinstance(recorded, list):
+        return ClusterReads()
+    return ClusterReads(**{it.name: it.name in recorded for it in fields(ClusterReads)})
+
+
+def remote_ids(node: Object | None) -> tuple[str, ...]:
+    """The identities of the remote beside that of the label (`bridge.clusters.remote_identity`)."""
+    return _texts(_record(node or {}).get("remoteIds"))
 
 
 def _record(node: Object) -> Object:

@@ -52,16 +52,6 @@ async def create_with_namespace(
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def wait_for_termination(home: KubeClient, namespace: str) -> None:
-    """Waits until a namespace that is being deleted no longer exists, at most
-    `TERMINATION_SECONDS`. Raises KubeError."""
-    deadline = asyncio.get_running_loop().time() + TERMINATION_SECONDS
-    while await home.find(NAMESPACES, namespace) is not None:
-        if asyncio.get_running_loop().time() >= deadline:
-            return
-        await asyncio.sleep(POLL_SECONDS)
-
-
 async def _create_namespace(home: KubeClient) -> None:
     labels = {NAME_LABEL: APP}
     try:

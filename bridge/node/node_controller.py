@@ -147,7 +147,7 @@ class NodeController:
 
     async def run(self) -> None:
         """Reconciles the Node and renews the Lease until cancelled."""
-        forget = self._remote_nodes.client.on_unauthorized(self._remote_nodes.rewatch)
+        forget = self._remote_nodes.client.on_unauthorized(self._rewatch)
         try:
             with urgent():
                 async with asyncio.TaskGroup() as group:
@@ -157,6 +157,11 @@ class NodeController:
         finally:
             forget()
             self._queue.close()
+
+    def _rewatch(self) -> None:
+        """Requests the watch of the remote's nodes again; where these are unknown, the others."""
+        for informer in self._watched if self._facts.nodes_are_unknown else [self._remote_nodes]:
+            informer.rewatch()
 
     async def release(self) -> None:
         with urgent():
@@ -355,7 +360,7 @@ class NodeController:
                 if now - since >= OUTAGE_SECONDS - SETTLE:
                     return conditions.unreachable_condition(informer.error)
                 self._queue.add_after(_NODE, OUTAGE_SECONDS - (now - since))
-        return conditions.ready_condition(nodes)
+        return conditions.ready_condition(None if self._facts.nodes_are_unknown else nodes)
 
 
 def require_same_remote(node: Object, facts: NodeFacts) -> None:

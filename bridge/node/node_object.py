@@ -76,6 +76,10 @@ class NodeFacts:
     """Labels, annotations and taints from the options."""
     annotations: dict[str, str]
     """Annotations for the next join and `bridge leave`."""
+    nodes_are_unknown: bool = False
+    """Whether the bridge may not read the remote's nodes."""
+    remote_version: str = ""
+    """The version of the remote's API server, in place of that of unknown kubelets."""
 
 
 def desired_metadata(
@@ -141,7 +145,8 @@ def desired_status(
     current_status: Object = current.get("status") or {}
     # The node controller treats a condition without a status as unknown.
     desired = {"Ready": ready, "NetworkUnavailable": _NETWORK}
-    desired |= {kind: pressure_condition(kind, nodes) for kind in PRESSURES}
+    known = None if facts.nodes_are_unknown else nodes
+    desired |= {kind: pressure_condition(kind, known) for kind in PRESSURES}
     had_quota = any(
         it.get("type") == CONDITION_QUOTA for it in current_status.get("conditions") or ()
     )
@@ -196,6 +201,8 @@ def describe_capacity(capacity: NodeCapacity) -> str:
     offered = capacity.allocatable
     parts = [f"{name} {offered[name]}" for name in sorted(offered, key=resource_sort_key)]
     resources = ", ".join(parts) or "nothing"
+    if capacity.nodes is None:
+        return f"unknown nodes: {resources}"
     return f"{capacity.nodes} node{'s' if capacity.nodes != 1 else ''}: {resources}"
 
 
@@ -222,7 +229,8 @@ def _node_info(facts: NodeFacts, nodes: Sequence[Object]) -> Object:
         )
     }
     versions = (str(info.get("kubeletVersion", "")) for info in infos)
-    same["kubeletVersion"] = same["kubeletVersion"] or min(versions, key=_age, default="")
+    oldest = min(versions, key=_age, default=facts.remote_version)
+    same["kubeletVersion"] = same["kubeletVersion"] or oldest
     # The virtual node has no machine identity, even if the remote has only one node.
     same.update({"machineID": "", "systemUUID": facts.remote_id, "bootID": ""})
     same["osImage"] = f"{_OS_IMAGE}{facts.version}"

@@ -123,7 +123,9 @@ def _node(engine: Engine) -> Iterator[Metric]:
         _amounts(offer.allocatable if offer else {}),
     )
     yield gauge(
-        "bridge_node_remote_nodes", "Schedulable nodes of the remote.", offer.nodes if offer else 0
+        "bridge_node_remote_nodes",
+        "Schedulable nodes of the remote; 0 if the bridge may not read them.",
+        (offer.nodes if offer else None) or 0,
     )
     yield histogram(
         "bridge_pod_status_lag_seconds",

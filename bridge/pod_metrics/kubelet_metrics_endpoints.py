@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,7 +61,8 @@ class _ResourceMetrics(NamedTuple):
 
 
 class PodMetricsEndpoints:
-    """The endpoints of one virtual node. Call `close` at the end."""
+    """The endpoints of one virtual node. ``namespaces``: those in which the metrics API may be
+    listed; () for all. Call `close` at the end."""
 
     def __init__(
         self,
@@ -70,6 +71,7 @@ class PodMetricsEndpoints:
         identity: Identity,
         source: MetricsSource,
         *,
+        namespaces: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.usage = NodeUsage()
@@ -82,7 +84,7 @@ class PodMetricsEndpoints:
         self._clock = clock
         self._started = round(clock() * 1000)
         self._kubelets = KubeletScraper(remote)
-        self._api = MetricsApiSource(remote, directory, identity)
+        self._api = MetricsApiSource(remote, directory, identity, namespaces=namespaces)
         self._cache: SingleFlightCache[str, bytes] = SingleFlightCache(lambda _: CACHE_SECONDS)
 
     async def close(self) -> None:

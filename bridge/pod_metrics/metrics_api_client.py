@@ -1,8 +1,9 @@
 """Reads pod usage from the remote's metrics API (``metrics.k8s.io``), for remotes that do not let
 the bridge query their kubelets.
 
-`MetricsApiSource` sends one request for all pods of this home; concurrent callers, and callers
-for another path a moment later, share it. The answer is parsed in a thread.
+`MetricsApiSource` sends one request for all pods of this home, or with prepared namespaces one for
+each; concurrent callers, and callers for another path a moment later, share it. The answer is
+parsed in a thread.
 
 The API reports the CPU that a container used per second over a window that ended at a timestamp;
 `RateIntegrator` makes a counter of it by adding up rate times the time since the previous sample.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from bridge.kubelet.pod_lookup import PodDirectory
@@ -55,10 +56,19 @@ _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(h|ms|us|µs|ns|m|s)")
 
 
 class MetricsApiSource:
-    """Queries the remote's metrics API. Call `close` at the end."""
+    """Queries the remote's metrics API, in the ``namespaces`` or in all. Call `close` at the
+    end."""
 
-    def __init__(self, remote: KubeClient, directory: PodDirectory, identity: Identity) -> None:
+    def __init__(
+        self,
+        remote: KubeClient,
+        directory: PodDirectory,
+        identity: Identity,
+        *,
+        namespaces: Collection[str] = (),
+    ) -> None:
         self._remote = remote
+        self._namespaces = namespaces
         self._directory = directory
         self._identity = identity
         self._integrator = RateIntegrator()
@@ -73,19 +83,24 @@ class MetricsApiSource:
         return await self._cache.get("", self._fetch)
 
     async def _fetch(self) -> list[PodCounters] | None:
-        query = {"labelSelector": home_selector(self._identity)}
         try:
             async with asyncio.timeout(TOTAL_TIMEOUT):
-                answer = await self._remote.request("GET", POD_METRICS.path(), query=query)
+                lists = await asyncio.gather(*map(self._list, self._namespaces or (None,)))
         except (KubeError, TimeoutError) as error:
             log.debug("remote: the metrics API does not answer: %s", error)
             return None
-        items = answer.get("items")
-        items = items if isinstance(items, list) else []
+        items = [item for items in lists for item in items]
         pods = {
             RemotePodName(it.namespace, it.name): it.home for it in self._directory.scheduled_pods()
         }
         return await asyncio.to_thread(self._integrator.add, items, pods)
+
+    async def _list(self, namespace: str | None) -> list[Object]:
+        """The PodMetrics of one namespace, or of all. Raises KubeError."""
+        query = {"labelSelector": home_selector(self._identity)}
+        path = POD_METRICS.path(namespace=namespace)
+        items = (await self._remote.request("GET", path, query=query)).get("items")
+        return items if isinstance(items, list) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat
+from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify, as_preflight_errors, connect
 from bridge.leave import leave_summary, remote_cleanup
 from bridge.remote_claim import claim_removal
@@ -35,6 +36,8 @@ class PruneSettings:
     """The home's virtual node whose objects are removed; "" for all nodes."""
     timeout: float = leave_summary.DEFAULT_TIMEOUT
     """Longest wait for pods to terminate, in seconds."""
+    namespaces: tuple[str, ...] = ()
+    """The remote's prepared namespaces, for a credential that may read these alone."""
 
 
 async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[Object]:
@@ -42,7 +45,9 @@ async def list_leftovers(settings: PruneSettings, *, notify: Notify) -> list[Obj
     of the last write. Raises PreflightError."""
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
-            return list(map(_counts, await remote_inventory.list_node_inventories(remote)))
+            scope = await read_scope(remote, settings.namespaces)
+            found = await remote_inventory.list_node_inventories(remote, scope=scope)
+            return list(map(_counts, found))
 
 
 def _counts(found: NodeInventory) -> Object:
@@ -68,8 +73,9 @@ async def remove_leftovers(
         owner = f"node {settings.node} of {owner}"
     async with connect(settings.remote, side="remote", notify=notify) as remote:
         with as_preflight_errors("remote"):
+            scope = await read_scope(remote, settings.namespaces)
             found = await remote_inventory.list_node_inventories(
-                remote, settings.home, settings.node
+                remote, settings.home, settings.node, scope=scope
             )
             for its in found:
                 notify(
@@ -94,7 +100,7 @@ async def remove_leftovers(
             for namespace, reason in kept.items():
                 notify(Caveat(f"remote: namespace {namespace} stays: {reason}"))
             left = await remote_inventory.list_node_inventories(
-                remote, settings.home, settings.node
+                remote, settings.home, settings.node, scope=scope
             )
             if again := remote_cleanup.remaining_objects(_merged(left), kept):
                 raise PreflightError(
@@ -103,7 +109,7 @@ async def remove_leftovers(
                     "bridge and try again"
                 )
             await claim_removal.remove_claims_of_home(
-                remote, settings.home, settings.node, notify=notify
+                remote, settings.home, settings.node, settings.namespaces, notify=notify
             )
     if not found:
         notify("remote: unchanged")

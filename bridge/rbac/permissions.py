@@ -243,21 +243,30 @@ REMOTE = (
     # The claim (`bridge.remote_claim.claim_record`), named after home's identity.
     Permission(LEASES, ("create", "get", "patch"), namespace="kube-node-lease"),
 )
-#: Instead of `REMOTE` with prepared namespaces (`--remote-namespaces`): reads in the whole cluster
-#: of what the node's capacity depends on, no Secret and no write but the claim, and in these
-#: namespaces `REMOTE_NAMESPACE`.
-REMOTE_LIMITED = (
-    Permission(NODES, ("list", "watch")),
-    Permission(NAMESPACES, ("get", "list", "watch")),
-    Permission(PODS, ("list", "watch")),
-    Permission(PRIORITY_CLASSES, ("list", "watch")),
+#: With prepared namespaces (`--remote-namespaces`), used where granted: reads in the whole remote
+#: of what the node's capacity, labels and conditions depend on, by the name of
+#: `translators.translation_options.ClusterReads`. A Role can permit none of them.
+REMOTE_CLUSTER_READS: Mapping[str, tuple[Permission, ...]] = {
+    "nodes": (Permission(NODES, ("list", "watch")),),
+    "namespaces": (Permission(NAMESPACES, ("get", "list", "watch")),),
+    "pods": (Permission(PODS, ("list", "watch")),),
+    "priority_classes": (Permission(PRIORITY_CLASSES, ("list", "watch")),),
+    "resource_quotas": (Permission(RESOURCE_QUOTAS, ("list", "watch")),),
+}
+#: The claim in kube-node-lease, the same.
+REMOTE_CLAIM = tuple(it for it in REMOTE if it.resource is LEASES)
+#: Instead of `REMOTE`, in each prepared namespace.
+REMOTE_NAMESPACE = (
+    # In a namespace, a Role covers the Namespace itself, by its name (`NamedObjectInformer`).
+    Permission(NAMESPACES, ("get", "watch")),
+    *(
+        it
+        for it in REMOTE
+        if it.resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES, EVENTS)
+    ),
     Permission(RESOURCE_QUOTAS, ("list", "watch")),
-    *(it for it in REMOTE if it.resource is LEASES),
-)
-REMOTE_NAMESPACE = tuple(
-    it
-    for it in REMOTE
-    if it.resource in (PODS, CONFIG_MAPS, SECRETS, SERVICES, ENDPOINT_SLICES, EVENTS)
+    # The claim, or where another namespace has it, its marker (`bridge.remote_claim.claim_place`).
+    Permission(LEASES, ("create", "get", "patch")),
 )
 #: Needed in the remote too where the bridge provisions volumes: the PVCs, and in the whole cluster
 #: what decides which of them the remote can have.
@@ -270,6 +279,8 @@ REMOTE_STORAGE_CLASSES = (
 )
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
+#: The same in each prepared namespace.
+REMOTE_NAMESPACE_LEAVE = (Permission(LEASES, ("delete",)),)
 #: Permits the bridge's labels and annotations where `bridge.rbac.remote_policy` reserves them. No
 #: API server serves this resource: only that policy asks the authorizer for it.
 REMOTE_OWNERSHIP = (Permission(Resource(DOMAIN, "v1", "ownership", "Ownership"), ("set",)),)
@@ -293,11 +304,12 @@ def for_own_token(namespace: str = "", name: str = "") -> tuple[Permission, ...]
     return (Permission(SERVICE_ACCOUNTS, ("create",), "token", namespace=namespace, names=names),)
 
 
-def for_kubeconfig_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
-    """Optional at home, for an installed bridge: keeps the renewed token in the Secret with the
-    remote's kubeconfig."""
+def for_state_secret(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
+    """At home, for an installed bridge: keeps the node's certificate and the remote's renewed token
+    in the installation's state Secret. Without these it keeps neither."""
     names = (name,) if name else ()
-    return (Permission(SECRETS, ("patch",), namespace=namespace, names=names),)
+    verbs = ("get", "list", "watch", "patch")
+    return (Permission(SECRETS, verbs, namespace=namespace, names=names),)
 
 
 def for_webhook(namespace: str = "", name: str = "") -> tuple[Permission, ...]:
@@ -330,26 +342,23 @@ def in_place_of_node(identity: HomeIdentity) -> tuple[Permission, ...]:
 
 def required_in_remote(settings: JoinSettings) -> tuple[Permission, ...]:
     """The permissions that a join with these settings needs in the remote."""
-    namespaces, provisions = settings.remote_namespaces, settings.storage == "provision"
-    if not namespaces:
-        return (*REMOTE, *(for_remote_storage() if provisions else ()))
-    classes = REMOTE_STORAGE_CLASSES if provisions else ()
-    in_namespaces = for_remote_namespaces(namespaces, storage=provisions)
-    return (*REMOTE_LIMITED, *classes, *in_namespaces)
+    namespaces = settings.remote_namespaces
+    base = in_namespaces(REMOTE_NAMESPACE, namespaces) if namespaces else REMOTE
+    return (*base, *(for_remote_storage(namespaces) if settings.storage == "provision" else ()))
 
 
-def for_remote_storage(namespaces: Iterable[str] = ()) -> tuple[Permission, ...]:
+def for_remote_storage(namespaces: Collection[str] = ()) -> tuple[Permission, ...]:
     """The permissions to provision volumes in the remote, or in its prepared namespaces."""
-    claims = tuple(replace(it, namespace=name) for name in namespaces for it in REMOTE_STORAGE)
-    return (*REMOTE_STORAGE_CLASSES, *(claims or REMOTE_STORAGE))
+    claims = in_namespaces(REMOTE_STORAGE, namespaces) if namespaces else REMOTE_STORAGE
+    return (*REMOTE_STORAGE_CLASSES, *claims)
 
 
-def for_remote_namespaces(
-    namespaces: Iterable[str], *, storage: bool = False
+def in_namespaces(
+    granted: Iterable[Permission], namespaces: Iterable[str]
 ) -> tuple[Permission, ...]:
-    """The permissions in the remote's prepared namespaces."""
-    granted = (*REMOTE_NAMESPACE, *(REMOTE_STORAGE if storage else ()))
-    return tuple(replace(it, namespace=name) for name in namespaces for it in granted)
+    """The permissions, in each of the namespaces."""
+    all_granted = list(granted)
+    return tuple(replace(it, namespace=name) for name in namespaces for it in all_granted)
 
 
 def for_network(network: NetworkChoice) -> tuple[Permission, ...]:

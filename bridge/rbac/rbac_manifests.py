@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from bridge.base.join_settings import (
     HomeIdentity,
@@ -77,12 +78,12 @@ class HomePermissions:
     identity: HomeIdentity = "service-account"
     storage: StorageChoice = "auto"
     """Only ``provision`` grants the permissions for volumes: they are not needed otherwise."""
-    kubeconfig_secret: tuple[str, str] | None = None
-    """Namespace and name of the Secret with the remote's kubeconfig, for an installed bridge."""
+    state_secret: tuple[str, str] | None = None
+    """Namespace and name of the Secret that an installed bridge keeps its state in."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except those granted per namespace and `renewed_token`."""
+        """All permissions except those granted per namespace and `state`."""
         tokens = permissions.HOME_API if self.service_accounts == "home" else ()
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
@@ -101,10 +102,9 @@ class HomePermissions:
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
 
     @property
-    def renewed_token(self) -> tuple[Permission, ...]:
-        """The permissions to keep the remote's renewed token."""
-        secret = self.kubeconfig_secret
-        return permissions.for_kubeconfig_secret(*secret) if secret else ()
+    def state(self) -> tuple[Permission, ...]:
+        """The permissions for the state Secret."""
+        return permissions.for_state_secret(*self.state_secret) if self.state_secret else ()
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -129,31 +129,69 @@ class RemotePermissions:
     """Whether the account may renew its own token."""
     namespaces: Sequence[str] = ()
     """The prepared namespaces, if the bridge works in these alone."""
+    cluster_reads: bool = False
+    """Whether the account may, beside ``namespaces``, read what these cannot show: nodes, and
+    pods, quotas and names of all namespaces."""
     storage: StorageChoice = "auto"
     """Only ``provision`` grants the permissions for volumes."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
-        """All permissions except `namespace_contents` and that for the account's own token."""
-        sources = permissions.REMOTE_METRICS if self.metrics == "auto" else (self.metrics,)
-        metrics = [permissions.REMOTE_METRICS.get(source, ()) for source in sources]
-        storage: tuple[Permission, ...] = ()
-        if self.storage == "provision":
-            claims = () if self.namespaces else permissions.REMOTE_STORAGE
-            storage = (*permissions.REMOTE_STORAGE_CLASSES, *claims)
-        return (
-            *(permissions.REMOTE_LIMITED if self.namespaces else permissions.REMOTE),
-            *permissions.REMOTE_LEAVE,
-            *permissions.REMOTE_OWNERSHIP,
-            *(permission for source in metrics for permission in source),
-            *storage,
+        """All permissions except `per_namespace`, `namespace_contents` and that for the account's
+        own token."""
+        if not self.namespaces:
+            metrics = _of_sources(self.metrics)
+            base = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
+            storage = permissions.for_remote_storage() if self._provisions else ()
+            return (*base, *metrics, *storage)
+        classes = permissions.REMOTE_STORAGE_CLASSES if self._provisions else ()
+        if not self.cluster_reads:
+            return classes
+        reads = chain.from_iterable(permissions.REMOTE_CLUSTER_READS.values())
+        claim = (*permissions.REMOTE_CLAIM, *permissions.REMOTE_LEAVE)
+        owned = permissions.in_namespaces(
+            permissions.REMOTE_OWNERSHIP, {it.namespace for it in claim}
         )
+        return (*reads, *claim, *owned, *_of_sources(self.metrics), *classes)
+
+    @property
+    def _provisions(self) -> bool:
+        return self.storage == "provision"
+
+    @property
+    def per_namespace(self) -> tuple[Permission, ...]:
+        """The permissions in the prepared namespaces."""
+        metrics = _of_sources("api") if self.metrics in ("api", "auto") else ()
+        granted = (
+            *permissions.REMOTE_NAMESPACE,
+            *permissions.REMOTE_NAMESPACE_LEAVE,
+            *permissions.REMOTE_OWNERSHIP,
+            *(() if self.cluster_reads else metrics),
+            *(permissions.REMOTE_STORAGE if self._provisions else ()),
+        )
+        return permissions.in_namespaces(granted, self.namespaces)
 
     @property
     def namespace_contents(self) -> tuple[Permission, ...]:
         """The permissions that show whether a namespace contains unmanaged resources."""
         keeps = self.keep_namespaces or self.namespaces
         return () if keeps else permissions.REMOTE_NAMESPACE_CONTENTS
+
+    def check(self) -> None:
+        """Raises SettingsError for options that exclude each other."""
+        if self.cluster_reads and not self.namespaces:
+            raise SettingsError("--cluster-reads requires --namespace: without, all is readable")
+        if self.metrics == "kubelets" and self.namespaces and not self.cluster_reads:
+            raise SettingsError(
+                "--metrics kubelets is a permission on all nodes, which a Role cannot grant; use "
+                "--metrics api, or add --cluster-reads"
+            )
+
+
+def _of_sources(choice: MetricsChoice) -> tuple[Permission, ...]:
+    """The permissions to read resource metrics; those of every source for ``auto``."""
+    sources = permissions.REMOTE_METRICS if choice == "auto" else (choice,)
+    return tuple(it for source in sources for it in permissions.REMOTE_METRICS.get(source, ()))
 
 
 def parse_account(text: str) -> Account:
@@ -189,14 +227,14 @@ def home_objects(
     in_namespace = (
         "Permissions of Cluster Bridge in a namespace with pods on the node; bind it there"
     )
-    keeping = "Lets Cluster Bridge keep the renewed token of the remote's kubeconfig"
+    keeping = "Lets Cluster Bridge keep the node's certificate and the remote's renewed token"
     per_namespace = account.role("home-namespace")
     namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
     return [
         *map(_namespace, namespaces),
         _service_account(account),
         *_granted(account.role("home"), account, options.cluster_level, description),
-        *_granted(account.role("renewed-token"), account, options.renewed_token, keeping),
+        *_granted(account.role("state"), account, options.state, keeping),
         _role(per_namespace, options.per_namespace, in_namespace),
         *([_binding(per_namespace, account)] if all_namespaces else ()),
         *namespace_bindings(account, bound),
@@ -246,11 +284,8 @@ def remote_objects(
         _namespace(account.namespace),
         _service_account(account),
         *_granted(account.role("remote"), account, options.cluster_level, description),
+        *_granted(account.role("remote-namespace"), account, options.per_namespace, description),
     ]
-    prepared = permissions.for_remote_namespaces(
-        options.namespaces, storage=options.storage == "provision"
-    )
-    made += _granted(account.role("remote-namespace"), account, prepared, description)
     if options.renew_token:
         own = permissions.for_own_token(account.namespace, account.name)
         description = "Lets Cluster Bridge renew its own token before it expires"
@@ -269,7 +304,7 @@ def remote_objects(
         made += remote_policy.confinement_policy(
             _meta(account.policy("remote"), description),
             *(str(account), account.user),
-            options.cluster_level,
+            (*options.cluster_level, *options.per_namespace),
         )
     return made
 

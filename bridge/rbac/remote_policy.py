@@ -4,10 +4,10 @@ RBAC cannot select by labels, and the bridge recognises its objects and namespac
 annotations, which every user who may create an object can set. Two policies close both gaps:
 
 - `reservation_policy`, one for the cluster: only who may ``set`` the ``ownership`` of
-  `cluster-bridge.io` (a bridge's account, by `bridge rbac remote`, and cluster administrators)
-  creates, changes or removes this metadata, and only who may ``set`` the ``handover`` hands a
-  namespace over. Neither is a resource of an API server: the policies ask the authorizer, so that
-  the policies of several bridges are one.
+  `cluster-bridge.io` in the object's namespace (a bridge's account, by `bridge rbac remote`, and
+  cluster administrators) creates, changes or removes this metadata, and only who may ``set`` the
+  ``handover`` hands a namespace over. Neither is a resource of an API server: the policies ask the
+  authorizer, so that the policies of several bridges are one.
 - `confinement_policy`, one for each account: the account writes only managed objects, in managed
   namespaces and those that were handed over, and connects only to pods there.
 
@@ -102,12 +102,13 @@ def reservation_policy(metadata: Object) -> list[Object]:
     )
     accepts = f"annotations[?'{ANNOTATION_ACCEPTS}']"
     (ownership,) = REMOTE_OWNERSHIP
+    may_own = _is_allowed(ownership.resource.plural, in_namespace=True)
     return policy_objects(
         metadata,
         [Target(group, it, _WRITES) for group, places in _LABELLED.items() for it in places],
         [
             Rule(
-                f"!variables.changed || {_is_allowed(ownership.resource.plural)}",
+                f"!variables.changed || {may_own}",
                 f"the labels and annotations of {DOMAIN} are reserved to Cluster Bridge: leave "
                 "them out; an account of a bridge gets the permission by `bridge rbac remote`",
             ),
@@ -211,5 +212,9 @@ def _only_registers() -> str:
     )
 
 
-def _is_allowed(resource: str) -> str:
-    return f"authorizer.group('{DOMAIN}').resource('{resource}').check('set').allowed()"
+def _is_allowed(resource: str, *, in_namespace: bool = False) -> str:
+    """CEL: whether the user may set this virtual resource; ``in_namespace``: a Role in the object's
+    namespace is enough."""
+    where = ".namespace(request.?namespace.orValue(''))" if in_namespace else ""
+    checked = f"authorizer.group('{DOMAIN}').resource('{resource}'){where}.check('set')"
+    return f"{checked}.allowed()"

@@ -4,6 +4,9 @@
 - `acquire` runs after home's election is won, before any other write to either cluster. It raises
   ClaimRejected if another home of the same identity has worked since the state that this home is
   in. All other failures are retried: nothing can be written without the remote.
+- `acquire` first looks for the claim in all namespaces that may have it
+  (`bridge.remote_claim.claim_place`), and at last leaves markers in the others. A claim in a
+  namespace that is no longer prepared moves.
 - After a bridge that was seen to renew home's election, or that stopped cleanly, `acquire` does not
   wait. Otherwise it watches the claim for `OBSERVE_SECONDS`: a home that was cloned a moment ago
   knows the claim, and only the next renewal shows that the other home uses it.
@@ -26,6 +29,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -33,10 +37,19 @@ from bridge.base.command_error import BridgeError
 from bridge.base.progress_lines import Waiting
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
-from bridge.node.node_lease import LEASE_NAMESPACE, request_lease
+from bridge.node.node_lease import request_lease
 from bridge.remote_claim import claim_record
+from bridge.remote_claim.claim_place import (
+    REQUEST_SECONDS,
+    ClaimPlaces,
+    FoundLeases,
+    find_claims,
+    hidden_message,
+    namespace_of_claim,
+    write_markers,
+)
 from bridge.remote_claim.claim_record import Claim, HomeRecord, parse_record
-from sync.kube.api_errors import Conflict, KubeError, NotFound
+from sync.kube.api_errors import Conflict, Forbidden, KubeError, NotFound
 from sync.kube.client import KubeClient
 from sync.kube.leader_write_fence import Fence, clock
 from sync.kube.request_limiter import urgent
@@ -52,8 +65,10 @@ RENEW_SECONDS, CLAIM_SECONDS = 3.0, 15
 #: Seconds within which a running bridge renews the claim: `RENEW_SECONDS`, the preceding renewal of
 #: home's election, and the requests.
 OBSERVE_SECONDS = 5.0
-#: Timeout of a request, and wait before a retry, in seconds.
-REQUEST_SECONDS, RETRY_SECONDS = 5.0, 1.0
+#: Wait before a retry, in seconds.
+RETRY_SECONDS = 1.0
+#: Looks after which a claim that cannot be read is not this credential's to read.
+HIDDEN_ATTEMPTS = 4
 #: Timeouts in seconds of best-effort writes: the record of a rejection, and a release, which delays
 #: the other writes of a stop.
 RECORD_SECONDS, RELEASE_SECONDS = 2.0, 1.0
@@ -69,7 +84,7 @@ class RemoteClaim:
     """The claim of one virtual node, for one term of a bridge (`bridge.app.replica_handover`).
 
     ``home_fence`` is that of home's election; ``take_over`` is the id of a claim to take in any
-    case.
+    case; ``places`` are the namespaces that may have it.
     """
 
     def __init__(
@@ -81,6 +96,7 @@ class RemoteClaim:
         candidate: Candidate,
         home_fence: Fence,
         take_over: str,
+        places: ClaimPlaces,
         notify: Callable[[str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
@@ -92,6 +108,7 @@ class RemoteClaim:
         self.home_fence = home_fence
         """The fence of home's election, which every write to either cluster passes."""
         self._take_over = take_over
+        self._places = places
         self._notify = notify
         self._clock = clock
         self.fence = Fence(outer=home_fence, clock=clock)
@@ -100,6 +117,8 @@ class RemoteClaim:
         """The name of the Lease."""
         self.is_taken_over = False
         """Whether `acquire` took the claim that ``take_over`` names."""
+        # The claim's namespace, once it is known.
+        self._namespace = places.preferred
         self._id = claim_record.new_claim_id()
         # Home's record as last written by this bridge.
         self._record = HomeRecord()
@@ -124,13 +143,15 @@ class RemoteClaim:
         """Reads the claim while home's election is still undecided, so that the wait of `acquire`
         begins now."""
         with contextlib.suppress(KubeError), urgent():
-            self._update_observation(await self._get())
+            found = await find_claims(self._remote, self._identity, self._places, HomeRecord())
+            self._update_observation(found.latest)
 
     async def acquire(self) -> None:
         """Takes the claim, and opens the fence. Raises ClaimRejected."""
         records = self._election.records.all
         self._record = known = parse_record(records.get(claim_record.ANNOTATION_RECORD))
         with urgent():
+            await self._locate(known)
             await self._retry_until(lambda: self._try_acquire(known))
             if self._displaced_holder:
                 self._notify(
@@ -141,8 +162,58 @@ class RemoteClaim:
                 )
                 await asyncio.sleep(CLAIM_SECONDS)
                 await self._retry_until(self._renew)
+            others = self._places.all
+            if self._namespace not in others:
+                others = (*others, self._namespace)
+                await self._retry_until(self._move)
+            await self._mark_others(others)
         self._election.on_records_changed = self._check_home_record
         self.fence.extend(self._written_at + CLAIM_SECONDS)
+
+    async def _locate(self, known: HomeRecord) -> None:
+        """Looks for the claim, and decides which namespace has it. Raises ClaimRejected where a
+        claim is not this home's, or cannot be read."""
+
+        async def look() -> bool:
+            found.append(await find_claims(self._remote, self._identity, self._places, known))
+            hidden = found[-1].undecided(self._take_over)
+            # An API server that has just started denies what its roles permit.
+            if hidden is not None and len(found) < HIDDEN_ATTEMPTS:
+                raise Forbidden(f"{hidden.namespace} denies it", side="remote", code=403)
+            return True
+
+        found: list[FoundLeases] = []
+        await self._retry_until(look)
+        hidden = found[-1].undecided(self._take_over)
+        for claim in found[-1].claims:
+            if why := claim_record.objection(claim, known, take_over=self._take_over):
+                await self._reject(claim, why)
+        if hidden is not None:
+            raise ClaimRejected(hidden_message(hidden, self._identity, self._places))
+        self.is_taken_over = bool(found[-1].hidden)
+        self._namespace = namespace_of_claim(found[-1], known, self._places)
+
+    async def _move(self) -> bool:
+        """Moves the claim, which this bridge holds, to the preferred namespace."""
+        self._namespace = self._places.preferred
+        existing = await self._get()
+        record = replace(self._record, namespace=self._namespace).for_renewal()
+        await self._write_home_record(record, now=True)
+        await self._write(existing, record)
+        return True
+
+    async def _mark_others(self, others: tuple[str, ...]) -> None:
+        """Leaves markers in the other namespaces. Raises ClaimRejected if another home has made a
+        claim meanwhile."""
+        try:
+            rival = await write_markers(
+                self._remote, self._fenced, self._identity, others, self._record
+            )
+        except KubeError as error:
+            log.info("a marker of the claim in the remote was not written: %s", error)
+        else:
+            if rival is not None:
+                await self._reject(rival, claim_record.objection(rival, self._record))
 
     async def _retry_until(self, step: Callable[[], Awaitable[bool]]) -> None:
         """Retries the step until it returns True."""
@@ -159,8 +230,10 @@ class RemoteClaim:
     async def _try_acquire(self, known: HomeRecord) -> bool:
         """Returns whether the claim is taken; False to try again."""
         found = await self._get()
-        self._update_observation(found)
-        if found is not None:
+        claim = found if found is not None and found.marker is None else None
+        self._update_observation(claim)
+        if claim is not None:
+            found = claim
             if self._is_own_write(found):
                 return True
             if why := claim_record.objection(found, known, take_over=self._take_over):
@@ -169,10 +242,10 @@ class RemoteClaim:
             if not by_hand and (left := self._seconds_until_abandoned(found)) > 0:
                 await self._wait(found, left)
                 return False
-            self.is_taken_over = by_hand
+            self.is_taken_over = by_hand or self.is_taken_over
             if by_hand and found.holder:
                 self._displaced_holder = found.holder_name
-        record = known.for_acquisition(found, self._id)
+        record = replace(known, namespace=self._namespace).for_acquisition(claim, self._id)
         await self._write_home_record(record, now=True)
         try:
             await self._write(found, record)
@@ -251,7 +324,8 @@ class RemoteClaim:
             return True
         # Either ours with metadata that a user edited, or an earlier state in a remote that was
         # restored from a backup.
-        known = HomeRecord(self._held.sequence if self._held is not None else 0, self._record.ids)
+        sequence = self._held.sequence if self._held is not None else 0
+        known = replace(self._record, sequence=sequence)
         why = claim_record.objection(found, known)
         if not why:
             self._held = found
@@ -304,7 +378,7 @@ class RemoteClaim:
     def _rejection(self, found: Claim, why: str) -> ClaimRejected:
         return ClaimRejected(
             f"remote: the claim on node {self._identity.node} (Lease "
-            f"{LEASE_NAMESPACE}/{self.name}) is not this bridge's: {why}; "
+            f"{found.namespace}/{self.name}) is not this bridge's: {why}; "
             f"{claim_record.rejection_advice(found, self._identity)}"
         )
 
@@ -339,5 +413,5 @@ class RemoteClaim:
     async def _request(self, method: str, name: str, body: Object | None = None) -> Object:
         client = self._remote if method == "GET" else self._fenced
         return await request_lease(
-            client, method, name, namespace=LEASE_NAMESPACE, seconds=REQUEST_SECONDS, body=body
+            client, method, name, namespace=self._namespace, seconds=REQUEST_SECONDS, body=body
         )

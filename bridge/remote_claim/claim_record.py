@@ -12,6 +12,9 @@ both bridges reach:
   claim has an id that home does not know, or a number that home has not reached (`objection`).
 - A claim behind home's record is no objection: the remote was restored, or the last renewal was not
   sent.
+- Home's record has the claim's namespace too: kube-node-lease, or a prepared namespace where the
+  credential may not write there. Other prepared namespaces have a *marker*, a Lease of the same
+  name that leads to the claim (`bridge.remote_claim.claim_place`).
 - An objection holds whether or not the other bridge still runs. Only a person overrules it, by the
   id of the claim to take (``--take-over-claim``), which changes with the takeover.
 """
@@ -20,7 +23,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from bridge.election.election_lease import (
     ANNOTATION_HOLDER,
@@ -29,9 +33,10 @@ from bridge.election.election_lease import (
     holder_name,
     printable,
 )
+from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_resources import LEASES
 from translators.derived_names import truncated_name
-from translators.object_accessors import Object, metadata, uid_of
+from translators.object_accessors import Object, metadata, namespace_of, uid_of
 from translators.ownership_labels import DOMAIN, owner_labels
 from translators.virtual_node_identity import Identity
 
@@ -39,12 +44,16 @@ from translators.virtual_node_identity import Identity
 ANNOTATION_RECORD = f"{DOMAIN}/remote-claim"
 #: On the claim: ``SEQUENCE ID``. It stays when the claim is released.
 ANNOTATION_CLAIM = f"{DOMAIN}/claim"
+#: On a marker: ``NAMESPACE ID`` of the claim.
+ANNOTATION_MARKER = f"{DOMAIN}/claim-in"
 #: Ids in the record. A takeover needs one; with more, a remote restored from a backup is
 #: recognised.
 REMEMBERED = 8
 
 #: The format of `new_claim_id`.
 _CLAIM_ID = re.compile(r"[0-9a-f]{16}")
+#: Precedes the namespace in the record; without one it is that of the Leases of nodes.
+_IN = "@"
 
 
 def claim_lease_name(identity: Identity) -> str:
@@ -63,37 +72,55 @@ class HomeRecord:
     sequence: int = 0
     ids: tuple[str, ...] = ()
     """Newest first; empty if home must not take any claim."""
+    namespace: str = LEASE_NAMESPACE
+    """The namespace of the claim, once there is one."""
 
     def __str__(self) -> str:
-        return " ".join((str(self.sequence), *self.ids))
+        where = () if self.namespace == LEASE_NAMESPACE else (f"{_IN}{self.namespace}",)
+        return " ".join((str(self.sequence), *self.ids, *where))
+
+    @property
+    def known_namespace(self) -> str:
+        """The namespace of the claim; "" if home never took one."""
+        return self.namespace if self.sequence else ""
 
     def for_acquisition(self, claim: Claim | None, new: str) -> HomeRecord:
         """The record of an acquisition of ``claim`` under a new id."""
         known = (claim.id,) if claim is not None else ()
         ids = dict.fromkeys((new, *known, *self.ids))
         sequence = max(self.sequence, claim.sequence if claim is not None else 0) + 1
-        return HomeRecord(sequence, tuple(ids)[:REMEMBERED])
+        return HomeRecord(sequence, tuple(ids)[:REMEMBERED], self.namespace)
 
     def for_renewal(self) -> HomeRecord:
-        return HomeRecord(self.sequence + 1, self.ids)
+        return replace(self, sequence=self.sequence + 1)
 
     def for_rejection(self) -> HomeRecord:
         """The record of a rejected home: it takes no claim until a person decides."""
-        return HomeRecord(self.sequence)
+        return replace(self, ids=())
 
 
 def parse_record(text: str | None) -> HomeRecord:
     """Parses the annotation; an empty record if it is missing or malformed."""
-    sequence, *ids = (text or "").split() or [""]
+    sequence, *words = (text or "").split() or [""]
     if not (sequence.isascii() and sequence.isdecimal()):
         return HomeRecord()
-    return HomeRecord(int(sequence), tuple(ids))
+    ids = tuple(it for it in words if not it.startswith(_IN))
+    namespaces = [it.removeprefix(_IN) for it in words if it.startswith(_IN)]
+    return HomeRecord(int(sequence), ids, (namespaces or [LEASE_NAMESPACE])[0])
+
+
+class Marker(NamedTuple):
+    """Where the claim is, and its id when the marker was written."""
+
+    namespace: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The content of the claim."""
+    """The content of the claim, or of a marker."""
 
+    namespace: str
     uid: str
     version: str
     id: str
@@ -104,6 +131,8 @@ class Claim:
     holder_name: str
     """The last holder, for messages."""
     renewed: str
+    marker: Marker | None = None
+    """Not None for a marker."""
 
 
 def parse_claim(lease: Object) -> Claim:
@@ -111,7 +140,9 @@ def parse_claim(lease: Object) -> Claim:
     spec, meta = lease.get("spec") or {}, metadata(lease)
     annotations = meta.get("annotations") or {}
     claimed = parse_record(str(annotations.get(ANNOTATION_CLAIM) or ""))
+    namespace, _, marked_id = str(annotations.get(ANNOTATION_MARKER) or "").partition(" ")
     return Claim(
+        namespace=namespace_of(lease),
         uid=uid_of(lease),
         version=str(meta.get("resourceVersion") or ""),
         id=claimed.ids[0] if claimed.ids and _CLAIM_ID.fullmatch(claimed.ids[0]) else uid_of(lease),
@@ -119,6 +150,7 @@ def parse_claim(lease: Object) -> Claim:
         holder=str(spec.get("holderIdentity") or ""),
         holder_name=holder_name(lease) or "an unknown bridge",
         renewed=printable(spec.get("renewTime") or "") or "an unknown time",
+        marker=Marker(printable(namespace), printable(marked_id)) if namespace else None,
     )
 
 
@@ -162,7 +194,9 @@ def claim_patch(
         "leaseDurationSeconds": seconds,
         "renewTime": renewed,
     }
-    annotations = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
+    annotations: Object = {ANNOTATION_CLAIM: f"{record.sequence} {record.ids[0]}"}
+    if before is not None and before.marker is not None:
+        annotations[ANNOTATION_MARKER] = None
     if before is None or (before.id, before.holder) != (record.ids[0], candidate.identity):
         spec["acquireTime"] = renewed
         annotations[ANNOTATION_HOLDER] = candidate.display_name
@@ -171,6 +205,17 @@ def claim_patch(
         return {"metadata": {**meta, **_precondition(before)}, "spec": spec}
     meta |= {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
     return LEASES.manifest(meta, spec=spec)
+
+
+def marker_patch(before: Claim | None, identity: Identity, record: HomeRecord) -> Object:
+    """The patch, or without a Lease the object, that makes a marker of it."""
+    annotations: Object = {ANNOTATION_MARKER: f"{record.namespace} {record.ids[0]}"}
+    if before is None:
+        meta = {"name": claim_lease_name(identity), "labels": owner_labels(identity)}
+        return LEASES.manifest({**meta, "annotations": annotations}, spec={})
+    annotations |= {ANNOTATION_CLAIM: None, ANNOTATION_HOLDER: None}
+    spec = dict.fromkeys(("holderIdentity", "leaseDurationSeconds", "renewTime", "acquireTime"))
+    return {"metadata": {"annotations": annotations, **_precondition(before)}, "spec": spec}
 
 
 def release_patch(before: Claim) -> Object:

@@ -18,6 +18,7 @@ import typer
 
 from e2e import bridge_image
 from e2e.bench import (
+    hostile_remote,
     memory_savings,
     performance_page,
     referenced_objects,
@@ -99,6 +100,21 @@ def memory(
 ) -> None:
     """Measure resident memory with and without each memory saving; needs no cluster."""
     typer.echo(json.dumps(memory_savings.measure(rounds=rounds, pods=pods, say=say), indent=2))
+
+
+@app.command()
+def hostile(
+    *,
+    seconds: Annotated[int, typer.Option(help="Seconds of each attack.", min=1)] = 10,
+    seed: Annotated[int, typer.Option(help="Seed of the order of mixed attacks.")] = 1,
+) -> None:
+    """Measure a process with a hostile remote and another one: memory, and the latency of the
+    other's pods, for each kind of attack; needs no cluster. Exits with 1 above the limit of memory.
+    """
+    report = hostile_remote.measure(seconds=seconds, seed=seed, say=say)
+    typer.echo(json.dumps(report, indent=2))
+    if not report["is_within_limit"]:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -157,6 +157,8 @@ def api_server_command(site: Site, folder: Path) -> list[str | Path]:
         f"--service-account-key-file={pki / 'sa.pub'}",
         f"--service-account-signing-key-file={pki / 'sa.key'}",
         "--authorization-mode=Node,RBAC",
+        # As kubeadm and kind do.
+        "--enable-bootstrap-token-auth=true",
         "--enable-admission-plugins=NodeRestriction",
         "--allow-privileged=true",
         f"--audit-policy-file={site.folder / 'audit-policy.yaml'}",

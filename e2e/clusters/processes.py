@@ -169,6 +169,7 @@ class Supervisor:
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                     (os.POSIX_SPAWN_DUP2, log, 1),
                     (os.POSIX_SPAWN_DUP2, log, 2),
+                    *((os.POSIX_SPAWN_CLOSE, number) for number in _inherited_files()),
                 ],
                 # A new session: Ctrl-C in the terminal ends `up`, not the clusters.
                 setsid=True,
@@ -193,6 +194,17 @@ class Supervisor:
             ) from None
         process = record["process"]
         return record["argv"], Identity(**process) if process else None
+
+
+def _inherited_files() -> list[int]:
+    """Files that the caller of this process has left open for its children, such as the lock of
+    flock(1): a component that outlives the caller must not hold them."""
+    numbers = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that of the directory itself
+            if (number := int(entry.name)) > 2 and os.get_inheritable(number):
+                numbers.append(number)
+    return numbers
 
 
 def _environment() -> dict[str, str]:

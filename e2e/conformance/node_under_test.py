@@ -14,7 +14,9 @@ from e2e.clusters.errors import ClusterError
 
 #: The virtual node; helpers of the tests use a kubelet's standard port.
 NODE = "virtual"
-_JOIN = ("--name", NODE, "--taints", "none", "--port", "10250")
+#: The bridge is the node at home, as a kubelet is; the administrator's join approves its request.
+_IDENTITY = ("--home-identity", "node", "--yes")
+_JOIN = ("--name", NODE, "--taints", "none", "--port", "10250", *_IDENTITY)
 
 #: Timeout of the node's readiness.
 _READY = "60s"

@@ -19,7 +19,7 @@ import yaml
 from e2e.docs import links
 from sync.pods import action_planner
 from translators import ownership_labels, pod_security, virtual_node_identity
-from translators.capacity import node_capacity, pod_requests, resource_quota
+from translators.capacity import declared_capacity, node_capacity, pod_requests, resource_quota
 from translators.mirror import configmap_secret, endpoint_slice, event, service
 from translators.pods import (
     downward_api,
@@ -103,6 +103,7 @@ _OTHERS = (
 )
 _NODE = (
     ("Capacity", node_capacity),
+    ("Capacity without nodes", declared_capacity),
     ("Quotas", resource_quota),
     ("Resource requests of a pod", pod_requests),
 )

@@ -58,11 +58,15 @@ class Informer:
     handlers get no more. It may change the object in place. ``indexed`` names the parts that
     ``indexers`` read (`Store`). ``pool`` interns parts of objects that resemble each other
     (`sync.cache.interning`). ``shape`` names the shape of a remote's objects, if it is not that of
-    their kind (`translators.remote_shapes`). With ``fast_keepalive`` a dead server is detected in
+    their kind (`translators.remote_shapes`). ``watch_path`` is the path of the watch, if it is not
+    that of the list. With ``fast_keepalive`` a dead server is detected in
     `sync.kube.sockets.FAST_KEEPALIVE_SECONDS` instead of 20 s. For
     ``shares_connection`` see `Watcher`. Errors of the types ``quiet`` are logged at
     debug level: the owner reports them.
     """
+
+    #: Whether a watch that ends is followed by a list, and not by a watch from the last version.
+    _lists_after_watch = False
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Informer:
         slim: Callable[[Object], Object] | None = None,
         pool: InternPool | None = None,
         shape: str = "",
+        watch_path: str = "",
         fast_keepalive: bool = False,
         shares_connection: bool = False,
         quiet: tuple[type[KubeError], ...] = (),
@@ -97,7 +102,7 @@ class Informer:
         self._watcher = Watcher(
             client,
             resource,
-            path=resource.path(namespace=namespace),
+            path=watch_path or resource.path(namespace=namespace),
             query=self._query,
             store=self.store,
             writer=self._writer,
@@ -222,7 +227,7 @@ class Informer:
                         if not waiter.done():
                             waiter.set_result(None)
                 if not self._refreshing:
-                    await self._watcher.watch()
+                    await self._watch()
             except Gone:
                 log.info("%r: version %s expired, listing again", self, self.resource_version)
                 self._watcher.resource_version = ""
@@ -232,6 +237,13 @@ class Informer:
                 await self._wait(self._health.failed(error))
             except Exception as error:  # noqa: BLE001  # no response may end the informer
                 await self._wait(self._health.failed_to_parse(error))
+
+    async def _watch(self) -> None:
+        try:
+            await self._watcher.watch()
+        finally:
+            if self._lists_after_watch:
+                self._watcher.resource_version = ""
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -270,12 +282,16 @@ class Informer:
             is_written_since = key in self._written and is_newer(version_of(known or {}), version)
             if known is not None and not is_written_since:
                 self._writer.remove(key, known)
+        self._listed()
+        return version
+
+    def _listed(self) -> None:
+        """Records that the store has a full list."""
         self._health.succeeded()
         self._watcher.contact()
         if not self.synced.is_set():
             self.synced.set()
             self._synced_handlers()
-        return version
 
     async def _store_page(self, items: list[Object], present: set[Key], size: int) -> None:
         """Stores the items, of ``size`` bytes each on average, and adds the keys of those that the
@@ -283,6 +299,8 @@ class Informer:
         # Popped from the end, so that parts that the store does not keep are freed at once.
         items.reverse()
         for count in range(1, len(items) + 1):
+            if count % BATCH == 0:
+                await asyncio.sleep(0)
             item = items.pop()
             if not has_key(item):
                 self._writer.skip_malformed("metadata")
@@ -293,8 +311,6 @@ class Informer:
             self._writer.put(item, size=size, allow_older=key not in self._written)
             if self.store.get(key) is not None:
                 present.add(key)
-            if count % BATCH == 0:
-                await asyncio.sleep(0)
 
     def _watch_works(self) -> None:
         self._watched = True

@@ -1,4 +1,5 @@
-"""An informer of one resource in some namespaces, for a credential that may not read others."""
+"""One store of several informers, for a credential that may not read a resource in all
+namespaces."""
 
 from __future__ import annotations
 
@@ -7,19 +8,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
 from sync.cache.informer import Informer
+from sync.cache.interning import InternPool
+from sync.cache.named_object_informer import NamedObjectInformer
 from sync.cache.store import Indexer
 from sync.cache.store_writer import Handler
-from sync.kube.api_errors import KubeError
+from sync.kube.api_errors import Forbidden, KubeError
 from sync.kube.api_resources import Resource
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object, namespace_of
+from translators.object_accessors import Object, name_of, namespace_of
+
+#: Seconds between looks at a namespace that is listed again, in case it is forbidden now.
+POLL_SECONDS = 0.2
 
 
 class NamespacedInformer(Informer):
-    """Lists and watches each namespace by an `Informer` of its own; all fill one store.
+    """Lists and watches each of ``namespaces`` by an `Informer` of its own; all fill one store. Of
+    a cluster-scoped resource, these are the names of its objects (`NamedObjectInformer`).
 
     It is synced when every namespace is listed, and fails while one of them does: an object that
-    the store lacks then does not exist in these namespaces.
+    the store lacks then does not exist in these namespaces. After that, a namespace that the
+    credential may no longer read (it was deleted with its Role, or the Role was) is no failure
+    while others can be read; the store keeps its last state.
     """
 
     def __init__(
@@ -29,27 +38,56 @@ class NamespacedInformer(Informer):
         *,
         namespaces: Collection[str],
         labels: str = "",
+        fields: str = "",
         indexers: Mapping[str, Indexer] | None = None,
         indexed: Iterable[str] | None = None,
+        slim: Callable[[Object], Object] | None = None,
+        pool: InternPool | None = None,
+        shape: str = "",
+        fast_keepalive: bool = False,
     ) -> None:
         super().__init__(client, resource, labels=labels, indexers=indexers, indexed=indexed)
-        self._parts = {
-            namespace: Informer(
-                client, resource, namespace=namespace, labels=labels, store=self.store
+
+        def part_for(name: str) -> Informer:
+            if not resource.namespaced:
+                return NamedObjectInformer(
+                    client, resource, name, store=self.store, slim=slim, shape=shape
+                )
+            return Informer(
+                client,
+                resource,
+                namespace=name,
+                labels=labels,
+                fields=fields,
+                store=self.store,
+                slim=slim,
+                pool=pool,
+                shape=shape,
+                fast_keepalive=fast_keepalive,
             )
-            for namespace in namespaces
-        }
+
+        self._parts = {name: part_for(name) for name in namespaces}
         for part in self._parts.values():
             part.on_synced(self._part_synced)
 
     @property
     def error(self) -> KubeError | None:
-        return next((it.error for it in self._parts.values() if it.error is not None), None)
+        return next((it.error for it in self._failing()), None)
 
     @property
     def failing_since(self) -> float | None:
-        failing = (it.failing_since for it in self._parts.values())
+        failing = (it.failing_since for it in self._failing())
         return min((it for it in failing if it is not None), default=None)
+
+    def _failing(self) -> list[Informer]:
+        """The parts that count as failures."""
+        failing = [it for it in self._parts.values() if it.error is not None]
+        return [it for it in failing if not self._is_tolerated(it)]
+
+    def _is_tolerated(self, part: Informer) -> bool:
+        """Whether the credential may no longer read this namespace, and may read another one."""
+        works = any(it.error is None for it in self._parts.values())
+        return isinstance(part.error, Forbidden) and works and self.synced.is_set()
 
     @property
     def last_contact(self) -> float | None:
@@ -59,8 +97,9 @@ class NamespacedInformer(Informer):
 
     @property
     def resource_version(self) -> str:
-        """Empty: each namespace has a version of its own."""
-        return ""
+        """The oldest version of the namespaces; "" before all are listed."""
+        versions = [it.resource_version for it in self._parts.values()]
+        return min(versions, key=lambda it: (len(it), it)) if versions else ""
 
     def on_change(self, handler: Handler) -> None:
         for part in self._parts.values():
@@ -79,10 +118,22 @@ class NamespacedInformer(Informer):
             part.retry_now()
 
     async def refresh(self) -> None:
-        await asyncio.gather(*(it.refresh() for it in self._parts.values()))
+        """As `Informer.refresh`, for the namespaces that the credential may read."""
+        await asyncio.gather(*map(self._refresh_part, self._parts.values()))
+
+    async def _refresh_part(self, part: Informer) -> None:
+        task = asyncio.create_task(part.refresh(), name=f"refresh-{self.resource}")
+        try:
+            while not task.done() and not self._is_tolerated(part):
+                await asyncio.wait([task], timeout=POLL_SECONDS)
+        finally:
+            task.cancel()
 
     def observe_write(self, obj: Object) -> None:
-        self._parts[namespace_of(obj)].observe_write(obj)
+        self._part_of(obj).observe_write(obj)
+
+    def compact(self, obj: Object, less: Object) -> None:
+        self._part_of(obj).compact(obj, less)
 
     async def list_now(self) -> list[Object]:
         lists = await asyncio.gather(*(it.list_now() for it in self._parts.values()))
@@ -90,8 +141,11 @@ class NamespacedInformer(Informer):
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for namespace, part in self._parts.items():
-                group.create_task(part.run(), name=f"watch-{self.resource}-{namespace}")
+            for name, part in self._parts.items():
+                group.create_task(part.run(), name=f"watch-{self.resource}-{name}")
+
+    def _part_of(self, obj: Object) -> Informer:
+        return self._parts[namespace_of(obj) if self.resource.namespaced else name_of(obj)]
 
     def _part_synced(self) -> None:
         if not self.synced.is_set() and all(it.synced.is_set() for it in self._parts.values()):

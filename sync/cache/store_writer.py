@@ -194,6 +194,8 @@ class StoreWriter:
         self._client.limits.rejected[reason] += 1
         level = logging.DEBUG if reason in self._logged else logging.WARNING
         self._logged.add(reason)
+        if not log.isEnabledFor(level):
+            return  # There may be millions.
         side, kind = self._client.side, self._resource.kind
         text = "%s: %s: " + message + "; it is not used, or cut (logged once)"
         log.log(level, text, side, self._resource, value, extra=name_fields(kind, "", cluster=side))

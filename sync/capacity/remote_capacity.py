@@ -5,6 +5,8 @@
 - A pod counts from its first event until it is deleted or terminal, on the node that it is bound
   to, even if that node is not known yet. The amounts that were added for a pod are the ones that
   are subtracted, whatever its last event contains.
+- Where the remote's nodes are unknown, options and the quotas of the prepared namespaces declare
+  the capacity (`translators.capacity.declared_capacity`), and unmanaged pods count by namespace.
 - `on_change` handlers are called when the result may have changed, but not for other status updates
   and heartbeats.
 """
@@ -14,12 +16,17 @@ from __future__ import annotations
 import functools
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from sync.base.safe_callbacks import Callbacks
-from translators.capacity import node_capacity, pod_requests, resource_quota
+from translators.capacity import (
+    declared_capacity,
+    node_capacity,
+    pod_requests,
+    resource_quota,
+)
 from translators.capacity.node_capacity import NodeCapacity, OfferLimits
 from translators.capacity.pod_requests import Amounts
 from translators.handed_over_namespaces import is_usable_namespace
@@ -148,9 +155,19 @@ class _Counted(NamedTuple):
     left: Amounts
 
 
+class _Offer(NamedTuple):
+    """The input of `node_capacity.offered_capacity`, and what all pods leave of each node."""
+
+    has: Amounts
+    free: Amounts
+    left: list[Amounts]
+    nodes: int | None
+
+
 class CapacityAggregator:
     """The sums over all events so far. ``accepts`` returns whether this home may use a remote
-    namespace; the default decides by its labels and annotations."""
+    namespace; the default decides by its labels and annotations. ``nodes_unknown_in``: the
+    prepared namespaces, if the bridge may not read the remote's nodes."""
 
     def __init__(
         self,
@@ -158,8 +175,10 @@ class CapacityAggregator:
         limits: OfferLimits,
         *,
         accepts: Callable[[Object], bool] | None = None,
+        nodes_unknown_in: Collection[str] = (),
     ) -> None:
         self._identity = identity
+        self._nodes_unknown_in = frozenset(nodes_unknown_in)
         self._accepts = accepts or functools.partial(is_usable_namespace, identity=identity)
         self._limits = limits
         self._handlers: Callbacks[[]] = Callbacks("offer of the remote")
@@ -178,25 +197,25 @@ class CapacityAggregator:
         self._counted: dict[str, _Counted] = {}
         self._stale: set[str] = set()
         self._has, self._free = _Sum(), _Sum()
+        # Requests of this virtual node's pods, on any node or none.
+        self._own = _Sum()
 
     def on_change(self, handler: Callable[[], None]) -> None:
         """Calls ``handler()`` when the result of `current` may have changed."""
         self._handlers.add(handler)
 
     def current(self) -> RemoteCapacity:
-        for node in self._stale:
-            self._count(node)
-        self._stale.clear()
         quotas = {
             namespace: list(of_namespace.values())
             for namespace, of_namespace in self._quotas.items()
             if namespace in self._accepted
         }
         unmanaged = {it: self._unmanaged[it].amounts for it in quotas if it in self._unmanaged}
+        offer = self._declared_offer(quotas) if self._nodes_unknown_in else self._counted_offer()
         offered = node_capacity.offered_capacity(
-            has=self._has.amounts,
-            free=self._free.amounts,
-            nodes=len(self._counted),
+            has=offer.has,
+            free=offer.free,
+            nodes=offer.nodes,
             limits=self._limits,
             quota=resource_quota.remaining(
                 quotas, unmanaged=unmanaged, namespaces_with_pods=self._pod_counts
@@ -208,9 +227,26 @@ class CapacityAggregator:
             for it in of_namespace
         ]
         exhausted = tuple(sorted(filter(None, used_up))) if quotas else None
-        left = (node.left for node in self._counted.values())
-        largest = node_capacity.largest_pod(left, offered.allocatable)
+        largest = node_capacity.largest_pod(offer.left, offered.allocatable)
         return RemoteCapacity(offered, largest, exhausted)
+
+    def _counted_offer(self) -> _Offer:
+        for node in self._stale:
+            self._count(node)
+        self._stale.clear()
+        left = [node.left for node in self._counted.values()]
+        return _Offer(self._has.amounts, self._free.amounts, left, len(self._counted))
+
+    def _declared_offer(self, quotas: Mapping[str, list[Object]]) -> _Offer:
+        """The declared capacity, as if one node had all of it: no pod can be larger."""
+        prepared = self._nodes_unknown_in
+        declared = declared_capacity.declared_capacity(
+            self._limits.caps,
+            {name: its for name, its in quotas.items() if name in prepared},
+            {name: it.amounts for name, it in self._unmanaged.items() if name in prepared},
+        )
+        left = node_capacity.free_resources(declared.free, self._own.amounts)
+        return _Offer(declared.total, declared.free, [left], None)
 
     # -- handlers ----------------------------------------------------------------------
 
@@ -274,6 +310,7 @@ class CapacityAggregator:
         if not used.own:
             _add(self._unmanaged, used.namespace, amounts, sign)
             return
+        self._own.add(amounts, sign)
         self._pod_counts[used.namespace] += sign
         if not self._pod_counts[used.namespace]:
             del self._pod_counts[used.namespace]

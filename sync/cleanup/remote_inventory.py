@@ -42,6 +42,7 @@ from translators.ownership_labels import (
 )
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
+from translators.translation_options import ClusterReads
 from translators.virtual_node_identity import Identity
 
 #: Resources whose objects the cluster derives from other objects of a namespace, as (group,
@@ -66,6 +67,24 @@ AT_ONCE = 16
 ATTEMPTS = 3
 #: The bridge's manager in ``metadata.managedFields``, which API servers derive from the user agent.
 _MANAGER = "cluster-bridge"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """Where a credential may list: in the whole remote, or with prepared ``namespaces`` in these
+    alone, except for the resources of ``reads``."""
+
+    namespaces: Collection[str] = ()
+    reads: ClusterReads = field(default_factory=ClusterReads)
+
+    def lists_all(self, resource: Resource) -> bool:
+        """Whether the credential may list the resource in the whole remote."""
+        granted = {PODS: self.reads.pods, NAMESPACES: self.reads.namespaces}
+        return not self.namespaces or granted.get(resource, False)
+
+
+#: The whole remote.
+WHOLE_REMOTE = ReadScope()
 
 
 @dataclass(slots=True)
@@ -121,12 +140,12 @@ async def take_inventory(
     identity: Identity,
     *,
     others: Collection[str] | None = (),
-    namespaces: Collection[str] = (),
+    scope: ReadScope = WHOLE_REMOTE,
 ) -> Inventory:
     """Lists the objects with this home's and this node's labels. Raises KubeError.
 
     ``others`` are the labels of the home's other virtual nodes for this remote; None if unknown:
-    then every node label with objects counts as one. ``namespaces``: see `_list_copies`.
+    then every node label with objects counts as one.
 
     A copy that a pod of another virtual node of this home uses belongs to that node, and so do the
     Services of the pod's namespace. The objects of a node that no longer exists belong to this
@@ -135,7 +154,7 @@ async def take_inventory(
     """
     found = Inventory()
     of_other_nodes: list[Object] = []
-    for pod in (await remote.list(PODS, labels=home_selector(identity))).items:
+    for pod in await _list(remote, PODS, home_selector(identity), scope):
         (found.pods if is_owned_by_node(pod, identity) else of_other_nodes).append(pod)
     existing = {*(others or ()), *map(_node_label, of_other_nodes)}
 
@@ -146,14 +165,12 @@ async def take_inventory(
     users = CopyUsers(of_other_nodes)
     for resource in COPIED_RESOURCES:
         labels = copies_selector(resource, home_selector(identity))
-        for copy in filter(
-            belongs_to_node, await _list_copies(remote, resource, labels, namespaces)
-        ):
+        for copy in filter(belongs_to_node, await _list(remote, resource, labels, scope)):
             if user := users.of(resource, copy):
                 found.shared.append(SharedCopy(resource, copy, user))
             else:
                 found.copies.append((resource, copy))
-    labelled = (await remote.list(NAMESPACES, labels=home_selector(identity))).items
+    labelled = await _list(remote, NAMESPACES, home_selector(identity), scope)
     found.namespaces = [
         it for it in labelled if belongs_to_node(it) or identity.node_label in namespace_users(it)
     ]
@@ -173,18 +190,18 @@ class NodeInventory(Inventory):
 
 
 async def list_node_inventories(
-    remote: KubeClient, home: str = "", node: str = "", *, namespaces: Collection[str] = ()
+    remote: KubeClient, home: str = "", node: str = "", *, scope: ReadScope = WHOLE_REMOTE
 ) -> list[NodeInventory]:
     """Lists the objects of bridges in the remote: of every home and node, or of the given ones.
 
     An object counts only with a bridge's annotations beside the labels, because users and
     controllers copy labels. With ``node``, copies that other nodes' pods use are
-    `Inventory.shared`. ``namespaces``: see `_list_copies`. Raises KubeError.
+    `Inventory.shared`. Raises KubeError.
     """
     of_home = f"{LABEL_HOME}={home}" if home else LABEL_HOME
     labels = f"{of_home},{LABEL_NODE}={node}" if node else of_home
     of_others = f"{of_home},{LABEL_NODE}!={node}"
-    users = CopyUsers((await remote.list(PODS, labels=of_others)).items if node else ())
+    users = CopyUsers(await _list(remote, PODS, of_others, scope) if node else ())
     inventories: dict[tuple[str, str], NodeInventory] = {}
 
     def inventory_of(obj: Object) -> NodeInventory:
@@ -194,19 +211,19 @@ async def list_node_inventories(
         inventory.last_written = max(inventory.last_written, _last_written(obj))
         return inventory
 
-    for pod in (await remote.list(PODS, labels=labels)).items:
+    for pod in await _list(remote, PODS, labels, scope):
         if _has_bridge_annotations(pod):
             inventory_of(pod).pods.append(pod)
     for resource in COPIED_RESOURCES:
         selector = copies_selector(resource, labels)
-        for copy in await _list_copies(remote, resource, selector, namespaces):
+        for copy in await _list(remote, resource, selector, scope):
             if not _has_bridge_annotations(copy):
                 continue
             if user := users.of(resource, copy):
                 inventory_of(copy).shared.append(SharedCopy(resource, copy, user))
             else:
                 inventory_of(copy).copies.append((resource, copy))
-    for namespace in (await remote.list(NAMESPACES, labels=of_home)).items:
+    for namespace in await _list(remote, NAMESPACES, of_home, scope):
         belongs_to_node = (
             not node or _node_label(namespace) == node or node in namespace_users(namespace)
         )
@@ -215,13 +232,15 @@ async def list_node_inventories(
     return [inventories[owner] for owner in sorted(inventories)]
 
 
-async def _list_copies(
-    remote: KubeClient, resource: Resource, labels: str, namespaces: Collection[str]
+async def _list(
+    remote: KubeClient, resource: Resource, labels: str, scope: ReadScope
 ) -> list[Object]:
-    """The matching objects of all namespaces, or of the prepared ones, if the credential may read
-    these alone. Raises KubeError."""
-    scopes = namespaces or (None,)
-    pages = [await remote.list(resource, namespace=it, labels=labels) for it in scopes]
+    """The matching objects of the whole remote, or of the prepared namespaces, which no bridge
+    created: of these there is no Namespace to list. Raises KubeError."""
+    if scope.lists_all(resource):
+        return (await remote.list(resource, labels=labels)).items
+    namespaces = scope.namespaces if resource.namespaced else ()
+    pages = [await remote.list(resource, namespace=it, labels=labels) for it in namespaces]
     return [it for page in pages for it in page.items]
 
 

@@ -57,9 +57,13 @@ class ControllerContext:
     """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
     and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
     remote_nodes: Informer
-    """The remote nodes that the virtual node stands for."""
+    """The remote nodes that the virtual node stands for; empty where ``policy.cluster_reads`` has
+    no nodes."""
     remote_namespaces: Informer
-    """All namespaces of the remote, reduced by `sync.capacity.remote_capacity.slim_namespace`."""
+    """All namespaces of the remote, or the prepared ones where ``policy.cluster_reads`` has no
+    namespaces; reduced by `sync.capacity.remote_capacity.slim_namespace`."""
+    priority_classes: Informer
+    """The remote's PriorityClasses; empty where ``policy.cluster_reads`` has none."""
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
     ``origin`` (home namespace) and ``relay``."""

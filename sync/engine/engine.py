@@ -30,14 +30,14 @@ from sync.base import exception_summary
 from sync.base.safe_callbacks import Callbacks
 from sync.cache.informer import Informer
 from sync.cache.store import key_of
+from sync.cache.unreadable_informer import UnreadableInformer
 from sync.cache.watcher import BATCH
-from sync.capacity.remote_capacity import NOT_TERMINAL, CapacityAggregator, slim_pod
+from sync.capacity.remote_capacity import CapacityAggregator
 from sync.capacity.unschedulable_pods import UnschedulablePods
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.engine.controller_list import Build, ControllerOptions, build_controllers
 from sync.engine.shared_informers import SharedInformers, home_references
-from sync.kube.api_resources import PODS, RESOURCE_QUOTAS
 from sync.kube.client import KubeClient
 from sync.namespaces.home_namespace_labels import HomeNamespaceLabels
 from sync.namespaces.namespace_ownership import NamespaceOwnership, OwnershipRecord
@@ -50,8 +50,7 @@ from sync.runtime.controller import Controller
 from sync.runtime.event_recorder import EventRecorder
 from translators.capacity.node_capacity import NO_LIMITS, OfferLimits
 from translators.object_accessors import HomeNamespace, Object, namespace_of
-from translators.ownership_labels import home_namespace_of, is_owned, unmanaged_selector
-from translators.remote_shapes import POD_USAGE
+from translators.ownership_labels import home_namespace_of, is_owned
 from translators.timestamps import format_time
 from translators.translation_options import Policy
 
@@ -119,7 +118,10 @@ class Engine:
             has_pods=functools.partial(shared.home_pods.store.has, "namespace"),
         )
         self.capacity = CapacityAggregator(
-            policy.identity, limits, accepts=self._namespaces.may_use
+            policy.identity,
+            limits,
+            accepts=self._namespaces.may_use,
+            nodes_unknown_in=() if policy.cluster_reads.nodes else policy.remote_namespaces,
         )
         self._ownership.on_recognized = lambda it: self.capacity.namespace_changed(it, it)
         self._home_watches = NamespaceWatches(account)
@@ -135,6 +137,7 @@ class Engine:
             remote_pods=shared.remote_pods,
             remote_nodes=shared.remote_nodes,
             remote_namespaces=shared.remote_namespaces,
+            priority_classes=shared.priority_classes,
             copies=shared.copies,
             namespaces=self._namespaces,
             watches=self._home_watches,
@@ -145,25 +148,19 @@ class Engine:
         )
         self._components = build(context, options)
         self._declarations = [
-            *self._shared_declarations(remote, shared),
+            *self._shared_declarations(shared),
             *(component.declare() for component in self._components),
         ]
         self._requeue: Callbacks[HomeNamespace] = Callbacks("requeue of a home namespace")
         watches = (it for declared in self._declarations for it in declared.watches)
-        self.informers = list(dict.fromkeys(it.informer for it in watches))
-        """The cluster-wide informers, which must be synced before anything is decided."""
+        informers = dict.fromkeys(it.informer for it in watches)
+        self.informers = [it for it in informers if not isinstance(it, UnreadableInformer)]
+        """The informers of whole clusters, or of all prepared namespaces of the remote, which must
+        be synced before anything is decided."""
         self._connect()
 
-    def _shared_declarations(
-        self, remote: KubeClient, shared: SharedInformers
-    ) -> list[Declaration]:
+    def _shared_declarations(self, shared: SharedInformers) -> list[Declaration]:
         capacity, remote_namespaces = self.capacity, shared.remote_namespaces
-        slim = functools.partial(slim_pod, identity=self._identity)
-        labels = unmanaged_selector(self._identity)
-        unmanaged = Informer(
-            remote, PODS, labels=labels, fields=NOT_TERMINAL, slim=slim, shape=POD_USAGE
-        )
-        quotas = Informer(remote, RESOURCE_QUOTAS)
 
         async def reevaluate_namespaces() -> None:
             # The ownership record decides which namespaces count.
@@ -195,9 +192,9 @@ class Engine:
                 watches=[
                     Watch(self.remote_nodes, capacity.node_changed, replay=False),
                     Watch(self.remote_pods, capacity.pod_changed, replay=False),
-                    Watch(unmanaged, capacity.pod_changed, replay=False),
+                    Watch(shared.unmanaged_pods, capacity.pod_changed, replay=False),
                     Watch(remote_namespaces, capacity.namespace_changed, replay=False),
-                    Watch(quotas, capacity.quota_changed, replay=False),
+                    Watch(shared.remote_quotas, capacity.quota_changed, replay=False),
                 ],
                 prepare=reevaluate_namespaces,
             ),
@@ -205,7 +202,7 @@ class Engine:
 
     @property
     def watches(self) -> list[Informer]:
-        """All informers: the cluster-wide ones, and those of the namespaces and objects that are
+        """All informers: `informers`, and those of the namespaces and objects that are
         watched now."""
         informers = [
             *self.informers,

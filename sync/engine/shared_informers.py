@@ -9,22 +9,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Hashable, Iterable, Iterator
+from typing import Any
 
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.namespaced_informer import NamespacedInformer
-from sync.cache.store import Indexer
-from sync.capacity.remote_capacity import slim_namespace
-from sync.kube.api_resources import NAMESPACES, NODES, PODS, Resource
+from sync.cache.unreadable_informer import UnreadableInformer
+from sync.capacity.remote_capacity import NOT_TERMINAL, slim_namespace, slim_pod
+from sync.kube.api_resources import (
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+    Resource,
+)
 from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector
 from sync.pods import action_planner
 from sync.references.reference_keys import CopyKey, reference_keys, watched_keys
 from sync.storage.storage_informers import storage_informers
 from translators.object_accessors import Object, namespace_of
-from translators.ownership_labels import home_selector, is_in_mapped_namespace, origin_of
+from translators.ownership_labels import (
+    home_selector,
+    is_in_mapped_namespace,
+    origin_of,
+    unmanaged_selector,
+)
 from translators.pods import references
 from translators.relay import reverse_plan
+from translators.remote_shapes import POD_USAGE
 from translators.storage.identifiers import claims_of_pod
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
@@ -58,8 +72,8 @@ class SharedInformers:
             indexed=("spec", "metadata.ownerReferences"),
             pool=pool,
         )
-        self.remote_pods = Informer(
-            remote,
+        create = functools.partial(_remote_informer, remote, policy)
+        self.remote_pods = create(
             PODS,
             labels=home_selector(identity),
             indexers={
@@ -71,9 +85,18 @@ class SharedInformers:
             pool=pool,
             fast_keepalive=fast_keepalive,
         )
-        self.remote_nodes = Informer(remote, NODES, labels=policy.node_selection)
+        self.unmanaged_pods = create(
+            PODS,
+            labels=unmanaged_selector(identity),
+            fields=NOT_TERMINAL,
+            slim=functools.partial(slim_pod, identity=identity),
+            shape=POD_USAGE,
+        )
+        self.remote_nodes = create(NODES, labels=policy.node_selection)
         # All namespaces: each can be granted to this home, and have quotas.
-        self.remote_namespaces = Informer(remote, NAMESPACES, slim=slim_namespace)
+        self.remote_namespaces = create(NAMESPACES, slim=slim_namespace)
+        self.remote_quotas = create(RESOURCE_QUOTAS)
+        self.priority_classes = create(PRIORITY_CLASSES)
         self.copies: dict[Resource, Informer] = {
             resource: _copies_informer(remote, resource, policy) for resource in COPIED_RESOURCES
         }
@@ -82,22 +105,37 @@ class SharedInformers:
 
 
 def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> Informer:
-    labels = copies_selector(resource, home_selector(policy.identity))
-    indexers: dict[str, Indexer] = {
-        "origin": functools.partial(_origin_namespace, policy.identity),
-        "relay": _relay_namespace,
-    }
-    indexed = ("metadata.annotations",)
-    if not policy.remote_namespaces:
-        return Informer(remote, resource, labels=labels, indexers=indexers, indexed=indexed)
-    return NamespacedInformer(
+    return _remote_informer(
         remote,
+        policy,
         resource,
-        namespaces=policy.remote_namespaces,
-        labels=labels,
-        indexers=indexers,
-        indexed=indexed,
+        labels=copies_selector(resource, home_selector(policy.identity)),
+        indexers={
+            "origin": functools.partial(_origin_namespace, policy.identity),
+            "relay": _relay_namespace,
+        },
+        indexed=("metadata.annotations",),
     )
+
+
+def _remote_informer(
+    remote: KubeClient, policy: Policy, resource: Resource, **options: Any
+) -> Informer:
+    """An informer of the remote with these options of `Informer`: of the whole remote, or where
+    the credential does not permit that, of the prepared namespaces, or of nothing."""
+    namespaces, reads = policy.remote_namespaces, policy.cluster_reads
+    cluster_wide = {
+        NODES: reads.nodes,
+        NAMESPACES: reads.namespaces,
+        PODS: reads.pods,
+        PRIORITY_CLASSES: reads.priority_classes,
+        RESOURCE_QUOTAS: reads.resource_quotas,
+    }
+    if not namespaces or cluster_wide.get(resource, False):
+        return Informer(remote, resource, **options)
+    if resource.namespaced or resource is NAMESPACES:
+        return NamespacedInformer(remote, resource, namespaces=namespaces, **options)
+    return UnreadableInformer(remote, resource)
 
 
 def home_references(policy: Policy, home: Object) -> Iterable[CopyKey]:

@@ -100,8 +100,10 @@ class ClientConfig:
         """How often the credential was read; 0 before the first time."""
         self.in_cluster = False
         """Whether the credential is the pod's service account."""
+        self.identifying_namespace = "kube-system"
+        """The namespace whose UID identifies the cluster."""
         self.cluster_uid: str | None = None
-        """The UID of the cluster's kube-system namespace, once the cluster must stay the same."""
+        """The UID of that namespace, once the cluster must stay the same."""
         self.unconfirmed = False
         """Whether address or CA changed and the cluster behind them was not checked yet."""
         self.confirming = asyncio.Lock()
@@ -201,14 +203,14 @@ class ClientConfig:
         return self._authorities
 
     def confirm_cluster(self, cluster_uid: str) -> None:
-        """Compares the cluster behind a new address or CA, by the UID of its kube-system namespace,
+        """Compares the cluster behind a new address or CA, by the UID of its identifying namespace,
         with the one that was joined. Raises ClientConfigError for another one."""
         if self.cluster_uid is not None and cluster_uid != self.cluster_uid:
             self.recheck_files()
             raise self._error(
-                f"it leads to another cluster now: kube-system has the UID {cluster_uid}, and had "
-                f"{self.cluster_uid}; name the previous cluster in it again, or restart the bridge "
-                "to join the other one"
+                f"it leads to another cluster now: {self.identifying_namespace} has the UID "
+                f"{cluster_uid}, and had {self.cluster_uid}; name the previous cluster in it "
+                "again, or restart the bridge to join the other one"
             )
         self.unconfirmed = False
 

@@ -7,7 +7,8 @@ counts no more. It is kept
 - in the user's state directory (``XDG_STATE_HOME``), under that digest, so that every command that
   reads the kubeconfig finds it; files have mode 0600, the directory 0700, and files of expired
   tokens are deleted when another one is kept;
-- as the file `FILE` in the folder of the kubeconfig, where an installed bridge mounts its Secret.
+- as the file `FILE` in the folder of the kubeconfig, where an installed bridge mounts that key of
+  its state Secret.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sync.base.private_file import state_directory, write_private_file
 from sync.kube import bearer_token
 from translators.timestamps import format_time, parse_time
 
-#: The name of the file beside a kubeconfig, and of the key in an installation's Secret.
+#: The name of the file beside a kubeconfig, and of the key in an installation's state Secret.
 FILE = "renewed-token"
 #: The directory below the XDG state directory (XDG Base Directory Specification).
 _STATE = ("cluster-bridge", "renewed-tokens")

@@ -207,7 +207,7 @@ class Transport:
                 await self._beside._confirm_cluster()
                 self.config.unconfirmed = False
                 return
-            path = NAMESPACES.path("kube-system")
+            path = NAMESPACES.path(self.config.identifying_namespace)
             request = ApiRequest("GET", path, None, "", None, "", JSON, REQUEST_TIMEOUT)
             found = self.limits.decode(await self._attempt(request), request.what)
             self.config.confirm_cluster(uid_of(found) if isinstance(found, dict) else "")

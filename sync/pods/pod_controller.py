@@ -16,11 +16,10 @@ import time
 from dataclasses import replace
 
 from sync.base.namespace_fair_cache import FairCache
-from sync.cache.informer import Informer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext
 from sync.declaration.controller_declaration import Declaration, HomeWatch, Watch
-from sync.kube.api_resources import CONFIG_MAPS, PRIORITY_CLASSES, SECRETS, Resource
+from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from sync.mirror.copy_controller import CopyController
 from sync.pods import action_planner
 from sync.pods.action_executor import ActionExecutor
@@ -75,7 +74,7 @@ class PodController:
         self._remote_pods = context.remote_pods
         self._remote_nodes = context.remote_nodes
         self._storage = context.storage
-        self._priority_classes = Informer(context.remote, PRIORITY_CLASSES)
+        self._priority_classes = context.priority_classes
         self._watches = context.watches
         self._remote = context.remote
         self._events = context.events
@@ -88,7 +87,9 @@ class PodController:
         self._last_remote: FairCache[str, Object] = FairCache(LAST_STATES_MAX)
         # The rejected addresses of each remote pod that were reported, by its UID.
         self._reported_addresses: FairCache[str, list[str]] = FairCache(LAST_STATES_MAX)
-        self._evictions = UnreachableNodeDeletions(context.remote_nodes.store)
+        self._evictions = UnreachableNodeDeletions(
+            context.remote_nodes.store if self._policy.cluster_reads.nodes else None
+        )
         self._burst_ends = 0.0
         self.controller: Controller[Key] = Controller(
             "pods", self._reconcile, workers=WORKERS, on_defect=self._report_defect, kind="Pod"
@@ -297,7 +298,8 @@ class PodController:
         self._remote.limits.rejected["address"] += 1
         message = (
             f"the remote reports pod IPs that are not copied to home: {', '.join(rejected)}; check "
-            "--remote-pod-cidr, or whether the remote's API server can be trusted"
+            "--remote-pod-cidr, whether the clusters' pod CIDRs overlap, and whether the remote's "
+            "API server can be trusted"
         )
         self._events.warn(home, "PodIPRejected", message)
 

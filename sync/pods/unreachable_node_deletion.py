@@ -7,6 +7,9 @@ cluster the deletionTimestamp lets the pod's controller replace it at once. So t
 the home pod too, `WAIT` seconds after it saw the deletion. The home pod stays Terminating as long
 as the remote pod exists, so that a StatefulSet never runs two pods of one name. `WAIT` is measured
 by the clock of this process: the remote's may be wrong.
+
+Where the bridge may not read the remote's nodes, no home pod is deleted: the node of a pod that
+terminates slowly looks like a lost one.
 """
 
 from __future__ import annotations
@@ -34,9 +37,9 @@ class _Deletion(NamedTuple):
 
 
 class UnreachableNodeDeletions:
-    """``nodes`` is the cache of remote nodes."""
+    """``nodes`` is the cache of remote nodes; None if they are unknown."""
 
-    def __init__(self, nodes: Store) -> None:
+    def __init__(self, nodes: Store | None) -> None:
         self._nodes = nodes
         # By the UID of each remote pod that is being deleted on a node.
         self._deleting: dict[str, _Deletion] = {}
@@ -61,7 +64,7 @@ class UnreachableNodeDeletions:
         """Seconds until the home pod is to be deleted, 0 for now; None while the remote's kubelet
         is expected to confirm the deletion."""
         known = self._deleting.get(uid_of(remote))
-        if known is None:
+        if known is None or self._nodes is None:
             return None
         node = self._nodes.get(Key("", known.node))
         if is_ready(node or {}):

@@ -32,7 +32,7 @@ from sync.namespaces.per_namespace_informers import home_forbids, home_unreadabl
 from sync.references.reference_keys import CopyKey
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import name_fields
-from translators.object_accessors import HomeNamespace, Object
+from translators.object_accessors import HomeNamespace, Object, metadata
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class ReferenceWatches:
     def pod_changed(self, old: Object | None, new: Object | None) -> None:
         """Watches what a pod begins to refer to, and forgets what the last pod ceases to refer
         to."""
-        if self._group is None:
+        if self._group is None or _refers_alike(old, new):
             return
         before, now = (set(self.keys_of(pod)) if pod is not None else set() for pod in (old, new))
         for key in now - before:
@@ -241,3 +241,11 @@ class ReferenceWatches:
         if namespace not in self._settling:
             loop = asyncio.get_running_loop()
             self._settling[namespace] = loop.call_later(SETTLE, settled)
+
+
+def _refers_alike(old: Object | None, new: Object | None) -> bool:
+    """Whether a pod refers to the same objects as before, in most changes: these come from parts
+    that the informer keeps as the same objects while they are unchanged."""
+    if old is None or new is None or old.get("spec") is not new.get("spec"):
+        return False
+    return bool(metadata(old).get("ownerReferences") == metadata(new).get("ownerReferences"))

@@ -7,6 +7,7 @@ object is written only when its capacity changes.
 from __future__ import annotations
 
 from sync.cache.informer import Informer
+from sync.cache.namespaced_informer import NamespacedInformer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
@@ -41,7 +42,11 @@ class StorageCapacityController:
         )
         self._remote = Informer(context.remote, CSI_STORAGE_CAPACITIES)
         # Quotas count only where the bridge works in prepared namespaces alone.
-        self._quotas = Informer(context.remote, RESOURCE_QUOTAS) if self._prepared else None
+        self._quotas: Informer | None = None
+        if self._prepared:
+            self._quotas = NamespacedInformer(
+                context.remote, RESOURCE_QUOTAS, namespaces=self._prepared
+            )
         self.controller: Controller[Key] = Controller(
             "storage-capacity", self._reconcile, workers=1, kind="StorageClass"
         )

@@ -92,3 +92,11 @@ def test_an_unknown_component_is_named_with_those_there_are(supervisor: Supervis
     supervisor.start("one", ["true"])
     with pytest.raises(InvalidRequest, match="there are: one"):
         supervisor.stop("two")
+
+
+def test_component_does_not_hold_the_callers_files(supervisor: Supervisor, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as lock:
+        os.set_inheritable(lock.fileno(), True)
+        supervisor.start("lister", ["sh", "-c", "ls -l /proc/self/fd; echo done"])
+    _wait(lambda: "done" in supervisor.log("lister").read_text())
+    assert str(tmp_path / "lock") not in supervisor.log("lister").read_text()

@@ -139,6 +139,8 @@ class Registry:
             group, version, rest = parts[1], parts[2], parts[3:]
         else:
             raise api_errors.unknown_path()
+        if rest[:1] == ["watch"]:  # a watch of one object, by its name
+            rest = rest[1:]
         namespace = None
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
             namespace, rest = rest[1], rest[2:]

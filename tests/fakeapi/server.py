@@ -342,8 +342,10 @@ class FakeApi:
             if method in ("*", entry.method) and fnmatchcase(entry.path, path):
                 return await handler(request)
         if entry.watch:
-            target = self.store.registry.resolve(entry.path)
-            return await self.watches.serve(request, target.kind, target.namespace, entry.query)
+            target, query = self.store.registry.resolve(entry.path), dict(entry.query)
+            if target.name is not None:
+                query["fieldSelector"] = f"metadata.name={target.name}"
+            return await self.watches.serve(request, target.kind, target.namespace, query)
         code, body = self.api.answer(entry)
         if fault is not None and fault.drop == "after":
             return http_messages.cut(request)

@@ -9,7 +9,8 @@ import ssl
 
 from tests.bridge.kubelet.pki import Pki
 from tests.fuzz.judgement import BOUND, Outcome
-from tests.fuzz.requests import Attack, Listener
+from tests.fuzz.request_parts import Listener
+from tests.fuzz.requests import Attack
 
 #: Seconds for a response to bytes that may not be a request, before the client ends its side.
 PERHAPS = 0.03

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.fuzz.requests import PLANTED, Attack, Listener
+from tests.fuzz.request_parts import PLANTED, Listener
+from tests.fuzz.requests import Attack
 from tests.fuzz.server_process import WAITING_SECONDS
 
 #: Seconds from the last byte of an attack to the end of its connection. A handshake, a request and

@@ -33,7 +33,8 @@ from tests.bridge.kubelet.pki import Pki
 from tests.fakeapi import FakeApi
 from tests.fuzz import judgement, reviews
 from tests.fuzz.client import HostileClient
-from tests.fuzz.requests import TOKEN, Attack, Listener, attack, head
+from tests.fuzz.request_parts import TOKEN, Listener, head
+from tests.fuzz.requests import Attack, attack
 from tests.fuzz.server_process import State
 from translators import offload_admission_patch
 

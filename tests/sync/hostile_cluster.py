@@ -1,5 +1,6 @@
-"""An API server that does its worst: ``python -m tests.sync.hostile_cluster`` prints its port and
-serves until its input ends. Each response is another of `ATTACKS`, at random; the seed is printed.
+"""An API server that does its worst: ``python -m tests.sync.hostile_cluster SEED [ATTACK]`` prints
+its port and serves until its input ends. Each response is one of `LISTS` or `WATCHES`, at random,
+or with ``ATTACK`` always that one.
 
 It is a process of its own: what it uses is not measured with the bridge.
 """
@@ -112,16 +113,30 @@ LISTS: tuple[Attack, ...] = (bomb, endless, dense, large, pages, drip, synced, s
 WATCHES: tuple[Attack, ...] = (endless, drip, flood, flood, malformed, empty, bomb)
 
 
-async def main(seed: int) -> None:
+#: The attacks by name.
+ATTACKS = {attack.__name__: attack for attack in (*LISTS, *WATCHES) if attack is not synced}
+
+
+def responses(name: str) -> tuple[tuple[Attack, ...], tuple[Attack, ...]]:
+    """The responses to lists and to watches of a server with one attack; all with "". Lists succeed
+    where only watches have the attack."""
+    if not name:
+        return LISTS, WATCHES
+    attack = ATTACKS[name]
+    return (attack if attack in LISTS else synced,), (attack if attack in WATCHES else empty,)
+
+
+async def main(seed: int, attack: str) -> None:
     """Serves until the input ends."""
     rng = random.Random(seed)
+    lists, watches = responses(attack)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             path = head.split(b" ", 2)[1].decode()
-            attack = rng.choice(WATCHES if "watch=1" in path else LISTS)
-            async for piece in attack(path):
+            respond = rng.choice(watches if "watch=1" in path else lists)
+            async for piece in respond(path):
                 for start in range(0, len(piece), BLOCK):
                     writer.write(piece[start : start + BLOCK])
                     await writer.drain()
@@ -137,4 +152,4 @@ async def main(seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), "".join(sys.argv[2:3])))

@@ -1,6 +1,7 @@
 """Two engines in one process, one with a hostile remote: ``python -m tests.sync.hostile_isolation
-PORT SECONDS`` prints, as JSON, how long pods of the other took to reach their remote, and the
-memory of the process before and at its peak.
+PORT SECONDS [QUIET]`` prints, as JSON, how long pods of the other took to reach their remote, in
+``QUIET`` seconds before the hostile remote is joined and ``SECONDS`` after that, and the memory of
+the process before and at its peak. The process also simulates the other API servers.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
-async def measure(port: int, seconds: float) -> dict[str, Any]:
+async def measure(port: int, seconds: float, quiet_seconds: float) -> dict[str, Any]:
     """The latencies of the pods, in seconds, and the memory in MiB."""
     async with FakeApi() as home, FakeApi() as remote, FakeApi() as other_home:
         hostile = SimpleNamespace(url=f"http://127.0.0.1:{port}", token="t")
@@ -42,7 +43,7 @@ async def measure(port: int, seconds: float) -> dict[str, Any]:
             await good.start()
             good.pod("warm")
             await good.settle()
-            quiet = await _latencies(good, "quiet", 1.0)
+            quiet = await _latencies(good, "quiet", quiet_seconds)
             before, peak = _resident(), 0.0
             await victim.start(settle=False)
             work = asyncio.create_task(_latencies(good, "busy", seconds))
@@ -78,4 +79,6 @@ async def _latencies(harness: EngineHarness, name: str, seconds: float) -> list[
 if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     setattr(store_writer, "CACHE_LIMIT", CACHE_LIMIT)  # noqa: B010  # imported there
-    print(json.dumps(asyncio.run(measure(int(sys.argv[1]), float(sys.argv[2])))))
+    _, port_text, *durations = sys.argv
+    seconds, quiet_seconds = map(float, [*durations, "1"][:2])
+    print(json.dumps(asyncio.run(measure(int(port_text), seconds, quiet_seconds))))

@@ -31,6 +31,7 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         remote_pods=shared.remote_pods,
         remote_nodes=shared.remote_nodes,
         remote_namespaces=shared.remote_namespaces,
+        priority_classes=shared.priority_classes,
         copies=shared.copies,
         namespaces=NamespaceMapping(
             remote,

@@ -3,6 +3,7 @@ else proceeds."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import logging
 import random
@@ -12,6 +13,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from sync.base.background_task import background_task
 from sync.cache import store_writer
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -28,7 +30,7 @@ from sync.kube.api_resources import (
 )
 from sync.kube.client import KubeClient
 from tests.conftest import ClientFor
-from tests.fakeapi import FakeApi
+from tests.fakeapi import FakeApi, Fault
 from tests.objects import config_map, event, node, pod
 from tests.sync.engine_harness import REMOTE_NAMESPACE, EngineHarness
 from tests.sync.informer_harness import caught_up, running_informer
@@ -177,6 +179,27 @@ async def test_objects_beyond_the_memory_are_skipped(
             await caught_up(api, events)
             assert len(events.store) == 1
         assert 0 < client.limits.cached < 10_000
+
+
+async def test_other_work_continues_while_a_page_of_malformed_objects_is_skipped(
+    api: FakeApi, client_for: ClientFor
+) -> None:
+    """A page in the limits has 700,000 of them, which once took seconds."""
+    client = await client_for(api)
+    page = orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [{"a": 0}] * 10_000})
+    api.fail(Fault("GET", CONFIG_MAPS.path(), watch=False, raw=page))
+    seen = set[int]()
+
+    async def watch_the_count() -> None:
+        while True:
+            seen.add(client.limits.rejected["malformed"])
+            await asyncio.sleep(0)
+
+    other_work = background_task(watch_the_count(), name="other work")
+    async with other_work, running_informer(Informer(client, CONFIG_MAPS)):
+        pass
+    assert max(seen) == 10_000
+    assert len(seen) > 100
 
 
 async def test_memory_of_home_is_not_limited(

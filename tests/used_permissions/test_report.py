@@ -104,6 +104,23 @@ def test_account_in_place_of_the_node_has_a_table_of_its_own(folder: Path, accou
     assert used(found) == ["home, in place of the node: watch pods"]
 
 
+def test_account_in_prepared_namespaces_must_use_what_no_other_account_has(folder: Path) -> None:
+    user = "system:serviceaccount:default:virtual-1-prepared"
+    found = report_of(
+        folder,
+        "remote",
+        line("watch", "namespaces", namespace="shop-e2e", name="shop-e2e", user=user),
+        line("get", "secrets", namespace="shop-e2e", user=user),
+        line("list", "nodes", user=user),
+    )
+    prefix = used_permissions.PREPARED
+    assert {f"{prefix}: watch namespaces", f"{prefix}: list nodes"} <= set(used(found))
+    assert not found.undeclared
+    unused = {str(it) for it in found.unused}
+    assert f"{prefix}: get namespaces" in unused
+    assert f"{prefix}: create pods/exec" not in unused
+
+
 def test_denied_request_is_reported_and_does_not_count_as_use(folder: Path) -> None:
     found = report_of(
         folder, "home", line("delete", "secrets", namespace="shop", decision="forbid")

@@ -19,6 +19,8 @@ All resources of a node are offered, including GPUs and huge pages, in these ste
 The result is the Node's ``status.allocatable``. Its ``status.capacity`` is the total capacity of
 the counted nodes.
 
+Where the bridge may not read the remote's nodes, options and quotas declare what step 1 sums up.
+
 If a node is no longer counted (cordoned, for example), home's scheduler still subtracts the
 bridge's pods on it: until they end, the virtual node offers too little rather than too much.
 """
@@ -63,8 +65,8 @@ class NodeCapacity:
 
     capacity: dict[str, str]
     allocatable: dict[str, str]
-    nodes: int
-    """The number of counted nodes."""
+    nodes: int | None
+    """The number of counted nodes; None if the remote's nodes are unknown."""
 
 
 def is_counted(node: Object) -> bool:
@@ -92,7 +94,7 @@ def offered_capacity(
     *,
     has: Mapping[str, int],
     free: Mapping[str, int],
-    nodes: int,
+    nodes: int | None,
     limits: OfferLimits,
     quota: Mapping[str, int],
 ) -> NodeCapacity:

@@ -117,7 +117,9 @@ def _translated(home: Object, policy: Policy, priority_classes: frozenset[str]) 
     set_or_remove(spec, "tolerations", scheduling_fields.translate_tolerations(home, policy))
     dropped += scheduling_fields.dropped_tolerations(home, policy)
     without_class = scheduling_fields.dropped_priority_class(
-        spec.get("priorityClassName"), priority_classes
+        spec.get("priorityClassName"),
+        priority_classes,
+        are_known=policy.cluster_reads.priority_classes,
     )
     if without_class is not None:
         del spec["priorityClassName"]

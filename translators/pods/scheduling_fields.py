@@ -127,12 +127,17 @@ def dropped_tolerations(home: Object, policy: Policy) -> Iterator[FieldMessage]:
             yield FieldMessage(field, f"tolerates control plane nodes of the remote ({_ALLOW})")
 
 
-def dropped_priority_class(name: str | None, known: frozenset[str]) -> FieldMessage | None:
-    """The message for a dropped priority class; None if it is kept."""
+def dropped_priority_class(
+    name: str | None, known: frozenset[str], *, are_known: bool = True
+) -> FieldMessage | None:
+    """The message for a dropped priority class; None if it is kept. ``known`` are the remote's,
+    unless ``are_known`` is false."""
     if not name:
         return None
     if name.startswith(_SYSTEM_CLASS):
         reason = "is reserved for cluster components"
+    elif not are_known:
+        reason = "is unknown: the bridge may not list the remote cluster's PriorityClasses"
     elif name not in known:
         reason = "is not a PriorityClass of the remote cluster"
     else:

@@ -11,10 +11,11 @@ import typer
 
 from bridge.base.join_settings import JoinSettings, SettingsError
 from bridge.base.printable_text import escape_line
+from bridge.cli.options.common_options import ApproveRequests
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import PASSED, Option, given, with_options
-from bridge.clusters.connection import as_preflight_errors, connect
+from bridge.clusters.connection import connect
 from bridge.rbac.rbac_manifests import HomePermissions
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def _shown(*options: Option) -> list[Any]:
 
 
 @with_options(*_shown(*JOIN, *INSTALL, *PROCESS))
-def install(ctx: typer.Context, **values: Any) -> None:
+def install(ctx: typer.Context, *, yes: ApproveRequests = False, **values: Any) -> None:
     """Install the bridge in the home cluster, and wait until its virtual node is Ready.
 
     Installing again applies what differs. An option that is missing then returns to its default;
     bridge upgrade keeps it.
     """
-    apply_request(request(values, given(ctx, (*JOIN, *PROCESS))))
+    apply_request(request(values, given(ctx, (*JOIN, *PROCESS))), assume_yes=yes)
 
 
 @with_options(*_shown(*JOIN, *(it for it in INSTALL if it.name not in _APPLYING), *PROCESS))
@@ -107,48 +108,42 @@ def request(values: Mapping[str, Any], written: Iterable[Option]) -> InstallRequ
     return InstallRequest(settings, arguments, **rest)
 
 
-def apply_request(wanted: InstallRequest, *, stored_kubeconfig: str | None = None) -> None:
-    """Applies the installation at home, and waits until the node is Ready. With
-    ``stored_kubeconfig``, that of the installation, the remote's kubeconfig stays as it is."""
-    from bridge.cli.run_until_signal import STOP_SECONDS, run
+def apply_request(
+    wanted: InstallRequest,
+    *,
+    assume_yes: bool,
+    stored_kubeconfig: str | None = None,
+    selects_identity: bool = True,
+) -> None:
+    """Applies the installation at home, and waits until the node is Ready.
+
+    ``assume_yes`` consents to approvals at home. With ``stored_kubeconfig``, that of the
+    installation, the remote's kubeconfig stays as it is. Without ``selects_identity``, an
+    installation whose bridge is its account is not offered to be the node.
+    """
+    from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
+    from bridge.cli.terminal_question import terminal_consent
+    from bridge.install import installer
 
     installation, kubeconfig = _installation(wanted, stored_kubeconfig)
-    run(lambda _: _apply(wanted, installation, kubeconfig), stops=False, exit_within=STOP_SECONDS)
+    order = installer.InstallOrder(
+        installation,
+        kubeconfig.text,
+        # Without a wait, the command ends before the pods request anything.
+        terminal_consent(assume_yes=assume_yes, asks=wanted.wait and not wanted.dry_run),
+        dry_run=wanted.dry_run,
+        wait=wanted.wait,
+        timeout=wanted.timeout,
+        selects_identity=selects_identity and (wanted.wait or wanted.dry_run),
+    )
 
+    async def apply() -> None:
+        async with connect(wanted.settings.home, side="home", notify=report_line) as home:
+            await installer.install(home, order, notify=report_line)
 
-async def _apply(
-    wanted: InstallRequest, installation: Installation, kubeconfig: FlattenedKubeconfig
-) -> None:
-    from bridge.cli.run_until_signal import report_line
-    from bridge.install import installation_manifests, rollout, server_side_apply
-    from bridge.node.join_record import recorded_network
-    from sync.kube.api_resources import NODES
-
-    node, where = installation.node, f"{installation.namespace}/{installation.name}"
-    async with connect(wanted.settings.home, side="home", notify=report_line) as home:
-        with as_preflight_errors("home"):
-            done = await server_side_apply.apply(
-                home,
-                installation_manifests.render(installation, kubeconfig.text),
-                node=node,
-                dry_run=wanted.dry_run,
-                notify=report_line,
-            )
-        changed = sum(change != "unchanged" for change, _ in done)
-        if wanted.dry_run:
-            report_line(f"home: {changed} objects of {where} would change; nothing was changed")
-            return
-        if not changed:
-            report_line(f"home: {where} is up to date")
-        if wanted.wait:
-            with as_preflight_errors("home"):
-                await rollout.wait_until_ready(
-                    home, installation, timeout=wanted.timeout, notify=report_line
-                )
-                network = recorded_network(await home.get(NODES, node))
-            if network is not None:
-                report_line(f"home: {network}")
-            report_line(f"home: node {node} is Ready; `bridge uninstall {node}` removes it")
+    run(lambda _: apply(), stops=False, exit_within=STOP_SECONDS)
+    if wanted.dry_run:
+        return
     if not (installation.bound_namespaces or installation.all_namespaces):
         _print_note(
             "pods of a namespace run once it is bound: bridge rbac namespace NAME --account "
@@ -197,6 +192,7 @@ def _installation(
     node = settings.name or dns_label(kubeconfig.context)
     installation = Installation(
         node=node,
+        home_identity=settings.home_identity,
         image=wanted.image or f"cluster-bridge:{version()}",
         permissions=HomePermissions(
             nodes=[node],

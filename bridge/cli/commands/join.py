@@ -35,7 +35,9 @@ def join(ctx: typer.Context, *, yes: ApproveRequests = False, **values: Any) -> 
     from bridge.cli.run_until_signal import fail
 
     if values["in_cluster"]:
-        install.apply_request(install.request(values, given(ctx, (*JOIN, *PROCESS))))
+        install.apply_request(
+            install.request(values, given(ctx, (*JOIN, *PROCESS))), assume_yes=yes
+        )
         return
     try:
         settings = join_settings(values)

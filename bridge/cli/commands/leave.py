@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.join_settings import SettingsError, check_name, parse_remote_namespaces
 from bridge.cli.options.common_options import (
     HomeContext,
     HomeKubeconfig,
@@ -75,6 +75,15 @@ def leave(
             help="Directory of the node's serving certificate. Default: that of the last join."
         ),
     ] = None,
+    remote_namespaces: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Prepared namespaces of the remote, NAME[,NAME], if its credential may read these "
+            "alone. Default: those of the last join.",
+            show_default=False,
+        ),
+    ] = "",
     yes: Yes = False,
     force: Annotated[
         bool,
@@ -102,6 +111,7 @@ def leave(
         raise fail("NODE and --name exclude each other", code=2)
     try:
         check_name(wanted, "NODE" if node is not None else "--name")
+        namespaces = parse_remote_namespaces(remote_namespaces)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_context(kubeconfig, context)
@@ -121,6 +131,7 @@ def leave(
         keep_volumes=keep_volumes,
         timeout=timeout,
         cert_dir=cert_dir,
+        remote_namespaces=namespaces,
     )
 
     confirm = functools.partial(confirm_removal, assume_yes=yes)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from bridge.base.command_output import NamesOutputOption, Output, format_table, print_result
-from bridge.base.join_settings import SettingsError, check_name
+from bridge.base.join_settings import SettingsError, check_name, parse_remote_namespaces
 from bridge.cli.options.common_options import CLUSTERS, RemoteContext, Yes, duration_option
 from bridge.cli.options.option_declaration import is_given
 from sync.kube.kubeconfig_ref import KubeconfigRef
@@ -43,6 +43,15 @@ def prune(
         str | None,
         typer.Option(help="With --remove: only those of this virtual node of that home."),
     ] = None,
+    remote_namespaces: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES",
+            help="Prepared namespaces, NAME[,NAME], for a kubeconfig that may read these alone. "
+            "Default: the whole remote.",
+            show_default=False,
+        ),
+    ] = "",
     timeout: Annotated[
         float, duration_option("Maximum time to wait for pods to terminate.")
     ] = 600.0,
@@ -60,10 +69,14 @@ def prune(
     from bridge.prune.remote_leftovers import PruneSettings
 
     ref = KubeconfigRef(kubeconfig, context)
+    try:
+        namespaces = parse_remote_namespaces(remote_namespaces)
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
     if remove is None:
         if node is not None or yes:
             raise fail("--node and --yes require --remove HOME", code=2)
-        listing = PruneSettings(ref)
+        listing = PruneSettings(ref, namespaces=namespaces)
         found = run(
             lambda _: remote_leftovers.list_leftovers(listing, notify=report_line), stops=False
         )
@@ -86,7 +99,7 @@ def prune(
         only = check_name(node, "--node") if node is not None else ""
     except SettingsError as error:
         raise fail(str(error), code=2) from None
-    settings = PruneSettings(ref, remove, only, timeout)
+    settings = PruneSettings(ref, remove, only, timeout, namespaces)
     if not yes and not sys.stdin.isatty():
         raise fail(
             "standard input is not a terminal; use --yes to remove without confirmation", code=2

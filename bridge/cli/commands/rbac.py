@@ -155,12 +155,21 @@ def rbac_remote(
     namespace: Annotated[
         list[str] | None,
         typer.Option(
-            help="Prepared namespace of bridge join --remote-namespaces, by a Role; repeatable. "
-            "The account then can read no Secret and write nothing in other namespaces. "
-            "Default: any namespace.",
+            help="Prepared namespace of bridge join --remote-namespaces; repeatable. The account "
+            "then gets Roles in these alone, and no ClusterRole. Default: any namespace.",
             show_default=False,
         ),
     ] = None,
+    cluster_reads: Annotated[
+        bool,
+        typer.Option(
+            "--cluster-reads",
+            help="With --namespace: also print a ClusterRole that reads nodes, PriorityClasses, "
+            "and the names, quotas and pods of all namespaces, for the virtual node's capacity, "
+            "labels and conditions. Without it, the join's options and quotas of the prepared "
+            "namespaces declare the capacity.",
+        ),
+    ] = False,
     keep_namespaces: Annotated[
         bool,
         typer.Option(
@@ -199,8 +208,10 @@ def rbac_remote(
             keep_namespaces=keep_namespaces,
             renew_token=not no_token_renewal,
             namespaces=[rbac_manifests.check_namespace(it) for it in namespace or ()],
+            cluster_reads=cluster_reads,
             storage=values["storage"],
         )
+        scope.check()
         objects = rbac_manifests.remote_objects(
             scope, rbac_manifests.parse_account(account), policy=policy
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bridge.cli.commands import install
-from bridge.cli.options.common_options import check_context, node_argument
+from bridge.cli.options.common_options import ApproveRequests, check_context, node_argument
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.options.join_options import JOIN, PROCESS
 from bridge.cli.options.option_declaration import Option, given, with_options
@@ -39,6 +39,8 @@ def _parameter(option: Option) -> Any:
 def upgrade(
     ctx: typer.Context,
     node: Annotated[str | None, node_argument("The virtual node of the installation.")] = None,
+    *,
+    yes: ApproveRequests = False,
     **values: Any,
 ) -> None:
     """Upgrade an installed bridge, or change some of its options.
@@ -68,6 +70,8 @@ def upgrade(
     initial = {it.parameter: it.initial for it in _OPTIONS}
     install.apply_request(
         install.request(initial | recorded | chosen, written),
+        assume_yes=yes,
+        selects_identity=False,
         stored_kubeconfig=installed.kubeconfig if values["kubeconfig"] is None else None,
     )
 

@@ -38,6 +38,7 @@ from bridge.base.join_settings import (
     check_claim,
     check_home_name,
     check_name,
+    check_secret_name,
     parse_home_api,
     parse_namespaces,
     parse_remote_namespaces,
@@ -113,7 +114,25 @@ JOIN: tuple[Option, ...] = (
         CLUSTERS,
         kind=HomeIdentityChoice,
         default="auto",
-        in_cluster="an installed bridge uses its ServiceAccount",
+        in_cluster=CONSUMED,
+    ),
+    Option(
+        "state-secret",
+        "Secret in the pod's namespace, for a bridge in the home cluster: its replicas share the "
+        "certificate of the node's identity and the remote's renewed token there. Default: files.",
+        CLUSTERS,
+        metavar="NAME",
+        parse=check_secret_name,
+        in_cluster="the installation sets one",
+    ),
+    Option(
+        "home-bootstrap-kubeconfig",
+        "Kubeconfig of home by which the bridge requests the node's certificate where it has none, "
+        "such as one with a bootstrap token; not used afterwards. Default: home's kubeconfig.",
+        CLUSTERS,
+        kind=Path,
+        field="home_bootstrap",
+        in_cluster=_LOCAL_FILE,
     ),
     Option(
         "name",
@@ -179,7 +198,8 @@ JOIN: tuple[Option, ...] = (
     ),
     Option(
         "cpu",
-        "Maximum CPU that the virtual node offers, such as 16 or 500m.",
+        "Maximum CPU that the virtual node offers, such as 16 or 500m. Its capacity if the bridge "
+        "may not read the remote's nodes; likewise --memory and --pods.",
         CAPACITY,
         field="limits.cpu",
     ),
@@ -224,7 +244,7 @@ JOIN: tuple[Option, ...] = (
     Option(
         "remote-namespaces",
         "Remote namespaces that its administrator prepared, NAME[,NAME]: the bridge works in these "
-        "alone and creates none, so that it needs no access to Secrets elsewhere. Default: any.",
+        "alone and creates none, so that Roles in them are enough. Default: any.",
         WORKLOADS,
         metavar="NAMES",
         form="list",

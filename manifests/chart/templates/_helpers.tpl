@@ -2,6 +2,11 @@
 cluster-bridge-{{ .Values.node }}
 {{- end }}
 
+{{- /* The name of the Secret that the bridges write. */ -}}
+{{- define "bridge.state" -}}
+bridge-state-{{ .Values.node }}
+{{- end }}
+
 {{- define "bridge.labels" -}}
 app.kubernetes.io/name: cluster-bridge
 app.kubernetes.io/instance: {{ include "bridge.name" . }}

@@ -119,6 +119,7 @@ async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -
         "home",
         "its",
         "pods",
+        "any",
         "pods",
         "its",
         "kubelet",

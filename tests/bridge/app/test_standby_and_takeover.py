@@ -9,14 +9,14 @@ import pytest
 
 from bridge.app import replica_handover
 from bridge.base.command_error import PreflightError
-from bridge.election import election_lease, elector
+from bridge.election import election_lease, elector, lease_requests
 from bridge.election.elector import NodeLeft
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node.join_record import recorded_network
 from bridge.node.lease_namespace import NAMESPACE
 from sync.base.exception_summary import first_leaf
-from sync.kube.api_resources import CONFIG_MAPS, LEASES, NODES, PODS
+from sync.kube.api_resources import CONFIG_MAPS, LEASES, NODES, PODS, Object
 from tests.bridge.running_join import (
     SOON,
     RunningJoin,
@@ -26,7 +26,7 @@ from tests.bridge.running_join import (
 )
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import Fault
-from tests.objects import config_map
+from tests.objects import config_map, node
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE, EngineHarness
 
 LEASE = election_lease.election_lease_name(NODE)
@@ -40,8 +40,8 @@ def elects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(election_lease, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 0.7)
     monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(elector, "REQUEST_SECONDS", 0.3)
-    monkeypatch.setattr(elector, "MAX_REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(lease_requests, "REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr(lease_requests, "MAX_REQUEST_SECONDS", 0.5)
     monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
 
 
@@ -162,6 +162,44 @@ async def test_standby_takes_over_at_once_and_writes_only_changes(
     await two.remote.until(lambda: harness.remote_pod("db"))
     await second.end()
     assert holder(two) == ""
+
+
+async def test_addresses_of_homes_nodes_are_read_at_the_takeover(
+    two: Clusters, harness: EngineHarness
+) -> None:
+    """Home got the node while the replica stood by; no pod of the remote can have its address."""
+    async with running_join(two) as first:
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web", podIP="203.0.113.7", podIPs=[{"ip": "203.0.113.7"}])
+        await two.home.until(lambda: harness.status("web").get("podIP") == "203.0.113.7")
+        second = await standby(two)
+        address = {"type": "InternalIP", "address": "203.0.113.7"}
+        two.home.put({**node("late"), "status": {"addresses": [address]}})
+        await first.end()
+    await second.wait_for_report("is registered")
+    await two.home.until(lambda: "podIP" not in harness.status("web"))
+    await second.end()
+
+
+async def test_account_that_may_not_list_homes_nodes_needs_no_ranges(
+    two: Clusters, harness: EngineHarness
+) -> None:
+    ranges = ("nodes", "servicecidrs")
+
+    def authorize(spec: Object) -> bool:
+        attributes = spec["resourceAttributes"]
+        lists_all = attributes["verb"] == "list" and not attributes.get("name")
+        return not lists_all or attributes["resource"] not in ranges
+
+    two.home.api.authorize = authorize
+    address = {"type": "InternalIP", "address": "203.0.113.7"}
+    two.home.put({**node("worker"), "status": {"addresses": [address]}})
+    async with running_join(two):
+        harness.pod("web")
+        await two.remote.until(lambda: harness.remote_pod("web"))
+        harness.report_running("web", podIP="203.0.113.7", podIPs=[{"ip": "203.0.113.7"}])
+        await two.home.until(lambda: harness.status("web").get("podIP") == "203.0.113.7")
 
 
 async def test_successor_has_the_last_writes_of_its_predecessor(

@@ -371,6 +371,14 @@ async def test_pod_network_is_probed_by_dialing_pods(
     assert "pod networks: none (not probed: no response from" in its.found
 
 
+async def test_flat_network_without_a_limit_suggests_the_option(two: Clusters) -> None:
+    its = finding_of(await checked(two.settings), "BRG409")
+    assert (its.severity, "--remote-pod-cidr limits" in its.found) == (Severity.INFO, True)
+    its = finding_of(await checked(two.but(remote_pod_cidrs=("10.1.0.0/16",))), "BRG409")
+    assert (its.severity, "outside of 10.1.0.0/16" in its.found) == (Severity.OK, True)
+    assert findings_of(await checked(two.but(network="none")), "BRG409") == []
+
+
 def _runs(two: Clusters, name: str, address: str, port: int) -> None:
     its = objects.pod(name, node="worker")
     its["spec"]["containers"][0]["ports"] = [{"containerPort": port}]

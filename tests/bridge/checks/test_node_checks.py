@@ -12,6 +12,7 @@ from bridge.certificates.signing_request import build_csr, generate_key
 from bridge.checks import check_runner
 from bridge.checks.check_runner import NodeCheckSettings
 from bridge.checks.findings import Report, Severity
+from bridge.node import node_object
 from sync.kube.api_resources import LEASES, NODES, PODS, Object
 from tests.bridge.checks.report_queries import finding_of, findings_of, worse_than
 from tests.bridge.running_join import running_join
@@ -101,6 +102,19 @@ async def test_health_requires_the_permissions_of_the_recorded_certificate_sourc
     assert f"bridge rbac home --name {NODE} {options}" in its.advice
 
 
+async def test_identity_of_an_installed_bridge_is_reported(two: Clusters) -> None:
+    for identity, found, hint in (
+        ("node", "certificate in Secret bridges/bridge-state-virtual", ""),
+        ("service-account", "acts as its own account", "upgrade virtual --home-identity node"),
+    ):
+        put_node(two, record={"homeIdentity": identity})
+        meta = {"annotations": {node_object.ANNOTATION_INSTALLATION: "bridges"}}
+        two.home.update(NODES, NODE, {"metadata": meta})
+        its = finding_of(await health(two), "BRG206")
+        assert found in its.found
+        assert hint in its.hint
+
+
 @pytest.mark.parametrize("value", ["nonsense", 7, None, ["a"], {"a": {"b": "c"}}])
 @pytest.mark.parametrize(
     "key", ["network", "metrics", "servingCertificate", "nodeSelector", "homeApiAddress"]
@@ -139,6 +153,18 @@ def put_node(
         "daemonEndpoints": {"kubeletEndpoint": {"Port": 1}},
     }
     two.home.put(its)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "severity"),
+    [(True, Severity.OK), (False, Severity.WARNING), (None, None), ("no", None)],
+)
+async def test_noderestriction_is_reported_as_the_join_recorded_it(
+    two: Clusters, recorded: object, severity: Severity | None
+) -> None:
+    put_node(two, record={"homeIdentity": "node", "nodeRestriction": recorded})
+    found = findings_of(await health(two), "BRG207")
+    assert [it.severity for it in found] == ([severity] if severity else [])
 
 
 async def test_node_without_serving_bridge(two: Clusters) -> None:

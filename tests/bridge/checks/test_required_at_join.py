@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
-from bridge.base.join_settings import JoinSettings, MetricsChoice, MetricsSource
+from bridge.base.join_settings import HomeIdentity, JoinSettings, MetricsChoice, MetricsSource
 from bridge.base.progress_lines import Caveat
 from bridge.checks import required_at_join
 from bridge.checks.required_at_join import JoinFacts
@@ -22,7 +22,7 @@ from bridge.clusters import advertised_address, connection
 from bridge.clusters.connection import connect
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.rbac import permissions
-from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, Object
+from sync.kube.api_resources import CONFIG_MAPS, ENDPOINT_SLICES, NAMESPACES, NODES, Object
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.conftest import ClientFor
@@ -37,7 +37,12 @@ REVIEWS = "*/selfsubjectaccessreviews"
 Break = Callable[[Clusters], JoinSettings]
 
 
-async def check_join(settings: JoinSettings, messages: list[str] | None = None) -> JoinFacts:
+async def check_join(
+    settings: JoinSettings,
+    messages: list[str] | None = None,
+    *,
+    identity: HomeIdentity = "service-account",
+) -> JoinFacts:
     """Runs all checks as a join does; appends progress to ``messages``."""
     notified = messages if messages is not None else []
     async with (
@@ -46,7 +51,7 @@ async def check_join(settings: JoinSettings, messages: list[str] | None = None) 
     ):
         return await required_at_join.check_join(
             settings,
-            home=HomeClients.of_account(home, ""),
+            home=HomeClients(identity, "", home, home),
             remote=remote,
             notify=notified.append,
         )
@@ -86,6 +91,10 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
         "both: home and remote are two clusters",
         "home: its API server will dial this bridge at 127.0.0.1",
         "remote: pods find home's API server at 192.0.2.1:6443",
+        (
+            "home: any pod IP that the remote reports is copied, except home's own addresses; "
+            "--remote-pod-cidr limits them to the remote's pod networks"
+        ),
         "both: pods use the remote's PersistentVolumeClaims of the same names (by --storage)",
         "remote: its kubelets serve resource metrics",
     ]
@@ -104,6 +113,22 @@ async def test_home_with_access_per_namespace_can_be_joined(
     await check_join(two.settings, messages)
     [line] = [line for line in messages if "bridge rbac namespace NAME" in line]
     assert line.startswith("home: access is granted per namespace")
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+async def test_join_as_the_node_reports_whether_noderestriction_is_enabled(
+    two: Clusters, is_enabled: bool
+) -> None:
+    """A dry run determines it; a home without the plugin is a warning, and no error."""
+    if is_enabled:
+        two.home.fail(Fault("POST", NODES.path(), code=403, times=None))
+    messages: list[str] = []
+    found = await check_join(two.settings, messages, identity="node")
+    assert found.node_restriction is is_enabled
+    (line,) = [line for line in messages if "NodeRestriction" in line]
+    assert isinstance(line, Caveat) is not is_enabled
+    assert ("add NodeRestriction to --enable-admission-plugins" in line) is not is_enabled
+    assert [it.query for it in two.writes()] == [{"dryRun": "All"}]
 
 
 async def test_requests_follow_the_stages(two: Clusters) -> None:

@@ -60,6 +60,7 @@ async def selected(
     *,
     network: str = "auto",
     address: str = "192.0.2.1",
+    namespaces: tuple[str, ...] = (),
 ) -> SelectedNetwork:
     async with (
         KubeClient(client_config_for(two.home, "home")) as home,
@@ -67,7 +68,13 @@ async def selected(
     ):
         settings = two.but(network=network)
         return await select_network(
-            settings, node=node, address=address, home=home, account=home, remote=remote
+            settings,
+            node=node,
+            address=address,
+            home=home,
+            account=home,
+            remote=remote,
+            namespaces=namespaces,
         )
 
 
@@ -85,6 +92,14 @@ async def test_auto_selects_flat_when_pods_accept(two: Clusters, open_port: int)
     found = await selected(two)
     assert (found.mode, found.source) == ("flat", "probed")
     assert str(found) == ("pod networks: flat (probed: 1 pod(s) of the remote accept a connection)")
+
+
+async def test_only_pods_of_prepared_namespaces_are_dialed(two: Clusters, open_port: int) -> None:
+    runs(two.remote, "near", "127.0.0.1", open_port)
+    found = await selected(two, namespaces=("a", "b"))
+    assert found.reason == "no pod of the remote is ready to be dialed"
+    assert not two.remote.requests("GET", "/api/v1/pods")
+    assert (await selected(two, namespaces=("a", "default"))).mode == "flat"
 
 
 async def test_pods_without_ports_are_not_dialed_beside_others(

@@ -242,14 +242,14 @@ async def test_token_that_cannot_be_kept_is_used_and_reported(
 RENEWED = RenewedToken(origin_of("own"), "next", START, START + HOUR)
 
 
-async def test_installed_bridge_keeps_the_token_beside_the_kubeconfig_in_its_secret(
+async def test_installed_bridge_keeps_the_token_in_its_state_secret(
     api: FakeApi, client_for: ClientFor
 ) -> None:
-    api.put(secret("cluster-bridge-far", namespace="ns", data={"kubeconfig": "eA=="}))
+    api.put(secret("bridge-state-far", namespace="ns", data={"client.pem": "eA=="}))
     home = await client_for(api, "home")
-    await keep_renewed_token(RENEWED, home, ("ns", "cluster-bridge-far"))
-    data = api.get(SECRETS, "cluster-bridge-far", "ns")["data"]
-    assert data["kubeconfig"] == "eA=="
+    await keep_renewed_token(RENEWED, home, ("ns", "bridge-state-far"))
+    data = api.get(SECRETS, "bridge-state-far", "ns")["data"]
+    assert data["client.pem"] == "eA=="
     assert base64.b64decode(data["renewed-token"]) == RENEWED.encode()
     assert list(renewed_token.find("own", [])) == []
 

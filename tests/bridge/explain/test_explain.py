@@ -15,6 +15,7 @@ from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod
 from bridge.node import join_record, node_object
 from sync.kube.api_resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
 from tests import objects
+from tests.bridge.prepared_namespaces import limit_to_roles, prepare
 from tests.bridge.running_join import running_join
 from tests.bridge.two_clusters import Clusters
 from tests.fakeapi import FakeApi
@@ -200,6 +201,21 @@ async def test_namespace_that_is_not_prepared_is_a_rejection(looked: Looked) -> 
     answer = await looked.answer()
     assert answer["state"] == "Refused"
     assert "bridge rbac remote --namespace default-h" in answer["refusals"][0]["why"]
+
+
+async def test_reads_of_the_whole_remote_are_left_out_where_not_granted(looked: Looked) -> None:
+    two = looked.two
+    prepare(two, THERE)
+    policy = Policy(looked.identity(), "10.0.0.1", remote_namespaces=(THERE,))
+    uid = uid_of(two.remote.get(NAMESPACES, THERE))
+    record = join_record.encode_policy(policy, remote_ids=[home_id_from_uid(uid)])
+    looked.node(**{join_record.ANNOTATION_OPTIONS: record})
+    limit_to_roles(two, two.but(remote_namespaces=(THERE,)))
+    two.home.put(_using())
+    answer = await looked.answer()
+    assert answer["remote"]["podExists"] is False
+    assert "remote: no list of all nodes: not granted" in answer["notLookedAt"]
+    assert not [entry.path for entry in two.remote.log if entry.code == [403]]
 
 
 async def test_rejection_by_the_remote_is_found_by_a_dry_run(looked: Looked) -> None:

@@ -3,121 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from bridge.base.command_error import PreflightError
 from bridge.base.consent import Consent
-from bridge.base.join_settings import HomeIdentityChoice, JoinSettings
 from bridge.certificates import signed_certificate
 from bridge.home_identity import identity_selection
-from bridge.home_identity.identity_selection import HomeClients, home_clients
-from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS, PODS, Object
-from sync.kube.client import KubeClient
-from sync.kube.credentials import KubeconfigRef, load
+from sync.kube.api_resources import CERTIFICATE_SIGNING_REQUESTS
+from tests.bridge.home_identity.signing_home import SUBJECT, World, subjects
 from tests.conftest import ClientFor
 from tests.fakeapi import Authority, FakeApi, Fault
-from tests.fakeapi.kubeconfig import kubeconfig, write
-
-NODE = "burst"
-SUBJECT = f"system:node:{NODE}"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retries come soon."""
-    for name in ("RETRY_FIRST", "RETRY_CAP", "RECREATE_FIRST", "RECREATE_CAP"):
-        monkeypatch.setattr(signed_certificate, name, 0.02)
-
-
-@dataclass
-class World:
-    """A home with TLS, which signs what is approved, and an account of it."""
-
-    api: FakeApi
-    authority: Authority
-    account: KubeClient
-    folder: Path
-    consent: Consent = field(default_factory=Consent)
-    reports: list[str] = field(default_factory=list)
-
-    def settings(self, choice: HomeIdentityChoice = "auto") -> JoinSettings:
-        here = KubeconfigRef(self.folder / "config")
-        return JoinSettings(here, here, home_identity=choice, cert_dir=self.folder / "certs")
-
-    @asynccontextmanager
-    async def clients(self, choice: HomeIdentityChoice = "auto") -> AsyncIterator[HomeClients]:
-        """The clients that a join with this option selects."""
-        async with home_clients(
-            self.settings(choice),
-            self.account,
-            NODE,
-            consent=self.consent,
-            notify=self.reports.append,
-        ) as found:
-            yield found
-
-    def deny(self, **denied: str) -> None:
-        """Home denies the account what has these attributes."""
-
-        def authorize(spec: Object) -> bool:
-            attributes: Object = spec["resourceAttributes"]
-            return not all(attributes.get(key) == value for key, value in denied.items())
-
-        self.api.api.authorize = authorize
-
-    def requests(self) -> list[Object]:
-        return self.api.objects(CERTIFICATE_SIGNING_REQUESTS)
-
-    async def sign_what_is_approved(self) -> None:
-        """Waits for the bridge's own approval, and signs its request."""
-        await self.api.until(lambda: [it for it in self.requests() if it.get("status")])
-        (request,) = self.requests()
-        self._sign(request)
-
-    async def approve(self) -> None:
-        """Waits for a request, approves it as an administrator, and signs it."""
-        await self.api.until(lambda: [it for it in self.requests() if not it.get("status")])
-        (request,) = (it for it in self.requests() if not it.get("status"))
-        self._sign(request)
-
-    def _sign(self, request: Object) -> None:
-        assert request["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client-kubelet"
-        assert request["spec"]["usages"] == ["digital signature", "client auth"]
-        signed = self.authority.sign(base64.b64decode(request["spec"]["request"]))
-        status = {
-            "conditions": [{"type": "Approved", "status": "True"}],
-            "certificate": base64.b64encode(signed).decode(),
-        }
-        name = request["metadata"]["name"]
-        self.api.update(CERTIFICATE_SIGNING_REQUESTS, name, {"status": status})
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    authority = Authority(tmp_path)
-    server = authority.issue("server", address="127.0.0.1")
-    async with FakeApi(tls=authority.server_context(server)) as api:
-        data = base64.b64encode(authority.cert.read_bytes()).decode()
-        cluster = {"certificate-authority-data": data}
-        content = kubeconfig(api.url, user={"token": "the account's"}, cluster=cluster)
-        config = await load(KubeconfigRef(write(tmp_path / "config", content)), side="home")
-        async with KubeClient(config) as account:
-            yield World(api, authority, account, tmp_path)
-
-
-async def subjects(clients: HomeClients, world: World) -> list[str]:
-    """The subjects of a request of each client."""
-    world.api.clear_log()
-    for client in (clients.home, clients.account):
-        await client.list(PODS)
-    return [entry.subject for entry in world.api.requests("GET", PODS.path())]
 
 
 async def test_account_that_may_act_in_place_of_the_node_does(world: World) -> None:
@@ -186,6 +84,21 @@ async def test_account_with_few_permissions_waits_for_the_nodes_certificate(worl
             assert found.identity == "node"
             assert found.reason == "the credential may not act in its place"
             assert await subjects(found, world) == [SUBJECT, ""]
+
+
+async def test_bootstrap_credential_requests_the_certificate(world: World) -> None:
+    """The account may not request one, and is not needed for it."""
+    content = (world.folder / "config").read_text().replace("the account's", "bootstrap")
+    world.bootstrap = world.folder / "bootstrap"
+    world.bootstrap.write_text(content)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.approve())
+        async with world.clients() as found:
+            assert found.identity == "node"
+            created = world.api.requests("POST", CERTIFICATE_SIGNING_REQUESTS.path())
+            assert await subjects(found, world) == [SUBJECT, ""]
+    assert [it.authorization for it in created] == ["Bearer bootstrap"]
+    assert "was requested by the bootstrap credential" in world.reports[-1]
 
 
 async def test_stored_certificate_needs_no_approval(world: World) -> None:

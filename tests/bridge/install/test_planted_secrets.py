@@ -107,13 +107,14 @@ def warned(notified: str, secret: str) -> int:
     return sum(f"Secret {secret} is ignored" in line for line in notified.splitlines())
 
 
-async def test_renewed_token_in_the_installations_secret_is_used(two: Clusters) -> None:
+async def test_renewed_token_in_the_state_secret_is_used(two: Clusters) -> None:
     install(two)
     now = datetime.now(UTC)
     renewed = RenewedToken(origin_of(CANARY), "next", now, now + timedelta(hours=1))
     content = base64.b64encode(renewed.encode()).decode()
     patch = {"data": {"renewed-token": content}}
-    two.home.update(SECRETS, WANTED.name, patch, WANTED.namespace)
+    namespace, name = WANTED.state_secret
+    two.home.update(SECRETS, name, patch, namespace)
     two.remote.token = "next"
     checked = await check_runner.check_nodes(NodeCheckSettings(two.settings.home, ""))
     [its] = [it for it in checked.findings if it.id == "BRG103" and it.side == "remote"]

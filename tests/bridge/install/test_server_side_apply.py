@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +99,11 @@ class Home:
     async def waits(self, seconds: float = 1.0, wanted: Installation = WANTED) -> None:
         self.notified.clear()
         await rollout.wait_until_ready(
-            self.client, wanted, timeout=seconds, notify=self.notified.append
+            self.client,
+            wanted,
+            timeout=seconds,
+            notify=self.notified.append,
+            meanwhile=lambda: asyncio.sleep(0),
         )
 
 
@@ -291,20 +296,38 @@ async def test_unschedulable_pod_is_reported(home: Home) -> None:
         await home.waits()
 
 
-async def test_cluster_that_a_pod_waits_for_is_reported_once(home: Home) -> None:
+_APPROVE = (
+    "home: waiting for the approval of certificate signing request kubelet-client-far-0123456789: "
+    "kubectl certificate approve kubelet-client-far-0123456789"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "reported"),
+    [
+        (
+            f"12:00:00 warning: remote: GET /version: refused{WAITING_SUFFIX}",
+            "remote: GET /version: refused",
+        ),
+        (f"12:00:00 info: {_APPROVE}", _APPROVE),
+        (json.dumps({"level": "info", "event": _APPROVE, "node": "far"}), _APPROVE),
+    ],
+    ids=["cluster", "approval", "json"],
+)
+async def test_reason_of_a_waiting_pod_is_reported_once(
+    home: Home, line: str, reported: str
+) -> None:
     async def log(request: web.Request) -> web.Response:
         assert request.query["tailLines"] == "1"
-        return web.Response(
-            text=f"12:00:00 warning: remote: GET /version: refused{WAITING_SUFFIX}\n"
-        )
+        return web.Response(text=f"{line}\n")
 
     await home.apply()
     home.runs(ready=False, containerStatuses=container(state={"running": {}}))
     pod = f"{WANTED.name}-1"
     home.two.home.route("GET", f"/api/v1/namespaces/{WHERE}/pods/{pod}/log", log)
-    with pytest.raises(PreflightError, match="remote: GET /version: refused; see"):
+    with pytest.raises(PreflightError, match=f"{reported}; see"):
         await home.waits()
-    assert home.notified == [f"home: pod {pod} waits: remote: GET /version: refused"]
+    assert home.notified == [f"home: pod {pod} waits: {reported}"]
 
 
 async def test_crash_loop_ends_the_wait(home: Home) -> None:

@@ -74,6 +74,12 @@ def test_ready_condition_of_nodes(nodes: list[Object], expected: NodeCondition) 
     assert health.ready_condition(nodes) == expected
 
 
+def test_unknown_nodes_are_ready_without_pressure() -> None:
+    assert health.ready_condition(None).status
+    assert health.ready_condition(None).reason == "RemoteNodesUnknown"
+    assert not health.pressure_condition("MemoryPressure", None).status
+
+
 _ANSWER: dict[str, Any] = {"side": "remote", "what": "GET /x"}
 
 

@@ -9,7 +9,7 @@ from sync.kube.kubeconfig_ref import KubeconfigRef
 from tests.objects import node
 from tests.sync.engine_harness import ADDRESS, IDENTITY, NODE
 from translators.object_accessors import Object
-from translators.translation_options import Policy
+from translators.translation_options import ClusterReads, Policy
 
 
 def _node(record: str) -> Object:
@@ -38,6 +38,17 @@ def test_protection_of_the_remotes_nodes_is_recorded() -> None:
         assert found.control_plane_nodes == "allow"
         assert found.drop_pod_metadata == ("example.com/*",)
         assert found.pass_pod_metadata == ("istio.io/rev", "linkerd.io/*")
+
+
+def test_reads_of_the_whole_remote_and_its_identities_are_recorded() -> None:
+    policy = Policy(IDENTITY, ADDRESS, cluster_reads=ClusterReads(nodes=False, pods=False))
+    recorded = _node(join_record.encode_policy(policy, remote_ids=("a" * 16, "b" * 16)))
+    read, _ = join_record.read_policy(recorded, IDENTITY.home_id)
+    assert read.cluster_reads == policy.cluster_reads
+    assert join_record.remote_ids(recorded) == ("a" * 16, "b" * 16)
+    for record in ("{}", '{"clusterReads":"nodes","remoteIds":1}'):
+        assert join_record.cluster_reads(_node(record)) == ClusterReads()
+        assert join_record.remote_ids(_node(record)) == ()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ import pytest
 from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
-from bridge.base.join_settings import MetricsChoice
+from bridge.base.join_settings import JoinSettings, MetricsChoice
 from bridge.pod_metrics import kubelet_metrics_endpoints, kubelet_scraper
 from bridge.pod_metrics import metrics_api_client as api
+from bridge.rbac import permissions
+from bridge.rbac.permissions import required_in_remote
 from sync.kube.api_resources import PODS, Object
+from tests.bridge.prepared_namespaces import granting, prepared
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.fakeapi import Fault
@@ -97,7 +100,10 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def running(
-    two: Clusters, *nodes: str, metrics: MetricsChoice = "auto"
+    two: Clusters,
+    *nodes: str,
+    metrics: MetricsChoice = "auto",
+    settings: JoinSettings | None = None,
 ) -> AsyncIterator[tuple[EngineHarness, RunningJoin, aiohttp.ClientSession]]:
     """A join with pods ``a``, ``b``, … on these nodes of the remote."""
     harness = EngineHarness(two.home, two.remote)
@@ -106,7 +112,7 @@ async def running(
         return harness.status(name).get("phase") == "Running"
 
     async with (
-        running_join(two, two.but(metrics=metrics)) as run,
+        running_join(two, settings or two.but(metrics=metrics)) as run,
         kubelet_api_client(run) as session,
     ):
         for name, node in zip("ab", nodes, strict=False):
@@ -289,14 +295,15 @@ def queries(two: Clusters) -> list[tuple[str, dict[str, str]]]:
 # -- without kubelets --------------------------------------------------------------------
 
 
-def metrics_api(two: Clusters, *, cpu: str = "250m") -> None:
-    """A remote without the right to ask kubelets, and with a metrics API."""
+def metrics_api(two: Clusters, *namespaces: str, cpu: str = "250m") -> None:
+    """A remote without the right to ask kubelets, and with a metrics API, of all namespaces or of
+    these."""
     two.remote.api.authorize = lambda spec: spec["resourceAttributes"].get("subresource") != "proxy"
 
     async def found(_: web.Request) -> web.Response:
         return web.json_response({"kind": "APIResourceList"})
 
-    async def pods(_: web.Request) -> web.Response:
+    async def pods(request: web.Request) -> web.Response:
         usage = {"cpu": cpu, "memory": "2Mi"}
         items = [
             {
@@ -306,11 +313,14 @@ def metrics_api(two: Clusters, *, cpu: str = "250m") -> None:
                 "containers": [{"name": "main", "usage": usage}],
             }
             for namespace, name in KUBELET_PODS
+            if not namespaces or f"/namespaces/{namespace}/" in request.path
         ]
         return web.json_response({"kind": "PodMetricsList", "items": items})
 
     two.remote.route("GET", "/apis/metrics.k8s.io/v1beta1", found)
-    two.remote.route("GET", "/apis/metrics.k8s.io/v1beta1/pods", pods)
+    for it in namespaces or ("",):
+        where = f"namespaces/{it}/" if it else ""
+        two.remote.route("GET", f"/apis/metrics.k8s.io/v1beta1/{where}pods", pods)
 
 
 async def is_empty(session: aiohttp.ClientSession, path: str) -> bool:
@@ -349,6 +359,21 @@ async def test_without_kubelet_permission_the_metrics_api_is_used(
         assert await is_empty(session, "/metrics/probes")
         assert any("its metrics API serves" in line for line in run.reports)
     assert there.requests == []
+
+
+async def test_metrics_api_is_used_by_prepared_namespace(two: Clusters, there: Kubelets) -> None:
+    settings = prepared(two, "another", REMOTE_NAMESPACE, metrics="api")
+    metrics_api(two, REMOTE_NAMESPACE, "another")
+    granted = permissions.in_namespaces(
+        permissions.REMOTE_METRICS["api"], settings.remote_namespaces
+    )
+    two.remote.api.authorize = granting((*required_in_remote(settings), *granted))
+    async with running(two, "worker", settings=settings) as (_, __, session):
+        text = await read(session)
+        assert value(text, "container_memory_working_set_bytes") == 2 * 2**20
+    lists = {it.path for it in two.remote.requests("GET", "*/metrics.k8s.io/v1beta1/*pods")}
+    prefix = "/apis/metrics.k8s.io/v1beta1/namespaces"
+    assert lists == {f"{prefix}/another/pods", f"{prefix}/{REMOTE_NAMESPACE}/pods"}
 
 
 async def test_failed_metrics_api_is_a_scrape_error(two: Clusters, there: Kubelets) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings
 from bridge.checks.permission_checks import MAX_NAMED
 from bridge.checks.required_at_join import check_join
 from bridge.home_identity.identity_selection import HomeClients
@@ -20,7 +21,10 @@ from bridge.rbac import permissions
 from bridge.rbac.permissions import (
     HOME_CLIENT_CA,
     HOME_KUBELET_PROXY,
+    HOME_RANGES,
     REMOTE,
+    REMOTE_CLAIM,
+    REMOTE_CLUSTER_READS,
     REMOTE_METRICS,
     Permission,
     for_home_namespaces,
@@ -37,18 +41,22 @@ from sync.kube.api_resources import (
     PODS,
     SECRETS,
     SELF_SUBJECT_ACCESS_REVIEWS,
+    SERVICE_CIDRS,
     SERVICES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Object,
     Resource,
 )
+from tests.bridge.prepared_namespaces import CAPACITY, granting, limit_to_roles, prepared
 from tests.bridge.running_join import RunningJoin, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import Clusters, put_worker
 from tests.conftest import ClientFor
 from tests.fakeapi import FakeApi, LoggedRequest
+from tests.fakeapi.resource_registry import Kind
 from tests.objects import config_map, pod, secret
 from tests.sync.engine_harness import IDENTITY, NODE, REMOTE_NAMESPACE, EngineHarness
+from translators.capacity.node_capacity import NO_LIMITS
 from translators.mirror import endpoint_slice
 from translators.ownership_labels import ANNOTATION_ACCEPTS, origin_of
 
@@ -223,7 +231,7 @@ def uses(side: str, api: FakeApi) -> Iterator[tuple[Use, LoggedRequest, str, str
             continue
         target = api.store.registry.resolve(entry.path)
         verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
-            entry.method, "get" if target.name else "watch" if entry.watch else "list"
+            entry.method, "watch" if entry.watch else "get" if target.name else "list"
         )
         resource = target.kind.resource
         namespace = (target.namespace if resource.namespaced else target.name) or ""
@@ -384,6 +392,7 @@ async def test_tables_match_requests_of_the_bridge(
     """Every request of a join is covered by a right, and every right is used by a request."""
     harness = EngineHarness(two.home, two.remote)
     serve_empty_discovery(two.remote)
+    two.home.store.registry.add(Kind(SERVICE_CIDRS))
     # As `bridge rbac home` prints it.
     two.home.put(NAMESPACES.manifest({"name": lease_namespace.NAMESPACE}))
     await clashes_and_life(two, harness)
@@ -417,7 +426,7 @@ async def test_tables_match_requests_of_the_bridge(
         table = tables[side]
         for use, entry, namespace, name in uses(side, api):
             used.add(use)
-            granted = (*table, *HOME_KUBELET_PROXY) if side == "home" else table
+            granted = (*table, *HOME_KUBELET_PROXY, *HOME_RANGES) if side == "home" else table
             assert any(covers(right, use, namespace, name) for right in granted), entry
     rights = {
         (side, right.resource, right.subresource, verb)
@@ -429,12 +438,8 @@ async def test_tables_match_requests_of_the_bridge(
     assert not unused
 
 
-async def test_prepared_namespaces_need_no_secret_elsewhere(two: Clusters, soon: None) -> None:
-    """Every request of a join with ``--remote-namespaces`` is covered by the limited table. A pod
-    of another namespace waits."""
-    settings = two.but(remote_namespaces=(REMOTE_NAMESPACE,), metrics="none", storage="provision")
-    meta = {"name": REMOTE_NAMESPACE, "annotations": {ANNOTATION_ACCEPTS: "*"}}
-    two.remote.put({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
+async def life_in_prepared_namespace(two: Clusters, settings: JoinSettings) -> RunningJoin:
+    """A join whose pod lives in a prepared namespace, while a pod of another namespace waits."""
     harness = EngineHarness(two.home, two.remote)
     async with running_join(two, settings) as run:
         await lives(harness)
@@ -444,12 +449,43 @@ async def test_prepared_namespaces_need_no_secret_elsewhere(two: Clusters, soon:
         await harness.remote.until(
             lambda: "deletionTimestamp" in (harness.remote_pod("a") or {})["metadata"]
         )
-    table = required_in_remote(settings)
+    return run
+
+
+def assert_covered(table: Iterable[Permission], two: Clusters) -> None:
+    granted = list(table)
     for use, entry, namespace, name in uses("remote", two.remote):
-        assert any(covers(right, use, namespace, name) for right in table), entry
+        assert any(covers(right, use, namespace, name) for right in granted), entry
+
+
+async def test_prepared_namespaces_need_roles_in_them_alone(two: Clusters, soon: None) -> None:
+    """Every request of a join whose credential has Roles in the prepared namespaces alone is
+    covered by these."""
+    settings = prepared(two, REMOTE_NAMESPACE)
+    table = required_in_remote(settings)
+    assert all(right.namespace == REMOTE_NAMESPACE for right in table)
+    limit_to_roles(two, settings)
+    run = await life_in_prepared_namespace(two, settings)
+    assert_covered(table, two)
+    status = two.home.get(NODES, NODE)["status"]
+    assert status["capacity"] == CAPACITY
+    (ready,) = (it for it in status["conditions"] if it["type"] == "Ready")
+    assert ready["reason"] == "RemoteNodesUnknown"
+    assert any("no list of all nodes: the capacity is that of --cpu" in it for it in run.reports)
+
+
+async def test_prepared_namespaces_use_granted_reads_of_the_whole_remote(
+    two: Clusters, soon: None
+) -> None:
+    settings = prepared(two, REMOTE_NAMESPACE, limits=NO_LIMITS)
+    reads = (it for each in REMOTE_CLUSTER_READS.values() for it in each)
+    table = (*required_in_remote(settings), *reads, *REMOTE_CLAIM)
+    two.remote.api.authorize = granting(table)
+    await life_in_prepared_namespace(two, settings)
+    assert_covered(table, two)
+    assert two.home.get(NODES, NODE)["status"]["capacity"]["cpu"] == "4"
     assert not any(right.resource is SECRETS and not right.namespace for right in table)
-    writes = [it for it in table if not it.namespace and {"create", "patch"} & {*it.verbs}]
-    assert writes == []
+    assert two.remote.requests("POST", "*/namespaces/kube-node-lease/leases")
 
 
 async def clashes_and_life(two: Clusters, harness: EngineHarness) -> None:

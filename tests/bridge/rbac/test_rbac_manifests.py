@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bridge.base.join_settings import SettingsError
+from bridge.base.join_settings import MetricsChoice, SettingsError
 from bridge.node import lease_namespace, namespace_ownership_lease
 from bridge.rbac import permissions, rbac_manifests
 from bridge.rbac.permissions import Permission
@@ -181,20 +181,58 @@ def test_options_change_the_remote_permissions(
     assert granted(rbac_manifests.remote_objects(options, OURS)) == expand(required)
 
 
-def test_prepared_namespaces_limit_secrets_and_writes_to_them() -> None:
-    options = RemotePermissions(metrics="none", renew_token=False, namespaces=["a", "b"])
+IN_PREPARED = (
+    *permissions.REMOTE_NAMESPACE,
+    *permissions.REMOTE_NAMESPACE_LEAVE,
+    *permissions.REMOTE_OWNERSHIP,
+)
+
+
+@pytest.mark.parametrize("metrics", ["api", "auto"])
+def test_prepared_namespaces_need_roles_in_them_alone(metrics: MetricsChoice) -> None:
+    options = RemotePermissions(metrics=metrics, namespaces=["a", "b"])
+    objects = rbac_manifests.remote_objects(options, OURS)
+    assert {it["kind"] for it in objects} == {"Namespace", "ServiceAccount", "Role", "RoleBinding"}
+    roles = {it["metadata"]["namespace"] for it in objects if it["kind"] == "Role"}
+    assert roles == {"a", "b", OURS.namespace}
+    in_each = (*IN_PREPARED, *permissions.REMOTE_METRICS["api"])
+    own_token = permissions.for_own_token(OURS.namespace, OURS.name)
+    required = (*permissions.in_namespaces(in_each, ["a", "b"]), *own_token)
+    assert granted(objects) == expand(required)
+
+
+def test_cluster_reads_of_prepared_namespaces_write_only_claims_elsewhere() -> None:
+    options = RemotePermissions(
+        metrics="kubelets", renew_token=False, namespaces=["a", "b"], cluster_reads=True
+    )
     found = granted(rbac_manifests.remote_objects(options, OURS))
+    reads = [it for each in permissions.REMOTE_CLUSTER_READS.values() for it in each]
     assert found == expand(
         (
-            *permissions.REMOTE_LIMITED,
+            *reads,
+            *permissions.REMOTE_CLAIM,
             *permissions.REMOTE_LEAVE,
-            *permissions.REMOTE_OWNERSHIP,
-            *permissions.for_remote_namespaces(["a", "b"]),
+            *permissions.in_namespaces(permissions.REMOTE_OWNERSHIP, ["kube-node-lease"]),
+            *permissions.REMOTE_METRICS["kubelets"],
+            *permissions.in_namespaces(IN_PREPARED, ["a", "b"]),
         )
     )
     assert {it[0] for it in found if it[2] == "secrets"} == {"a", "b"}
-    in_all = {it[3] for it in found if not it[0] and it[2] != "ownership"}
-    assert in_all == {"get", "list", "watch"}
+    assert {it[3] for it in found if not it[0]} == {"get", "list", "watch"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (RemotePermissions(cluster_reads=True), "--namespace"),
+        (RemotePermissions(metrics="kubelets", namespaces=["a"]), "--metrics kubelets"),
+    ],
+)
+def test_options_that_no_role_can_grant_are_rejected(
+    options: RemotePermissions, named: str
+) -> None:
+    with pytest.raises(SettingsError, match=named):
+        options.check()
 
 
 def test_account_may_create_tokens_of_itself_alone() -> None:
@@ -204,10 +242,11 @@ def test_account_may_create_tokens_of_itself_alone() -> None:
     assert tokens == {("team", "", "serviceaccounts/token", "create", "burst")}
 
 
-def test_installed_bridge_may_patch_the_secret_with_its_kubeconfig_alone() -> None:
-    options = HomePermissions(["far"], kubeconfig_secret=("ns", "cluster-bridge-far"))
+def test_installed_bridge_may_read_and_write_its_state_secret_alone() -> None:
+    options = HomePermissions(["far"], state_secret=("ns", "bridge-state-far"))
     more = granted(rbac_manifests.home_objects(options, OURS)) - expand(options.cluster_level)
-    assert more == {("ns", "", "secrets", "patch", "cluster-bridge-far")}
+    verbs = ("get", "list", "watch", "patch")
+    assert more == {("ns", "", "secrets", verb, "bridge-state-far") for verb in verbs}
 
 
 def test_two_accounts_share_no_role_and_no_policy_of_their_own() -> None:

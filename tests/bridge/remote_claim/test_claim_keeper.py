@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bridge.base.command_error import PreflightError
-from bridge.election import election_lease, elector
+from bridge.election import election_lease
 from bridge.leave.leave_procedure import leave
 from bridge.leave.leave_summary import LeaveSettings
 from bridge.node import lease_namespace
@@ -33,20 +33,6 @@ from translators.virtual_node_identity import Identity, home_id_from_uid
 pytestmark = pytest.mark.usefixtures("soon", "quick")
 
 ELECTION = election_lease.election_lease_name(NODE)
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Renewals are frequent. Home's election does not expire within a test, so that a loaded
-    machine, which stalls a bridge for a second, does not end its term."""
-    monkeypatch.setattr(election_lease, "LEASE_SECONDS", 15)
-    monkeypatch.setattr(election_lease, "RENEW_DEADLINE", 12.0)
-    monkeypatch.setattr(election_lease, "RENEW_SECONDS", 0.03)
-    monkeypatch.setattr(elector, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(claim_keeper, "RENEW_SECONDS", 0.1)
-    monkeypatch.setattr(claim_keeper, "CLAIM_SECONDS", 1)
-    monkeypatch.setattr(claim_keeper, "OBSERVE_SECONDS", 0.6)
-    monkeypatch.setattr(claim_keeper, "RETRY_SECONDS", 0.05)
 
 
 @pytest.fixture

@@ -424,3 +424,50 @@ def test_usage_is_recomputed_only_if_its_fields_change(
     assert requests == ["p"] * 4
     offer.pod_changed(infeasible, {**infeasible, "status": {"phase": "Failed"}})
     assert _allocatable(offer)["cpu"] == "4"
+
+
+# -- where the nodes are unknown -----------------------------------------------------------
+
+
+def _unknown(**caps: str) -> CapacityAggregator:
+    limits = OfferLimits(caps=pod_requests.parse_resource_list(caps))
+    offer = CapacityAggregator(IDENTITY, limits, nodes_unknown_in=["ours-h", "also-h"])
+    for name in ("ours-h", "also-h", "theirs"):
+        offer.namespace_changed(None, _namespace(name, accepts="*"))
+    return offer
+
+
+def test_declared_capacity_without_unmanaged_pods_of_prepared_namespaces() -> None:
+    offer = _unknown(cpu="8", memory="8Gi", pods="10")
+    for pod in (
+        _pod("a", namespace="also-h", cpu="1"),
+        _pod("b", namespace="theirs", cpu="2"),
+        _pod("c", labels=_OURS, cpu="3"),
+    ):
+        offer.pod_changed(None, pod)
+    found = offer.current()
+    assert found.capacity.capacity == {"cpu": "8", "memory": "8Gi", "pods": "10"}
+    assert found.capacity.allocatable == {"cpu": "7", "memory": "8Gi", "pods": "9"}
+    assert found.capacity.nodes is None
+    assert found.largest == "cpu=4,memory=8Gi"
+
+
+def test_quotas_of_prepared_namespaces_declare_what_options_do_not() -> None:
+    offer = _unknown(cpu="8", memory="8Gi")
+    for namespace in ("ours-h", "also-h", "theirs"):
+        offer.quota_changed(None, _quota(namespace, pods="5"))
+    assert _allocatable(offer)["pods"] == "10"
+    offer.pod_changed(None, _pod("a", namespace="also-h"))
+    assert _allocatable(offer)["pods"] == "9"
+    offer.quota_changed(_quota("also-h", pods="5"), None)
+    assert _allocatable(offer)["pods"] == "5"
+
+
+def test_reserve_and_share_apply_to_the_declared_capacity() -> None:
+    limits = OfferLimits(
+        reserve=pod_requests.parse_resource_list({"cpu": "2"}),
+        share=Fraction(1, 2),
+        caps=pod_requests.parse_resource_list({"cpu": "8"}),
+    )
+    offer = CapacityAggregator(IDENTITY, limits, nodes_unknown_in=["ours-h"])
+    assert _allocatable(offer) == {"cpu": "3"}

@@ -8,6 +8,7 @@ import pytest
 
 from sync.cleanup import remote_inventory as cleanup
 from sync.cleanup.remote_inventory import (
+    ReadScope,
     delete_namespaces,
     delete_objects,
     delete_pods,
@@ -123,10 +124,10 @@ async def test_copies_are_listed_in_the_prepared_namespaces_alone(
     for namespace in (REMOTE_NAMESPACE, "another"):
         api.put(ours(secret("key", namespace)))
     prepared = [REMOTE_NAMESPACE]
-    found = await take_inventory(client, IDENTITY, namespaces=prepared)
+    found = await take_inventory(client, IDENTITY, scope=ReadScope(prepared))
     [(resource, copy)] = found.copies
     assert (resource, copy["metadata"]["namespace"]) == (SECRETS, REMOTE_NAMESPACE)
-    [per_node] = await cleanup.list_node_inventories(client, namespaces=prepared)
+    [per_node] = await cleanup.list_node_inventories(client, scope=ReadScope(prepared))
     assert len(per_node.copies) == 1
     assert not api.requests("GET", "/api/v1/secrets")
 

@@ -122,7 +122,7 @@ async def test_pod_that_no_longer_exists_is_not_deleted_at_home(
     assert deletes(harness) == 0
 
 
-def deletion(nodes: Store, **state: object) -> tuple[UnreachableNodeDeletions, Object]:
+def deletion(nodes: Store | None, **state: object) -> tuple[UnreachableNodeDeletions, Object]:
     """The deletion of a remote pod that was seen just now."""
     pod = remote(deleting=int(str(state.get("grace", 30))))
     found = UnreachableNodeDeletions(nodes)
@@ -136,6 +136,11 @@ def test_deleted_node_gets_the_pods_own_grace() -> None:
     left = found.seconds_left(pod)
     assert left is not None
     assert 590 < left <= 600
+
+
+def test_pods_stay_where_the_nodes_are_unknown() -> None:
+    found, pod = deletion(None, grace=0)
+    assert found.seconds_left(pod) is None
 
 
 def test_long_grace_does_not_keep_a_pod_on_a_node_that_is_not_ready() -> None:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.sync.pod_states import POLICY
+from translators.home_ranges import NO_RANGES, home_ranges
 from translators.object_accessors import Object
 from translators.pods.pod_addresses import copied_addresses, rejected_addresses
 from translators.pods.pod_status import translate_status
-from translators.translation_options import Network
+from translators.translation_options import Network, Policy
 
 FLAT = replace(POLICY, network="flat", home_addresses=("192.0.2.1", "home.example", "2001:db8::1"))
 LIMITED = replace(FLAT, remote_pod_cidrs=("10.1.0.0/16", "fd00:1::/64"))
@@ -72,6 +73,68 @@ def test_addresses_outside_of_the_option_are_rejected() -> None:
         "10.2.0.4 (outside of --remote-pod-cidr)",
         "fd00:2::4 (outside of --remote-pod-cidr)",
     ]
+
+
+def with_home_ranges(policy: Policy) -> Policy:
+    """Home has these nodes and Services."""
+    worker = {"name": "worker", "labels": {}}
+    addresses = [
+        {"type": "InternalIP", "address": "192.0.2.7"},
+        {"type": "InternalIP", "address": "2001:db8:0:0::7"},
+        {"type": "Hostname", "address": "worker"},
+    ]
+    virtual = {"name": "virtual", "labels": {"cluster-bridge.io/virtual-node": "true"}}
+    ranges = home_ranges(
+        [
+            {
+                "metadata": worker,
+                "spec": {"podCIDRs": ["10.244.0.0/24", "fd00:244::/64"]},
+                "status": {"addresses": addresses},
+            },
+            {"metadata": virtual, "spec": {"podCIDRs": ["10.244.1.0/24"]}},
+        ],
+        [{"spec": {"cidrs": ["10.96.0.0/12", "fd00:96::/112"]}}, {"spec": {"cidrs": ["what?"]}}],
+    )
+    return replace(policy, home_ranges=lambda: ranges)
+
+
+@pytest.mark.parametrize(
+    ("ip", "reason"),
+    [
+        ("192.0.2.7", "an address of home"),
+        ("2001:db8::7", "an address of home"),
+        ("10.100.0.1", "in home's Service range 10.96.0.0/12"),
+        ("fd00:96::a", "in home's Service range fd00:96::/112"),
+        ("10.244.0.9", "in the range 10.244.0.0/24 of home's pods"),
+        ("fd00:244::9", "in the range fd00:244::/64 of home's pods"),
+    ],
+)
+def test_addresses_in_homes_own_ranges_are_rejected(ip: str, reason: str) -> None:
+    policy = with_home_ranges(FLAT)
+    assert rejected_addresses(status(ip), policy) == [f"{ip} ({reason})"]
+    assert at_home(status(ip), policy) == (None, None)
+
+
+@pytest.mark.parametrize("ip", ["10.244.1.9", "10.1.0.4", "192.0.2.8", "fd00:1::4"])
+def test_addresses_outside_of_homes_ranges_are_copied(ip: str) -> None:
+    """As those in the pod CIDR that home assigned to the virtual node, where it has no pods."""
+    assert copied_addresses(status(ip), with_home_ranges(FLAT)) == [ip]
+
+
+def test_option_overrides_pod_cidrs_of_homes_nodes_alone() -> None:
+    """Home's nodes have pod CIDRs even where its network plugin uses others."""
+    wide = with_home_ranges(replace(FLAT, remote_pod_cidrs=("10.0.0.0/8", "192.0.2.0/24")))
+    assert copied_addresses(status("10.244.0.9"), wide) == ["10.244.0.9"]
+    assert copied_addresses(status("10.100.0.1"), wide) == []
+    assert copied_addresses(status("192.0.2.7"), wide) == []
+
+
+def test_ranges_that_are_read_again_apply_at_once() -> None:
+    current = NO_RANGES
+    policy = replace(FLAT, home_ranges=lambda: current)
+    assert copied_addresses(status("10.100.0.1"), policy) == ["10.100.0.1"]
+    current = with_home_ranges(FLAT).home_ranges()
+    assert copied_addresses(status("10.100.0.1"), policy) == []
 
 
 def test_a_pod_has_one_address_of_each_family() -> None:

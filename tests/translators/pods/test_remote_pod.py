@@ -17,7 +17,7 @@ from translators.object_accessors import Object
 from translators.ownership_labels import ANNOTATION_CARRIED_RESOURCES
 from translators.pods import last_applied_home_values, remote_pod, update
 from translators.pods.scheduling_fields import CONDITION_TAINTS, CONTROL_PLANE_TAINTS
-from translators.translation_options import ControlPlaneNodes, Policy
+from translators.translation_options import ClusterReads, ControlPlaneNodes, Policy
 from translators.virtual_node_identity import Identity
 
 #: A home and a remote that call their namespaces the same.
@@ -280,6 +280,16 @@ def test_priority_class_is_kept_if_the_remote_has_it(known: set[str], carried: b
     assert not {"priority", "preemptionPolicy"} & translated.pod["spec"].keys()
     assert [item.field for item in translated.dropped] == (
         [] if carried else ["spec.priorityClassName"]
+    )
+
+
+def test_priority_class_is_dropped_where_the_remotes_are_unknown() -> None:
+    policy = replace(POLICY, cluster_reads=ClusterReads(priority_classes=False))
+    translated = remote_pod.translate_pod(_home({"priorityClassName": "urgent"}), policy)
+
+    assert "priorityClassName" not in translated.pod["spec"]
+    assert "the bridge may not list the remote cluster's PriorityClasses" in str(
+        translated.dropped[0]
     )
 
 

@@ -41,6 +41,7 @@ def test_kubeconfig_is_the_only_required_option(invoke: Invoke, remote: tuple[st
         "--address=$(POD_IP)",
         "--port=10250",
         "--health-port=8081",
+        "--state-secret=bridge-state-far",
         "--cert-dir=/tmp/serving-certificate",
     ]
     assert made["Deployment"]["metadata"]["name"] == "cluster-bridge-far"
@@ -50,7 +51,7 @@ def test_kubeconfig_is_the_only_required_option(invoke: Invoke, remote: tuple[st
 def test_join_options_become_container_arguments(invoke: Invoke, remote: tuple[str, str]) -> None:
     options = ("--share", "0.5", "--anonymous-auth", "--taints", "none", "--labels", "a=b,c=d")
     made = rendered(invoke, *remote, *options, "--network", "none", "-v")
-    assert container(made)["args"][6:] == [
+    assert container(made)["args"][7:] == [
         "--network=none",
         "--cert-dir=/tmp/serving-certificate",
         "--labels=a=b,c=d",
@@ -72,6 +73,7 @@ def test_options_of_the_installation_are_not_container_arguments(
         "--address=$(POD_IP)",
         "--port=10251",
         "--health-port=8081",
+        "--state-secret=bridge-state-burst",
         "--cert-dir=/tmp/serving-certificate",
     ]
     assert made["Deployment"]["metadata"]["namespace"] == "ns"
@@ -86,6 +88,18 @@ def test_certificate_of_home_is_stored_in_the_pod(invoke: Invoke, remote: tuple[
     assert container(made)["args"][-1] == folder
     made = rendered(invoke, *remote, "--serving-certificate", "self-signed")
     assert container(made)["args"][-1] == "--serving-certificate=self-signed"
+
+
+@pytest.mark.parametrize("identity", ["node", "service-account"])
+def test_identity_is_passed_and_decides_the_permissions(
+    invoke: Invoke, remote: tuple[str, str], identity: str
+) -> None:
+    done = invoke("render", *remote, "--home-identity", identity)
+    made = list(yaml.safe_load_all(done.stdout))
+    (deployment,) = (it for it in made if it["kind"] == "Deployment")
+    assert f"--home-identity={identity}" in str(deployment)
+    (role,) = (it for it in made if it["metadata"]["name"].endswith("far:home-namespace"))
+    assert ("secrets" in str(role["rules"])) == (identity == "service-account")
 
 
 def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> None:
@@ -105,6 +119,7 @@ def test_render_warns_of_the_secret(invoke: Invoke, remote: tuple[str, str]) -> 
         (("--cert-dir", "/x", "--serving-certificate", "csr"), "each pod stores its own"),
         (("--tls-cert-file", "a", "--tls-private-key-file", "b"), "a file of this machine"),
         (("--health-port", "1"), "the installation sets one"),
+        (("--state-secret", "x"), "the installation sets one"),
         (("--port", "0"), "--port 0 cannot be used"),
         (("--bind", "a", "--all-namespaces"), "exclude each other"),
         (("--bind", "A"), "not a namespace name"),
@@ -144,10 +159,26 @@ def test_join_in_cluster_is_an_alias_of_install(
     invoke: Invoke, remote: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[install.InstallRequest] = []
-    monkeypatch.setattr(install, "apply_request", requests.append)
-    options = ("--dry-run", "--timeout", "5m", "--no-wait", "--all-namespaces", "--share", "0.5")
+    consents: list[bool] = []
+
+    def apply(wanted: install.InstallRequest, *, assume_yes: bool) -> None:
+        requests.append(wanted)
+        consents.append(assume_yes)
+
+    monkeypatch.setattr(install, "apply_request", apply)
+    options = (
+        "--yes",
+        "--dry-run",
+        "--timeout",
+        "5m",
+        "--no-wait",
+        "--all-namespaces",
+        "--share",
+        "0.5",
+    )
     assert invoke("join", *remote, "--in-cluster", *options).exit_code == 0
     [request] = requests
     assert (request.dry_run, request.timeout, request.wait) == (True, 300.0, False)
     assert request.all_namespaces
     assert request.arguments == ["--share=0.5"]
+    assert consents == [True]

@@ -40,7 +40,16 @@ class Upgrades:
         self.nodes.append(node)
         return self.installed
 
-    def apply(self, wanted: InstallRequest, *, stored_kubeconfig: str | None = None) -> None:
+    def apply(
+        self,
+        wanted: InstallRequest,
+        *,
+        assume_yes: bool,
+        stored_kubeconfig: str | None,
+        selects_identity: bool,
+    ) -> None:
+        assert not assume_yes
+        assert not selects_identity, "an upgrade asks nothing that the installation has decided"
         self.requests.append((wanted, stored_kubeconfig))
 
 
@@ -112,6 +121,7 @@ def test_help_shows_no_default_of_an_option_that_the_installation_records(
     lines = invoke("upgrade", "--help").stdout.splitlines()
     shown = [re.findall(r"--[\w-]+|[Dd]efault: [^]│.]*", it) for it in lines if "efault: " in it]
     assert shown == [
+        ["--yes", "Default: ask on a terminal"],
         ["--kubeconfig", "Default: that of the installation"],
         ["--context", "Default: its current context"],
         ["--home-kubeconfig", "Default: as for kubectl"],

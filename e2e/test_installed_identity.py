@@ -1,0 +1,231 @@
+"""An installed bridge that is the node at home: its replicas share one certificate in a Secret."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from bridge.rbac.rbac_manifests import Account
+from e2e import bridge_process, service_accounts
+from e2e.bench.pods.audit_log import Requests
+from e2e.installed_bridge import Install
+from e2e.kubectl import Json, get, is_ready, uids, wait_for
+from e2e.workload_manifests import busybox
+
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+#: Each replica logs this when it begins to use a certificate.
+_SIGNED = "the certificate of the node's identity is signed by home, valid until"
+
+
+def requests(it: Install) -> list[Json]:
+    """The requests for the node's identity."""
+    prefix = f"kubelet-client-{it.node}-"
+    found = get(it.home, "certificatesigningrequests")
+    return [request for request in found if request["metadata"]["name"].startswith(prefix)]
+
+
+def logs(it: Install) -> list[str]:
+    """The logs of the bridges' pods."""
+    names = uids(it.bridges())
+    return [it.home.kubectl("logs", "-n", it.place, name).stdout for name in names]
+
+
+def certificate(it: Install) -> str:
+    found: str = (it.state_secret.get("data") or {}).get("client.pem", "")
+    return found
+
+
+def is_narrow(it: Install) -> bool:
+    """Whether the ServiceAccount lacks the permissions to act in place of the node."""
+    user = f"system:serviceaccount:{it.place}:cluster-bridge-{it.node}"
+    review = ("auth", "can-i", "delete", "pods", "--all-namespaces", "--as", user)
+    return it.home.kubectl(*review, check=False).stdout.strip() == "no"
+
+
+def serves(it: Install, name: str) -> None:
+    """A new pod runs, with logs and exec through the bridge's pod."""
+    text = busybox(it.node, name, "echo it runs; sleep 3600")
+    it.home.kubectl("apply", "-n", it.namespace, "-f", "-", input=text)
+    ready = ("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    it.home.kubectl(*ready, "-n", it.namespace)
+    assert it.home.kubectl("logs", "-n", it.namespace, name).stdout == "it runs\n"
+    executed = it.home.kubectl("exec", "-n", it.namespace, name, "--", "echo", "hello")
+    assert executed.stdout == "hello\n"
+
+
+def leaves_nothing(it: Install) -> None:
+    left = it.leave()
+    assert left.returncode == 0, left.stderr
+    assert not it.objects()
+    assert not requests(it)
+    assert it.node not in uids(get(it.home, "nodes"))
+    wait_for(lambda: it.place not in uids(get(it.home, "namespaces")), "its namespace was deleted")
+
+
+def test_replicas_of_an_installation_are_the_node_with_one_certificate(
+    installing: Install,
+) -> None:
+    it = installing
+    assert it.home.audit_log is not None
+    audit = Requests(it.home.audit_log)
+    done = it.install("--yes")
+    assert done.returncode == 0, done.stderr
+    assert [is_ready(pod) for pod in it.bridges()] == [True, True]
+    assert all("home: the bridge acts as node" in log for log in logs(it))
+    [request] = requests(it)
+    account = f"system:serviceaccount:{it.place}:cluster-bridge-{it.node}"
+    assert request["spec"]["username"] == account
+    assert is_narrow(it)
+    assert set(it.state_secret["data"]) == {"client.pem"}
+    serves(it, "one")
+    # The clusters' audit policy leaves out requests of nodes, such as those for pods.
+    by_account = {one.resource for one in audit.all() if one.user == account}
+    assert "certificatesigningrequests" in by_account
+    assert not {one for one in by_account if one.startswith("pods")}
+    checked = bridge_process.run("check", it.node, "-o", "json", home=it.home)
+    found = {one["id"]: one for one in json.loads(checked.stdout)["findings"]}
+    assert found["BRG206"]["found"].startswith(f"the bridge is system:node:{it.node}")
+    assert f"Secret {it.place}/bridge-state-{it.node}" in found["BRG206"]["found"]
+
+    # Each of the replicas is replaced: the leader too. The certificate stays.
+    before = certificate(it)
+    for name in uids(it.bridges()):
+        it.home.kubectl("delete", "pod", "-n", it.place, name)
+        wait_for(lambda: [is_ready(pod) for pod in it.bridges()] == [True, True], "two are ready")
+    assert certificate(it) == before
+    assert len(requests(it)) == 1
+    assert all("its certificate is stored" in log for log in logs(it))
+    serves(it, "two")
+
+    # A certificate that is lost is renewed by the node; both replicas use the new one.
+    role = "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient"
+    binding = ("clusterrolebinding", f"{it.node}-renewal")
+    user = f"system:node:{it.node}"
+    it.home.kubectl("create", *binding, f"--clusterrole={role}", f"--user={user}")
+    patch = json.dumps({"data": {"client.pem": None}})
+    secret = ("secret", f"bridge-state-{it.node}", "-n", it.place)
+    it.home.kubectl("patch", *secret, "--type=merge", "-p", patch)
+    wait_for(lambda: certificate(it) not in ("", before), "another certificate is stored")
+    wait_for(lambda: all(_SIGNED in log for log in logs(it)), "both replicas use it")
+    assert len(requests(it)) == 2
+    assert {one["spec"]["username"] for one in requests(it)} == {account, user}
+    it.home.kubectl("delete", *binding)
+    serves(it, "three")
+
+    again = it.install()
+    assert again.returncode == 0, again.stderr
+    assert "is up to date" in again.stderr, "the identity is kept without a question"
+    leaves_nothing(it)
+
+
+def test_bridge_that_is_its_account_becomes_the_node_by_an_upgrade(installing: Install) -> None:
+    it = installing
+    done = it.install("--replicas", "1")
+    assert done.returncode == 0, done.stderr
+    assert not is_narrow(it)
+    assert not requests(it)
+    serves(it, "one")
+    [pod] = get(it.remote, "pods", namespace=it.remote_namespace)
+    upgraded = it.upgrade("--home-identity", "node", "--yes")
+    assert upgraded.returncode == 0, upgraded.stderr
+    assert is_narrow(it)
+    wait_for(lambda: len(it.bridges()) == 1, "the previous pod was deleted")
+    [log] = logs(it)
+    assert "home: the bridge acts as node" in log
+    [same] = get(it.remote, "pods", namespace=it.remote_namespace)
+    assert same["metadata"]["uid"] == pod["metadata"]["uid"]
+    serves(it, "two")
+    leaves_nothing(it)
+
+
+def test_installed_bridge_waits_for_the_approval_of_a_person(installing: Install) -> None:
+    it = installing
+    waiting = it.install("--replicas", "1", "--home-identity", "node", "--timeout", "30")
+    [request] = requests(it)
+    name = request["metadata"]["name"]
+    if not (request.get("status") or {}).get("conditions"):  # or another test's approver did
+        assert waiting.returncode == 1
+        assert f"kubectl certificate approve {name}" in waiting.stderr
+        it.home.kubectl("certificate", "approve", name)
+    done = it.install("--replicas", "1", "--home-identity", "node")
+    assert done.returncode == 0, done.stderr
+    assert is_narrow(it)
+    leaves_nothing(it)
+
+
+def test_kustomize_installation_keeps_the_renewed_token_in_the_state_secret(
+    installing: Install, tmp_path: Path
+) -> None:
+    """kustomize names the kubeconfig's Secret by its content, and the state Secret as it is."""
+    it, own = (
+        replace(installing, node="remote", place="cluster-bridge"),
+        Account("default", installing.node),
+    )
+    short = service_accounts.granted(
+        *(it.remote, tmp_path, *service_accounts.REMOTE_ARGUMENTS),
+        account=own,
+        token_options=service_accounts.SHORT_LIVED,
+    )
+    try:
+        overlay = _overlay(it, short.kubeconfig, tmp_path)
+        it.home.kubectl("apply", "-k", str(overlay))
+
+        def kept() -> str:
+            found: str = (it.state_secret.get("data") or {}).get("renewed-token", "")
+            return found
+
+        before = wait_for(kept, "the renewed token is kept")
+        it.home.kubectl("apply", "-k", str(overlay))
+        assert kept() == before
+        [first] = uids(it.bridges())
+        it.home.kubectl("delete", "pod", "-n", it.place, first)
+        wait_for(lambda: [is_ready(pod) for pod in it.bridges()] == [True], "another serves")
+        expires = json.loads(base64.b64decode(before))["expires"]
+        announced = f"is valid until {expires}, and the bridge renews it"
+        assert announced in logs(it)[0], "the next pod begins with it"
+        kubeconfigs = [
+            one
+            for one in get(it.home, "secrets", namespace=it.place)
+            if one["metadata"]["name"].startswith("cluster-bridge-remote-")
+        ]
+        assert [set(one["data"]) for one in kubeconfigs] == [{"kubeconfig"}]
+    finally:
+        left: subprocess.CompletedProcess[str] = it.leave("--force")
+        service_accounts.take_away(it.remote, own)
+    assert left.returncode == 0, left.stderr
+    assert not it.objects()
+
+
+def _overlay(it: Install, kubeconfig: Path, folder: Path) -> Path:
+    """A kustomize overlay of the base with this kubeconfig and the tested image."""
+    shutil.copytree(MANIFESTS / "base", folder / "base")
+    made = bridge_process.run("render", "--kubeconfig", kubeconfig, "--name", it.node)
+    objects = list(yaml.safe_load_all(made.stdout))
+    (secret,) = (one for one in objects if one["kind"] == "Secret" and "data" in one)
+    (deployment,) = (one for one in objects if one["kind"] == "Deployment")
+    image = deployment["spec"]["template"]["spec"]["containers"][0]["image"].partition(":")[0]
+    new, _, tag = it.image.rpartition(":")
+    overlay = folder / "overlay"
+    overlay.mkdir()
+    (overlay / "kubeconfig").write_bytes(base64.b64decode(secret["data"]["kubeconfig"]))
+    content = {
+        "resources": ["../base"],
+        "images": [{"name": image, "newName": new, "newTag": tag}],
+        "replicas": [{"name": f"cluster-bridge-{it.node}", "count": 1}],
+        "secretGenerator": [
+            {
+                "name": f"cluster-bridge-{it.node}",
+                "namespace": it.place,
+                "files": ["kubeconfig"],
+                "options": {"labels": secret["metadata"]["labels"]},
+            }
+        ],
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    return overlay
