@@ -25,15 +25,15 @@ OURS = Account()
 #: A pattern for the name of any virtual node.
 ANY_NODE = "*"
 #: The union of the permissions that the tests' joins need, and the arguments that print them.
-HOME = HomePermissions([ANY_NODE], network="auto", leave=True, identity="node")
+HOME = HomePermissions([ANY_NODE], network="auto", leave=True, identity="node", storage="provision")
 #: The permissions of an account that acts in place of the node, and the arguments.
 IN_PLACE_OF_NODE = dataclasses.replace(HOME, identity="service-account")
 _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
 #: The end of the name of such an account.
 IN_PLACE = "-in-place"
-REMOTE = RemotePermissions(metrics="auto")
-_HOME = ("home", "--network", "auto", "--leave")
-REMOTE_ARGUMENTS = ("remote", "--metrics", "auto", "--policy")
+REMOTE = RemotePermissions(metrics="auto", storage="provision")
+_HOME = ("home", "--network", "auto", "--leave", "--storage", "provision")
+REMOTE_ARGUMENTS = ("remote", "--metrics", "auto", "--policy", "--storage", "provision")
 #: The end of the name of an account of the remote that works in prepared namespaces.
 PREPARED = "-prepared"
 #: Options of `kubectl create token`: it is valid for longer than any test run.

@@ -20,7 +20,7 @@ from e2e.clusters.cluster import Cluster
 from e2e.kubectl import Json, create_namespace, get_one
 from e2e.raw_requests import RawRequests
 from e2e.service_accounts import IN_PLACE
-from e2e.workload_manifests import pod
+from e2e.workload_manifests import pod, volume_claim
 
 #: Begins every message of the policy.
 DENIED = "denied request: ServiceAccount cluster-bridge/"
@@ -30,6 +30,9 @@ _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 _ELECTIONS = "/apis/coordination.k8s.io/v1/namespaces/cluster-bridge/leases"
 _SLICES = "/apis/discovery.k8s.io/v1/namespaces/NAMESPACE/endpointslices"
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+_VOLUMES = "/api/v1/persistentvolumes"
+_CLAIMS = "/api/v1/namespaces/NAMESPACE/persistentvolumeclaims"
+_CAPACITIES = "/apis/storage.k8s.io/v1/namespaces/cluster-bridge/csistoragecapacities"
 _TOKEN = "/api/v1/namespaces/NAMESPACE/serviceaccounts/default/token"
 _OURS = {
     "endpointslice.kubernetes.io/managed-by": "cluster-bridge-relay",
@@ -58,6 +61,19 @@ def _bound_to(**reference: str) -> Json:
 def _signing(name: str, kind: CertificateKind = SERVING, signer: str = "") -> Json:
     made = build_csr(kind, generate_key(), "any", [] if kind is CLIENT else ["192.0.2.7"])
     return _named(name, spec={**made["spec"], "signerName": signer or kind.signer})
+
+
+def _volume(**source: Any) -> Json:
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **source}
+    return _named("forged-NODE", spec=spec)
+
+
+def _capacity(**labels: str) -> Json:
+    return {"metadata": {"name": "forged-NODE", "labels": labels}, "storageClassName": "any"}
+
+
+def _claim_change(**metadata: Any) -> Json:
+    return {"metadata": metadata}
 
 
 def _evicted(name: str) -> tuple[str, str, Json]:
@@ -117,6 +133,30 @@ REJECTED: dict[str, tuple[str, str, Any, str]] = {
         "write only EndpointSlices",
     ),
     "delete-endpoints-of-others": ("DELETE", f"{_SLICES}/theirs", None, "only EndpointSlices"),
+    "mount-a-directory-of-a-node": (
+        *("POST", _VOLUMES, _volume(hostPath={"path": "/"})),
+        "write only PersistentVolumes of the driver",
+    ),
+    "mount-a-disk-of-another-driver": (
+        *("POST", _VOLUMES, _volume(csi={"driver": "example.com", "volumeHandle": "x"})),
+        "write only PersistentVolumes of the driver",
+    ),
+    "grow-a-claim": (
+        *("PATCH", f"{_CLAIMS}/theirs", {"spec": {"volumeName": "any"}}),
+        "change only the selected node",
+    ),
+    "annotate-a-claim": (
+        *("PATCH", f"{_CLAIMS}/theirs", _claim_change(annotations={"a": "b"})),
+        "change only the selected node",
+    ),
+    "label-a-claim-by-its-status": (
+        *("PATCH", f"{_CLAIMS}/theirs/status", _claim_change(labels={"a": "b"})),
+        "change only the selected node",
+    ),
+    "report-the-capacity-of-others": (
+        *("POST", _CAPACITIES, _capacity()),
+        "write only CSIStorageCapacities",
+    ),
     "request-a-client-certificate": (
         "POST",
         _REQUESTS,
@@ -161,6 +201,28 @@ ALLOWED: dict[str, tuple[str, str, Any, int]] = {
         201,
     ),
     "publish-endpoints": ("POST", f"{_SLICES}?dryRun=All", _slice("ours", **_OURS), 201),
+    "create-a-volume-of-the-bridge": (
+        "POST",
+        f"{_VOLUMES}?dryRun=All",
+        _volume(csi={"driver": "volumes.cluster-bridge.io", "volumeHandle": "a/b/c"}),
+        201,
+    ),
+    "select-a-node": (
+        "PATCH",
+        f"{_CLAIMS}/theirs?dryRun=All",
+        _claim_change(annotations={"volume.kubernetes.io/selected-node": "NODE"}),
+        200,
+    ),
+    "write-the-status-of-a-claim": (
+        *("PATCH", f"{_CLAIMS}/theirs/status?dryRun=All", _status(capacity={"storage": "1Gi"})),
+        200,
+    ),
+    "report-its-capacity": (
+        "POST",
+        f"{_CAPACITIES}?dryRun=All",
+        _capacity(**{"cluster-bridge.io/node": "NODE"}),
+        201,
+    ),
     "request-its-certificate": (
         *("POST", f"{_REQUESTS}?dryRun=All", _signing("kubelet-serving-NODE-0123456789")),
         201,
@@ -189,6 +251,7 @@ def confined(
             json.dumps({"apiVersion": "v1", "kind": "Event", **_event("theirs")}).replace(
                 "NAMESPACE", namespace
             ),
+            volume_claim("theirs", "none-of-them"),
             json.dumps(
                 {
                     "apiVersion": "discovery.k8s.io/v1",

@@ -20,6 +20,8 @@ LABEL_HOME = f"{DOMAIN}/home"
 LABEL_NODE = f"{DOMAIN}/node"
 #: On the Node of a virtual node. A pod selects this label to run on any virtual node.
 LABEL_VIRTUAL = f"{DOMAIN}/virtual-node"
+#: On the Node of a virtual node: the remote's identity. The virtual nodes of one remote share it.
+LABEL_REMOTE = f"{DOMAIN}/remote"
 ANNOTATION_HOME_NAMESPACE = f"{DOMAIN}/home-namespace"
 #: On a namespace that the bridge created: a hash of its name and a secret recorded at home.
 ANNOTATION_NONCE = f"{DOMAIN}/created-by"

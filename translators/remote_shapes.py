@@ -95,6 +95,7 @@ _VOLUMES = ListOf(
                 }
             ),
             "csi": Fields({"nodePublishSecretRef": _REFERENCE}),
+            "persistentVolumeClaim": Fields({"claimName": str}),
             **dict.fromkeys(
                 ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos"),
                 _SECRET_REF,
@@ -309,6 +310,30 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
         "containers": ListOf(
             Fields({"name": Name, "usage": _REQUIREMENTS}, required=("name", "usage"))
         ),
+    },
+    "PersistentVolumeClaim": {
+        "spec": Fields(
+            {"resources": _RESOURCES, "storageClassName": str, "volumeName": str, "volumeMode": str}
+        ),
+        "status": Fields(
+            {
+                "phase": str,
+                "capacity": _REQUIREMENTS,
+                "conditions": _CONDITIONS,
+                "allocatedResources": _REQUIREMENTS,
+                "allocatedResourceStatuses": MapOf(str),
+            }
+        ),
+    },
+    "StorageClass": {
+        "provisioner": str,
+        "volumeBindingMode": str,
+        "allowVolumeExpansion": bool,
+    },
+    "CSIStorageCapacity": {
+        "storageClassName": str,
+        "capacity": Quantity,
+        "maximumVolumeSize": Quantity,
     },
     "PriorityClass": {"value": int, "globalDefault": bool, "preemptionPolicy": str},
     "Lease": {

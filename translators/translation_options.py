@@ -21,6 +21,10 @@ ServiceAccounts = Literal["home", "remote", "none"]
 #: Whether pods may tolerate the taints of the remote's control plane nodes
 #: (`translators.pods.scheduling_fields`).
 ControlPlaneNodes = Literal["deny", "allow"]
+#: The treatment of PersistentVolumeClaims. ``provision``: the bridge is the provisioner of home's
+#: StorageClasses that name it, and a pod uses the remote PVC of its home PVC
+#: (`translators.storage`). ``none``: a pod uses the remote's PVC of the same name.
+Storage = Literal["provision", "none"]
 
 
 class HostPort(NamedTuple):
@@ -88,6 +92,9 @@ class Policy:
     unschedulable_timeout: float | None = None
     """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 
+    storage: Storage = "none"
+    remote_id: str = ""
+    """The remote's identity; needed to provision volumes."""
     remote_namespaces: tuple[str, ...] = ()
     """The remote's prepared namespaces, if the bridge works in these alone and creates none."""
     cluster_reads: ClusterReads = field(default_factory=ClusterReads)

@@ -177,6 +177,8 @@ class TermFactory:
             relay_address=facts.relay_address,
             relay_cidr=facts.relay_cidr,
             relay_image=settings.relay.image if facts.network == "relay" else "",
+            storage=facts.storage,
+            remote_id=facts.remote_id,
             daemonsets=settings.daemonsets,
             control_plane_nodes=settings.control_plane_nodes,
             pod_security=settings.pod_security,

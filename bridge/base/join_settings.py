@@ -55,6 +55,9 @@ MetricsSource = Literal["kubelets", "api", "none"]
 #: ``auto`` is the first of these that the remote's credential permits.
 MetricsChoice = Literal["auto", "kubelets", "api", "none"]
 
+#: ``auto`` provisions volumes where the permissions for it are granted.
+StorageChoice = Literal["auto", "provision", "none"]
+
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACE_GLOB = re.compile(r"[-a-z0-9*?]{1,63}")
@@ -175,6 +178,8 @@ class JoinSettings:
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Object, ...] = ()
     """As in a Node's ``spec.taints``."""
+    storage: StorageChoice = "auto"
+    """Whether the bridge provisions home's PersistentVolumeClaims in the remote."""
     daemonsets: DaemonSets = "skip"
     """Whether pods of DaemonSets that are bound to the node run in the remote, or are skipped."""
     control_plane_nodes: ControlPlaneNodes = "deny"

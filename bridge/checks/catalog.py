@@ -6,7 +6,7 @@ table. An id never changes its meaning, and is not used again. To add a check:
 1. Add a `Check` below, under the next free id of its group, and a section to the page.
 2. In the module of its topic (`cluster_compatibility`, `permission_checks`, `policy_checks`,
    `virtual_node`, `kubelet_certificate`, `network_paths`, `workloads`, `daemonsets`,
-   `pod_security_levels`, `prepared_namespaces`) write a
+   `pod_security_levels`, `prepared_namespaces`, `storage`) write a
    function that takes a `CheckContext` and returns findings, and list it in that module's
    ``IMPLEMENTATIONS``.
 3. With ``join=True`` an error of it ends `bridge join` as well (`bridge.checks.required_at_join`).
@@ -259,6 +259,24 @@ _CHECKS = (
         "The virtual node's capacity is known",
         "join with --cpu, --memory and --pods, or set ResourceQuotas in the prepared namespaces",
         join=True,
+    ),
+    # -- storage ---------------------------------------------------------------------------
+    Check(
+        "BRG601",
+        "Volumes can be provisioned in the remote",
+        "`bridge rbac home --name NODE --storage provision` and `bridge rbac remote --storage "
+        "provision` print what to apply",
+        join=True,
+    ),
+    Check(
+        "BRG602",
+        "The remote can provision home's StorageClasses",
+        "`bridge storage-class NAME` prints a StorageClass and the CSIDriver to apply at home",
+    ),
+    Check(
+        "BRG603",
+        "No volume in the remote is unused",
+        "delete the PersistentVolumeClaims in the remote if their data is not needed any more",
     ),
 )
 

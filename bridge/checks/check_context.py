@@ -27,6 +27,7 @@ from bridge.clusters.kubelet_api_probe import kubelet_api_error
 from bridge.clusters.metrics_source_detection import select_metrics_source
 from bridge.clusters.network_selection import select_network
 from bridge.clusters.remote_identity import RemoteIdentity, read_remote_identity
+from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.election.serving_bridge_lookup import find_serving_bridge
 from bridge.home_identity import node_restriction
 from bridge.home_identity.identity_selection import HomeClients
@@ -251,6 +252,18 @@ class CheckContext:
             account=self.home_client,
             remote=self.remote_client,
             namespaces=() if reads.pods else self.settings.remote_namespaces,
+        )
+
+    async def storage(self) -> SelectedStorage:
+        """Whether a join would provision volumes. Raises PreflightError."""
+        return await self._read_once("storage", self._select_storage)
+
+    async def _select_storage(self) -> SelectedStorage:
+        return await select_storage(
+            self.settings,
+            registered_node=self.registered_node,
+            home=self.home_client,
+            remote=self.remote_client,
         )
 
     async def serving_bridge(self) -> str | None:

@@ -24,6 +24,7 @@ from bridge.checks import (
     pod_security_levels,
     policy_checks,
     prepared_namespaces,
+    storage,
     virtual_node,
     workloads,
 )
@@ -56,6 +57,7 @@ IMPLEMENTATIONS = (
     *daemonsets.IMPLEMENTATIONS,
     *pod_security_levels.IMPLEMENTATIONS,
     *prepared_namespaces.IMPLEMENTATIONS,
+    *storage.IMPLEMENTATIONS,
 )
 
 

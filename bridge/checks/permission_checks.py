@@ -53,6 +53,7 @@ async def check_namespace_permissions(context: CheckContext) -> list[Finding]:
         identity=context.home_identity,
         network=settings.network,
         service_accounts=settings.service_accounts,
+        storage=settings.storage,
     )
     if await permissions.are_granted(context.home_client, required):
         return [ok("BRG203", "home", "pods of all namespaces may run")]

@@ -21,6 +21,7 @@ from bridge.checks import (
     network_paths,
     permission_checks,
     prepared_namespaces,
+    storage,
     workloads,
 )
 from bridge.checks.catalog import CHECKS
@@ -38,7 +39,7 @@ from sync.kube.api_errors import Forbidden, NotFound
 from sync.kube.api_resources import CONFIG_MAPS
 from sync.kube.client import KubeClient
 from translators.derived_names import dns_label
-from translators.translation_options import ClusterReads, HostPort, Network
+from translators.translation_options import ClusterReads, HostPort, Network, Storage
 from translators.virtual_node_identity import Identity
 
 
@@ -74,6 +75,8 @@ class JoinFacts:
     (`bridge.clusters.remote_identity`)."""
     remote_version: str = ""
     """The version of the remote's API server, if its nodes are unknown."""
+    storage: Storage = "none"
+    """Whether the bridge provisions volumes."""
 
     @property
     def network(self) -> Network:
@@ -115,6 +118,7 @@ STAGES = (
     required_by_join(
         (
             *network_paths.IMPLEMENTATIONS,
+            *storage.IMPLEMENTATIONS,
             *workloads.IMPLEMENTATIONS,
             *prepared_namespaces.IMPLEMENTATIONS,
         )
@@ -216,6 +220,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         claim_places=await context.claim_places(),
         remote_ids=remote_identity.ids if settings.remote_namespaces else (),
         remote_version="" if reads.nodes else await context.remote_version(),
+        storage=(await context.storage()).mode,
     )
 
 

@@ -26,6 +26,7 @@ from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
+from bridge.cli.commands.storage_class import storage_class
 from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
 from bridge.cli.help_and_usage_errors import Command, CommandGroup
@@ -182,6 +183,13 @@ _add(
     "bridge rbac remote | kubectl --kubeconfig remote.yaml apply -f -",
     "bridge rbac remote --metrics kubelets --policy",
     to=_rbac,
+)
+_add(
+    _ADMINISTER,
+    "storage-class",
+    storage_class,
+    "bridge storage-class burst | kubectl apply -f -",
+    "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
 )
 _config = _add_group(
     _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."

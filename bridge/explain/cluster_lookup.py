@@ -310,6 +310,8 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
     skipped = {"PriorityClass"}
     if policy.service_accounts != "remote":
         skipped.add("ServiceAccount")
+    if policy.storage == "provision":
+        skipped.add("PersistentVolumeClaim")  # Of home; the remote's has another name.
     remote_dependencies = [it for it in facts.dependencies if it.kind not in skipped]
     if found.namespace is not None:
         found.pod = await best_effort_reads.get_object(

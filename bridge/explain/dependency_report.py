@@ -8,6 +8,10 @@ from translators.explain.dependencies import Dependency
 from translators.mirror import service
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
 from translators.ownership_labels import is_owned
+from translators.storage import claim_resolution, storage_class
+from translators.storage.claim_resolution import Unresolved
+from translators.storage.identifiers import bound_volume, claim_names, class_name
+from translators.translation_options import Policy
 
 
 def describe_dependency(it: Dependency, facts: PodFacts) -> Object:
@@ -67,10 +71,44 @@ def _remote_counterpart(it: Dependency, facts: PodFacts) -> tuple[str, str]:
             return f"the existing account {namespace}/{it.name}", "remote"
         case "ServiceAccount":
             return "nothing: pods have no identity in the remote", "home"
+        case "PersistentVolumeClaim" if policy.storage == "provision":
+            return _provisioned_claim(it.name, facts, policy), "home"
         case "PersistentVolumeClaim":
             return f"the existing claim {namespace}/{it.name}", "remote"
         case _:
             return "the existing class of that name", "remote"
+
+
+def remote_claims(facts: PodFacts) -> dict[str, str]:
+    """The remote PVCs that the pod mounts, by the name of the volume, as far as they are known;
+    none if the bridge provisions no volumes."""
+    policy, storage, found = facts.policy, facts.storage, {}
+    if policy is None or policy.storage != "provision":
+        return {}
+    for volume, name in claim_names(facts.pod).items():
+        home = storage.claims.get(name)
+        behind = storage.volumes.get(bound_volume(home or {}))
+        handle = claim_resolution.used_handle(home, behind, policy, name=name)
+        if not isinstance(handle, Unresolved):
+            found[volume] = handle.name
+    return found
+
+
+def _provisioned_claim(name: str, facts: PodFacts, policy: Policy) -> str:
+    """The remote PVC that the pod mounts for home's, or why it waits."""
+    if name not in facts.storage.claims:
+        return ""
+    home = facts.storage.claims[name]
+    if home is None:
+        return "nothing: home has no such claim"
+    volume = facts.storage.volumes.get(bound_volume(home))
+    handle = claim_resolution.used_handle(home, volume, policy, name=name)
+    if not isinstance(handle, Unresolved):
+        return f"the claim {handle.namespace}/{handle.name}, with its data"
+    found = facts.storage.classes.get(class_name(home))
+    if not bound_volume(home) and found is not None and storage_class.is_served(found):
+        return "a new volume in the remote, once a node is selected"
+    return f"nothing: {handle.message}"
 
 
 def missing_message(it: Object) -> str:

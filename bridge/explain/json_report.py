@@ -7,6 +7,7 @@ interface. `bridge.explain.text_report` formats it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from bridge.explain import dependency_report
 from bridge.explain.candidate_ranking import Candidate
@@ -37,6 +38,7 @@ from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
 from translators.pods.remote_pod import TranslatedPod
+from translators.storage import claim_resolution
 from translators.translation_options import Policy
 
 #: The number of latest Events in the report.
@@ -52,7 +54,9 @@ def translated_pod(facts: PodFacts) -> TranslatedPod | None:
     else:  # Assumed to have the pod's class, as `_not_checked` reports.
         name = (facts.pod.get("spec") or {}).get("priorityClassName")
         known = frozenset({name} if name else ())
-    return remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
+    translated = remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
+    claims = dependency_report.remote_claims(facts)
+    return replace(translated, pod=claim_resolution.replace_claims(translated.pod, claims))
 
 
 def build_report(facts: PodFacts) -> Object:

@@ -151,6 +151,8 @@ def container_arguments(installation: Installation) -> list[str]:
         arguments.append(f"--network={permissions.network}")
     if permissions.service_accounts != "home":
         arguments.append(f"--service-accounts={permissions.service_accounts}")
+    if permissions.storage != "auto":
+        arguments.append(f"--storage={permissions.storage}")
     if permissions.serving != "auto":
         arguments.append(f"--serving-certificate={permissions.serving}")
     if permissions.serving != "self-signed":

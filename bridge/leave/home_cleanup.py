@@ -18,6 +18,7 @@ from bridge.node.node_lease import LEASE_NAMESPACE
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
+    CSI_STORAGE_CAPACITIES,
     ENDPOINT_SLICES,
     LEASES,
     NAMESPACES,
@@ -71,11 +72,13 @@ async def remove(
     """Deletes everything except the pods, the Node last. Raises KubeError and PreflightError."""
     # Listed again: a bridge that was stopped meanwhile deleted some, or created others.
     slices = await home_inventory.list_relay_slices(home, state.identity)
+    capacities = await home_inventory.list_storage_capacities(home, state.identity)
     expires = "home deletes it within a day"
     is_unused = "its endpoints no longer answer, so delete it with kubectl"
     for resource, obj, consequence in (
         *((CERTIFICATE_SIGNING_REQUESTS, it, expires) for it in state.certificate_requests),
         *((ENDPOINT_SLICES, it, is_unused) for it in slices),
+        *((CSI_STORAGE_CAPACITIES, it, "it has no effect without the Node") for it in capacities),
     ):
         try:
             await home.delete(resource, name_of(obj), namespace=namespace_of(obj), uid=uid_of(obj))

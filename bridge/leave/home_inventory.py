@@ -20,11 +20,21 @@ from bridge.node import join_record, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_endpoint_slices
 from sync.kube.api_errors import Forbidden
-from sync.kube.api_resources import LEASES, NAMESPACES, NODES, PODS
+from sync.kube.api_resources import (
+    CSI_STORAGE_CAPACITIES,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUMES,
+    PODS,
+)
 from sync.kube.client import KubeClient
 from translators import offload_admission_patch
 from translators.derived_names import label_value
 from translators.object_accessors import Object, metadata, name_of
+from translators.ownership_labels import LABEL_NODE
+from translators.storage import storage_capacity
+from translators.storage.identifiers import volume_handle
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -52,6 +62,7 @@ async def collect(home: KubeClient, settings: LeaveSettings) -> HomeState:
         warnings=warnings,
     )
     state.relay_slices = await list_relay_slices(home, state.identity)
+    state.storage_capacities = await list_storage_capacities(home, state.identity)
     if installation is not None and installation.has_webhook:
         offloaded = await home.list(NAMESPACES, labels=offload_admission_patch.LABEL_OFFLOAD)
         state.offloaded_namespaces = sorted(map(name_of, offloaded.items))
@@ -67,6 +78,7 @@ async def refresh(home: KubeClient, settings: LeaveSettings, state: HomeState) -
     if state.certificate_store is None:
         state.certificate_store = _certificate_store(settings, state)
     state.sibling_nodes = await _list_sibling_nodes(home, settings.name, state.node)
+    state.volumes = [] if state.sibling_nodes else await _list_volumes(home, state.node)
 
 
 async def _get_node(home: KubeClient, name: str) -> Object | None:
@@ -136,6 +148,32 @@ async def list_relay_slices(home: KubeClient, identity: Identity) -> list[Object
         return await stale_endpoint_slices.list_slices(home, identity)
     except Forbidden:
         return []
+
+
+async def list_storage_capacities(home: KubeClient, identity: Identity) -> list[Object]:
+    """The CSIStorageCapacity objects of the node; empty if the credential may not list them."""
+    labels = f"{LABEL_NODE}={identity.node_label}"
+    namespace = storage_capacity.NAMESPACE
+    try:
+        found = await home.list(CSI_STORAGE_CAPACITIES, namespace=namespace, labels=labels)
+    except Forbidden:
+        return []
+    return found.items
+
+
+async def _list_volumes(home: KubeClient, node: Object | None) -> list[Object]:
+    """Home's PersistentVolumes with data in the node's remote; empty if the credential may not
+    list them."""
+    remote_id = node_object.remote_id_of(node or {})
+    try:
+        volumes = (await home.list(PERSISTENT_VOLUMES)).items if remote_id else []
+    except Forbidden:
+        return []
+    return [
+        it
+        for it in volumes
+        if (handle := volume_handle(it)) is not None and handle.remote_id == remote_id
+    ]
 
 
 def _leftover_relay_cidr(node: Object | None) -> str:

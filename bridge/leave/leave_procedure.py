@@ -14,6 +14,10 @@
 An error or interruption at any point leaves the rest in place, and leaving again continues. Every
 wait ends after ``timeout`` seconds.
 
+Volumes of home with data in the remote are an error before anything is changed, unless another
+virtual node serves that remote. With ``keep_volumes`` they stay as they are. No option deletes
+data: neither home's PersistentVolumes nor the remote's PVCs are touched.
+
 An unreachable remote is an error before anything is changed. With ``force`` home is cleaned up
 anyway, and what is left in the remote is reported. With ``keep_workloads`` the remote is only read:
 its objects keep their labels, by which `bridge.prune.remote_leftovers` finds them, and home is
@@ -60,6 +64,8 @@ async def leave(
             home_state = await home_inventory.collect(home, settings)
         for line in home_state.warnings:
             notify(Caveat(line))
+        if home_state.volumes and not settings.keep_volumes:
+            raise PreflightError(leave_summary.volumes_error(settings.name, home_state.volumes))
         remote_state = await _connect_remote(stack, settings, home_state, notify)
         await _check_claim(settings, home, home_state, remote_state)
         for line in leave_summary.warning_lines(settings, home_state, remote_state):

@@ -18,6 +18,7 @@ from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, name_of, namespaced_name
+from translators.storage.identifiers import claim_of_volume
 from translators.virtual_node_identity import Identity
 
 #: Objects of a kind that are listed before the rest is only counted.
@@ -41,6 +42,8 @@ class LeaveSettings:
     """Evict the pods first, within their PodDisruptionBudgets."""
     keep_workloads: bool = False
     """Change nothing in the remote."""
+    keep_volumes: bool = False
+    """Leave although volumes of home have their data in the remote."""
     timeout: float = DEFAULT_TIMEOUT
     """Longest wait for pods, in seconds."""
     cert_dir: Path | None = None
@@ -65,6 +68,11 @@ class HomeState:
     """None if this machine stores no certificate of the node."""
     relay_slices: list[Object] = field(default_factory=list)
     """EndpointSlices that route home's Services to the bridge."""
+    volumes: list[Object] = field(default_factory=list)
+    """Home's PersistentVolumes with data in the node's remote, if no other virtual node serves
+    it."""
+    storage_capacities: list[Object] = field(default_factory=list)
+    """CSIStorageCapacity objects of the node."""
     relay_cidr: str = ""
     """The range of a local route that a killed bridge left on this machine; "" for none."""
     installation: ExistingInstallation | None = None
@@ -103,6 +111,7 @@ def removal_lines(
     lines += [f"home:   CertificateSigningRequest {name_of(it)}" for it in requests]
     lines += _object_lines("home:   Pod", home_state.pods)
     lines += _object_lines("home:   EndpointSlice", home_state.relay_slices)
+    lines += _object_lines("home:   CSIStorageCapacity", home_state.storage_capacities)
     if home_state.installation is not None:
         lines += home_state.installation.lines()
     if home_state.certificate_store is not None:
@@ -123,6 +132,11 @@ def warning_lines(
             "the webhook that is removed no longer mutates their pods; `bridge offload` lists what "
             "does, `bridge unoffload` stops offloading"
         )
+    if home_state.volumes:
+        lines.append(
+            f"home: {_volume_names(home_state.volumes)} and the data in the remote stay; pods can "
+            "use them again after the next join of the same remote"
+        )
     if remote_state.client is None:
         return [
             *lines,
@@ -131,6 +145,26 @@ def warning_lines(
     if settings.keep_workloads:
         return lines + _keep_workloads_lines(settings, remote_state.inventory)
     return lines + shared_lines(remote_state.inventory)
+
+
+def volumes_error(name: str, volumes: Sequence[Object]) -> str:
+    """Why the node cannot leave: home's volumes have their data in its remote."""
+    return (
+        f"home: {_volume_names(volumes)} have their data in the remote of node {name}, and pods "
+        "cannot use it without the node; delete their PersistentVolumeClaims, or leave with "
+        "--keep-volumes, which keeps the volumes and their data for the next join"
+    )
+
+
+def _volume_names(volumes: Sequence[Object]) -> str:
+    names = []
+    for volume in volumes[:MAX_LISTED]:
+        claim = claim_of_volume(volume)
+        of = f" ({claim.namespace}/{claim.name})" if claim is not None else ""
+        names.append(f"{name_of(volume)}{of}")
+    if (more := len(volumes) - MAX_LISTED) > 0:
+        names.append(f"{more} more")
+    return f"PersistentVolumes {', '.join(names)}"
 
 
 def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list[str]:

@@ -38,6 +38,7 @@ from translators.translation_options import (
     Network,
     Policy,
     ServiceAccounts,
+    Storage,
 )
 from translators.virtual_node_identity import Identity
 
@@ -83,6 +84,7 @@ def policy_options(policy: Policy) -> Object:
         "network": policy.network,
         "remotePodCidr": list(policy.remote_pod_cidrs),
         "relayCidr": policy.relay_cidr or None,
+        "storage": policy.storage,
         "daemonsets": policy.daemonsets,
         "controlPlaneNodes": policy.control_plane_nodes,
         "podSecurity": policy.pod_security,
@@ -113,6 +115,8 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         network=network_mode(node) or "flat",
         remote_pod_cidrs=_networks(record.get("remotePodCidr")),
         relay_cidr=relay_cidr(node),
+        storage=recorded_storage(node) or "none",
+        remote_id=node_object.remote_id_of(node),
         daemonsets=_one_of(DaemonSets, record.get("daemonsets")) or "skip",
         control_plane_nodes=_one_of(ControlPlaneNodes, record.get("controlPlaneNodes")) or "deny",
         pod_security=_one_of(PodSecurityLevel, record.get("podSecurity")) or "privileged",
@@ -126,6 +130,12 @@ def read_policy(node: Object, home_id: str) -> tuple[Policy, bool]:
         cluster_reads=cluster_reads(node),
     )
     return policy, bool(record)
+
+
+def recorded_storage(node: Object) -> Storage | None:
+    """Whether the bridge provisions volumes; None if the Node does not record it."""
+    found: Storage | None = _one_of(Storage, _record(node).get("storage"))
+    return found
 
 
 def home_identity(node: Object) -> HomeIdentity | None:
@@ -161,6 +171,7 @@ def read_settings(
         network=network_mode(node) or network,
         remote_pod_cidrs=policy.remote_pod_cidrs,
         relay=RelaySettings(cidr=policy.relay_cidr or None),
+        storage=recorded_storage(node) or "auto",
         daemonsets=policy.daemonsets,
         control_plane_nodes=policy.control_plane_nodes,
         pod_security=policy.pod_security,

@@ -21,9 +21,8 @@ from translators.capacity.node_capacity import NodeCapacity, resource_sort_key
 from translators.derived_names import label_value
 from translators.object_accessors import Object, condition_of, metadata
 from translators.ownership_labels import DOMAIN, LABEL_VIRTUAL
+from translators.ownership_labels import LABEL_REMOTE as LABEL_REMOTE  # noqa: PLC0414  # re-exported
 
-#: Marks a Node as a bridge's virtual node; the value is the remote's identity.
-LABEL_REMOTE = f"{DOMAIN}/remote"
 #: The remote's kubeconfig at the last join, for `bridge leave` on the same machine.
 ANNOTATION_KUBECONFIG = f"{DOMAIN}/kubeconfig"
 ANNOTATION_CONTEXT = f"{DOMAIN}/context"

@@ -31,8 +31,10 @@ from bridge.relay.relay_counters import (
     RelayMetrics,
     ReverseRelayMetrics,
 )
+from sync.base.histograms import Histogram
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
+from sync.storage.claim_controller import ClaimController
 from translators import quantity
 
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
@@ -62,6 +64,7 @@ class BridgeCollector(Collector):
         )
         yield from _election(self.election)
         yield from _node(self.engine)
+        yield from _volumes(self.engine)
         yield from _requests((self.engine.home_pods.client, self.engine.remote_pods.client))
         yield from _watches(self.engine)
         yield from _work_queues(self.engine)
@@ -133,6 +136,23 @@ def _node(engine: Engine) -> Iterator[Metric]:
         "bridge_pod_start_duration_seconds",
         "Time from a pod's binding to the node until home's status is Running.",
         engine.pods.latency.start,
+    )
+
+
+def _volumes(engine: Engine) -> Iterator[Metric]:
+    claims = engine.find_optional(ClaimController)
+    results = claims.executor.results if claims else dict.fromkeys(("success", "failure"), 0)
+    yield counter(
+        "bridge_volume_provisions{result}",
+        "Volumes provisioned in the remote, and PersistentVolumeClaims given back to home's "
+        "scheduler.",
+        results,
+    )
+    yield histogram(
+        "bridge_volume_provision_duration_seconds",
+        "Time from the first attempt for a PersistentVolumeClaim until home has its "
+        "PersistentVolume.",
+        claims.executor.duration if claims else Histogram(),
     )
 
 

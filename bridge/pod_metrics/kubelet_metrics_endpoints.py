@@ -37,10 +37,11 @@ from bridge.pod_metrics.metrics_api_client import MetricsApiSource
 from bridge.pod_metrics.node_usage import NodeUsage, PodUsage
 from bridge.pod_metrics.stats_summary_builder import summary, usages
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object
+from translators.object_accessors import Object, uid_of
 from translators.ownership_labels import Origin
 from translators.pod_metrics import exposition, stats_summary
 from translators.pod_metrics.exposition import Families, RemotePodName, Sample
+from translators.storage.identifiers import claim_names
 from translators.virtual_node_identity import Identity
 
 #: Seconds: shorter than any scrape interval, longer than the skew between replicas that scrape
@@ -176,6 +177,8 @@ class PodMetricsEndpoints:
             scraped = await self._kubelets.scrape(path, pods, _parse_summary, query=query)
             self._check_answered(path, scraped)
             found = [stats for part in scraped.parts for stats in part]
+            claims = {uid_of(it): claim_names(it) for it in self._directory.home_pods()}
+            stats_summary.rename_claims(found, claims)
         else:
             counters = await self._api.fetch()
             self._count_scrape(path, failed=counters is None)

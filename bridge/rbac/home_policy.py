@@ -39,6 +39,7 @@ from translators.mirror.endpoint_slice import LABEL_MANAGED_BY
 from translators.object_accessors import Object
 from translators.ownership_labels import LABEL_NODE
 from translators.relay.forward_plan import MANAGER
+from translators.storage.identifiers import ANNOTATION_SELECTED_NODE, DRIVER
 
 #: Requests that change nothing: reviews of other users' credentials and permissions.
 REVIEWS = frozenset({"tokenreviews", "subjectaccessreviews"})
@@ -58,6 +59,13 @@ def _all_of(expression: str) -> str:
 def _label(key: str) -> str:
     return f"o.metadata.?labels[?'{key}'].orValue('')"
 
+
+#: CEL: no annotation but the selected node is added, changed or removed.
+_ONLY_SELECTED_NODE = (
+    "[[variables.before, variables.after], [variables.after, variables.before]].all(p, "
+    f"p[0].metadata.?annotations.orValue({{}}).all(k, k == '{ANNOTATION_SELECTED_NODE}' || "
+    "p[1].metadata.?annotations[?k] == p[0].metadata.?annotations[?k]))"
+)
 
 #: The rules by resource: CEL, and the sentence that follows "may".
 RULES: dict[tuple[str, ...], tuple[str, str]] = {
@@ -103,6 +111,28 @@ RULES: dict[tuple[str, ...], tuple[str, str]] = {
             f"{_label(LABEL_MANAGED_BY)} == '{MANAGER}' && {_label(LABEL_NODE)} in variables.labels"
         ),
         "write only EndpointSlices with the labels of its virtual nodes",
+    ),
+    ("persistentvolumes",): (
+        _all_of(f"o.spec.?csi.?driver.orValue('') == '{DRIVER}'"),
+        f"write only PersistentVolumes of the driver {DRIVER}",
+    ),
+    ("persistentvolumeclaims", "persistentvolumeclaims/status"): (
+        " && ".join(
+            (
+                "variables.after.?spec == variables.before.?spec",
+                *(
+                    f"variables.after.metadata.?{key} == variables.before.metadata.?{key}"
+                    for key in _FIXED_METADATA
+                    if key != "annotations"
+                ),
+                _ONLY_SELECTED_NODE,
+            )
+        ),
+        "change only the selected node and the status of PersistentVolumeClaims",
+    ),
+    ("csistoragecapacities",): (
+        _all_of(f"{_label(LABEL_NODE)} in variables.labels"),
+        "write only CSIStorageCapacities with the label of its virtual nodes",
     ),
     ("certificatesigningrequests",): (
         (

@@ -11,7 +11,13 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from bridge.base.join_settings import HomeIdentity, JoinSettings, MetricsSource, NetworkChoice
+from bridge.base.join_settings import (
+    HomeIdentity,
+    JoinSettings,
+    MetricsSource,
+    NetworkChoice,
+    StorageChoice,
+)
 from bridge.certificates import home_client_ca
 from bridge.election import election_lease
 from bridge.node import lease_namespace, namespace_ownership_lease
@@ -19,6 +25,8 @@ from sync.kube.api_errors import Side
 from sync.kube.api_resources import (
     CERTIFICATE_SIGNING_REQUESTS,
     CONFIG_MAPS,
+    CSI_DRIVERS,
+    CSI_STORAGE_CAPACITIES,
     DAEMON_SETS,
     ENDPOINT_SLICES,
     EVENTS,
@@ -26,6 +34,8 @@ from sync.kube.api_resources import (
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     POD_METRICS,
     PODS,
     PRIORITY_CLASSES,
@@ -36,6 +46,7 @@ from sync.kube.api_resources import (
     SERVICE_CIDRS,
     SERVICES,
     SIGNERS,
+    STORAGE_CLASSES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
     Resource,
@@ -43,6 +54,7 @@ from sync.kube.api_resources import (
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
 from translators.ownership_labels import DOMAIN
+from translators.storage import storage_capacity
 from translators.translation_options import ServiceAccounts
 
 #: Timeout in seconds of one request.
@@ -128,6 +140,20 @@ HOME_CERTIFICATES = (Permission(CERTIFICATE_SIGNING_REQUESTS, ("create", "list",
 #: namespaces, to find those of an earlier bridge, and written only in bound ones
 #: (`HOME_NAMESPACE_RELAY`).
 HOME_RELAY = (Permission(ENDPOINT_SLICES, ("list", "watch")),)
+#: Needed at home too where the bridge provisions volumes (`--storage provision`). PersistentVolumes
+#: belong to no namespace; `bridge.rbac.home_policy` permits only those of the bridge's driver.
+HOME_STORAGE = (
+    Permission(PERSISTENT_VOLUME_CLAIMS, ("get", "list", "watch")),
+    Permission(PERSISTENT_VOLUMES, ("create", "list", "watch", "patch", "delete")),
+    Permission(STORAGE_CLASSES, ("list", "watch")),
+    Permission(
+        CSI_STORAGE_CAPACITIES,
+        ("create", "list", "watch", "patch", "delete"),
+        namespace=storage_capacity.NAMESPACE,
+    ),
+)
+#: Optional, and in no Role: with this `bridge check` finds out whether home has a CSIDriver.
+HOME_CSI_DRIVERS = (Permission(CSI_DRIVERS, ("get",)),)
 #: Optional, and in no Role: with these the bridge checks `--relay-cidr` against home's node and
 #: Service ranges, where the credential has them anyway.
 HOME_RANGES = (Permission(NODES, ("list",)), Permission(SERVICE_CIDRS, ("list",)))
@@ -189,6 +215,11 @@ HOME_NAMESPACE_RELAY = (
     # To verify addresses that EndpointSlices of users claim.
     Permission(PODS, ("get", "list")),
 )
+#: A PVC is given back to home's scheduler by its annotation.
+HOME_NAMESPACE_STORAGE = (
+    Permission(PERSISTENT_VOLUME_CLAIMS, ("patch",)),
+    Permission(PERSISTENT_VOLUME_CLAIMS, ("patch",), "status"),
+)
 #: Cluster-wide but for the claim: pods of any home namespace may arrive, their namespaces are
 #: created on demand, and RBAC cannot select objects by the bridge's labels.
 REMOTE = (
@@ -236,6 +267,15 @@ REMOTE_NAMESPACE = (
     Permission(RESOURCE_QUOTAS, ("list", "watch")),
     # The claim, or where another namespace has it, its marker (`bridge.remote_claim.claim_place`).
     Permission(LEASES, ("create", "get", "patch")),
+)
+#: Needed in the remote too where the bridge provisions volumes: the PVCs, and in the whole cluster
+#: what decides which of them the remote can have.
+REMOTE_STORAGE = (
+    Permission(PERSISTENT_VOLUME_CLAIMS, ("create", "get", "list", "watch", "patch", "delete")),
+)
+REMOTE_STORAGE_CLASSES = (
+    Permission(STORAGE_CLASSES, ("list", "watch")),
+    Permission(CSI_STORAGE_CAPACITIES, ("list", "watch")),
 )
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
@@ -290,7 +330,9 @@ def required_at_home(settings: JoinSettings, identity: HomeIdentity) -> tuple[Pe
     certificates = HOME_CERTIFICATES if needs_csr else ()
     # `auto` selects relay only where its permissions are granted.
     relay = HOME_RELAY if settings.network == "relay" else ()
-    return (*HOME, *in_place_of_node(identity), *tokens, *certificates, *relay)
+    # `auto` provisions only where the permissions are granted.
+    storage = HOME_STORAGE if settings.storage == "provision" else ()
+    return (*HOME, *in_place_of_node(identity), *tokens, *certificates, *relay, *storage)
 
 
 def in_place_of_node(identity: HomeIdentity) -> tuple[Permission, ...]:
@@ -301,7 +343,14 @@ def in_place_of_node(identity: HomeIdentity) -> tuple[Permission, ...]:
 def required_in_remote(settings: JoinSettings) -> tuple[Permission, ...]:
     """The permissions that a join with these settings needs in the remote."""
     namespaces = settings.remote_namespaces
-    return in_namespaces(REMOTE_NAMESPACE, namespaces) if namespaces else REMOTE
+    base = in_namespaces(REMOTE_NAMESPACE, namespaces) if namespaces else REMOTE
+    return (*base, *(for_remote_storage(namespaces) if settings.storage == "provision" else ()))
+
+
+def for_remote_storage(namespaces: Collection[str] = ()) -> tuple[Permission, ...]:
+    """The permissions to provision volumes in the remote, or in its prepared namespaces."""
+    claims = in_namespaces(REMOTE_STORAGE, namespaces) if namespaces else REMOTE_STORAGE
+    return (*REMOTE_STORAGE_CLASSES, *claims)
 
 
 def in_namespaces(
@@ -322,6 +371,7 @@ def for_home_namespaces(
     identity: HomeIdentity,
     network: NetworkChoice = "auto",
     service_accounts: ServiceAccounts = "home",
+    storage: StorageChoice = "auto",
 ) -> tuple[Permission, ...]:
     """The permissions in each home namespace whose pods may run on the node."""
     flat = HOME_NAMESPACE_FLAT if network in ("flat", "auto") else ()
@@ -330,14 +380,16 @@ def for_home_namespaces(
     if identity == "service-account":
         tokens = HOME_NAMESPACE_TOKENS if service_accounts == "home" else ()
         own = (*HOME_NAMESPACE_IN_PLACE_OF_NODE, *tokens)
-    return (*HOME_NAMESPACE, *own, *flat, *relay)
+    volumes = HOME_NAMESPACE_STORAGE if storage == "provision" else ()
+    return (*HOME_NAMESPACE, *own, *flat, *relay, *volumes)
 
 
 def rbac_command(side: Side, settings: JoinSettings) -> str:
     """The command that prints the RBAC objects for a join with these settings."""
     if side == "remote":
-        named = (f"--namespace {it}" for it in settings.remote_namespaces)
-        return " ".join(("bridge rbac remote", *named))
+        named = [f"--namespace {it}" for it in settings.remote_namespaces]
+        storage = ["--storage provision"] if settings.storage == "provision" else []
+        return " ".join(("bridge rbac remote", *named, *storage))
     command = [f"bridge rbac home --name {settings.name or 'NODE'}"]
     if settings.home_identity == "service-account":
         command.append("--home-identity service-account")
@@ -347,6 +399,8 @@ def rbac_command(side: Side, settings: JoinSettings) -> str:
         command.append(f"--network {settings.network}")
     if settings.service_accounts != "home":
         command.append(f"--service-accounts {settings.service_accounts}")
+    if settings.storage == "provision":
+        command.append("--storage provision")
     return " ".join(command)
 
 

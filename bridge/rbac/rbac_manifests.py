@@ -20,6 +20,7 @@ from bridge.base.join_settings import (
     NetworkChoice,
     ServingCertificate,
     SettingsError,
+    StorageChoice,
     invalid_option,
 )
 from bridge.node import lease_namespace
@@ -75,6 +76,8 @@ class HomePermissions:
     leave: bool = False
     """Whether the account may run `bridge leave` too."""
     identity: HomeIdentity = "service-account"
+    storage: StorageChoice = "auto"
+    """Only ``provision`` grants the permissions for volumes: they are not needed otherwise."""
     state_secret: tuple[str, str] | None = None
     """Namespace and name of the Secret that an installed bridge keeps its state in."""
 
@@ -85,6 +88,7 @@ class HomePermissions:
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
+        storage = permissions.HOME_STORAGE if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
             *permissions.in_place_of_node(self.identity),
@@ -92,6 +96,7 @@ class HomePermissions:
             *certificates,
             *permissions.HOME_CLIENT_CA,
             *permissions.for_network(self.network),
+            *storage,
             *leave,
         )
         return tuple(permission.for_nodes(self.nodes) for permission in granted)
@@ -105,7 +110,10 @@ class HomePermissions:
     def per_namespace(self) -> tuple[Permission, ...]:
         """The permissions granted namespace by namespace."""
         return permissions.for_home_namespaces(
-            identity=self.identity, network=self.network, service_accounts=self.service_accounts
+            identity=self.identity,
+            network=self.network,
+            service_accounts=self.service_accounts,
+            storage=self.storage,
         )
 
 
@@ -124,6 +132,8 @@ class RemotePermissions:
     cluster_reads: bool = False
     """Whether the account may, beside ``namespaces``, read what these cannot show: nodes, and
     pods, quotas and names of all namespaces."""
+    storage: StorageChoice = "auto"
+    """Only ``provision`` grants the permissions for volumes."""
 
     @property
     def cluster_level(self) -> tuple[Permission, ...]:
@@ -132,15 +142,21 @@ class RemotePermissions:
         if not self.namespaces:
             metrics = _of_sources(self.metrics)
             base = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
-            return (*base, *metrics)
+            storage = permissions.for_remote_storage() if self._provisions else ()
+            return (*base, *metrics, *storage)
+        classes = permissions.REMOTE_STORAGE_CLASSES if self._provisions else ()
         if not self.cluster_reads:
-            return ()
+            return classes
         reads = chain.from_iterable(permissions.REMOTE_CLUSTER_READS.values())
         claim = (*permissions.REMOTE_CLAIM, *permissions.REMOTE_LEAVE)
         owned = permissions.in_namespaces(
             permissions.REMOTE_OWNERSHIP, {it.namespace for it in claim}
         )
-        return (*reads, *claim, *owned, *_of_sources(self.metrics))
+        return (*reads, *claim, *owned, *_of_sources(self.metrics), *classes)
+
+    @property
+    def _provisions(self) -> bool:
+        return self.storage == "provision"
 
     @property
     def per_namespace(self) -> tuple[Permission, ...]:
@@ -151,6 +167,7 @@ class RemotePermissions:
             *permissions.REMOTE_NAMESPACE_LEAVE,
             *permissions.REMOTE_OWNERSHIP,
             *(() if self.cluster_reads else metrics),
+            *(permissions.REMOTE_STORAGE if self._provisions else ()),
         )
         return permissions.in_namespaces(granted, self.namespaces)
 
@@ -229,7 +246,7 @@ def _home_policies(options: HomePermissions, account: Account) -> list[Object]:
     description = "Confines Cluster Bridge to its virtual node and the pods on it"
     whom = (str(account), account.user, options.nodes)
     # The policy is the same for all options, so that a wider role stays confined.
-    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True)
+    every = HomePermissions(options.nodes, "home", "csr", "auto", leave=True, storage="provision")
     granted = (*every.cluster_level, *every.per_namespace)
     policies = home_policy.home_policy(_meta(account.policy("home"), description), *whom, granted)
     if options.leave:

@@ -60,6 +60,7 @@ _LABELLED = {
         *("pods", "pods/status", "pods/ephemeralcontainers", "pods/resize", "pods/binding"),
         *("bindings", "namespaces", "namespaces/status", "namespaces/finalize"),
         *("configmaps", "secrets", "services", "services/status", "endpoints"),
+        *("persistentvolumeclaims", "persistentvolumeclaims/status"),
     ),
     "discovery.k8s.io": ("endpointslices",),
     "coordination.k8s.io": ("leases",),

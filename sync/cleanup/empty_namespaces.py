@@ -9,6 +9,9 @@ deleted, and when the last object of this home in it is deleted:
 4. The deletion requires the UID and the resourceVersion that the namespace had after step 2, so
    that it fails if a user was added meanwhile.
 
+A PVC is such an object, and one that the bridge created is unmanaged for step 3 as well: no
+namespace with data is deleted.
+
 A namespace that is kept is checked again after its next pod, or at the next start. An unmanaged or
 granted namespace is never deleted. A pod for which the namespace is still terminating is created
 after the end of that deletion.
@@ -35,6 +38,7 @@ from translators.object_accessors import (
 from translators.ownership_labels import ANNOTATION_ACCEPTS, home_namespace_of, is_owned, origin_of
 from translators.pods import service_accounts
 from translators.relay import reverse_plan
+from translators.storage.identifiers import selected_node
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +57,9 @@ class EmptyNamespaceController:
         self._home_pods = context.home_pods
         # The informers of all objects of this home in the remote, except namespaces.
         self._owned = [context.remote_pods, *context.copies.values()]
+        if context.storage is not None:
+            self._owned.append(context.storage.remote_claims)
+        self._home_claims = context.storage.home_claims if context.storage is not None else None
         self._linger = linger
         # When the last pod of each was deleted (the loop's time).
         self._since: dict[HomeNamespace, float] = {}
@@ -68,6 +75,7 @@ class EmptyNamespaceController:
                 Watch(self._home_pods, self.home_pod_changed),
                 Watch(self._remote_namespaces, self.namespace_changed),
                 *(Watch(informer, self.owned_changed) for informer in self._owned),
+                *([Watch(self._home_claims, self.home_claim_changed)] if self._home_claims else ()),
             ],
         )
 
@@ -75,6 +83,14 @@ class EmptyNamespaceController:
         if old is not None and new is None:
             self._since.pop(HomeNamespace(namespace_of(old)), None)
             self._check_later(HomeNamespace(namespace_of(old)))
+
+    def home_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """Checks a namespace whose PVC home no longer wants on this node."""
+        node = self._identity.node
+        if old is not None and selected_node(old) == node and selected_node(new or {}) != node:
+            namespace = HomeNamespace(namespace_of(old))
+            self._since.pop(namespace, None)
+            self._check_later(namespace)
 
     def owned_changed(self, old: Object | None, new: Object | None) -> None:
         if old is None or new is not None:
@@ -99,7 +115,11 @@ class EmptyNamespaceController:
             self.controller.queue.add_after(namespace, max(seconds, 0))
 
     def _has_pods(self, namespace: HomeNamespace) -> bool:
-        return self._home_pods.store.has("namespace", namespace)
+        """Whether the namespace has pods on the node, or PVCs for which the node is selected: their
+        pods follow."""
+        has_pods = self._home_pods.store.has("namespace", namespace)
+        claims = self._home_claims
+        return has_pods or (claims is not None and claims.store.has("namespace", namespace))
 
     async def _reconcile(self, namespace: HomeNamespace) -> None:
         since = self._since.get(namespace)

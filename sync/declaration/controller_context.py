@@ -21,6 +21,23 @@ from translators.virtual_node_identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageInformers:
+    """The informers of `sync.storage`. The account reads home's objects, of all namespaces."""
+
+    home_claims: Informer
+    """Home's PVCs. Indexes: ``class`` (the name of the StorageClass) and ``namespace``, of those
+    for which the virtual node is selected."""
+    home_volumes: Informer
+    """Home's PersistentVolumes; of other drivers' only the fields that identify them. Indexes:
+    ``claim`` (the PVC that a volume is for) and ``handle`` (of volumes of the bridge)."""
+    home_classes: Informer
+    remote_claims: Informer
+    """This home's PVCs in the remote. Index: ``origin`` (the home PVC that each was created
+    for)."""
+    remote_classes: Informer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     """The dependencies of a controller, which names the informers that it reads in its
     `Declaration`."""
@@ -34,7 +51,8 @@ class ControllerContext:
     policy: Policy
     home_pods: Informer
     """Pods bound to the virtual node. Indexes: ``namespace``, ``reference`` (the ConfigMaps and
-    Secrets that a pod needs); both only of pods that are to run in the remote."""
+    Secrets that a pod needs) and ``claim`` (the PVCs that it mounts); all only of pods that are to
+    run in the remote."""
     remote_pods: Informer
     """This home's pods in the remote, those of its other virtual nodes too. Indexes: ``namespace``
     and ``reference``, both by home namespace, and ``relay`` (relay agents)."""
@@ -55,6 +73,8 @@ class ControllerContext:
     events: EventRecorder
     now: Callable[[], str]
     """The current time in RFC 3339."""
+    storage: StorageInformers | None = None
+    """None if the bridge provisions no volumes."""
 
     @property
     def identity(self) -> Identity:

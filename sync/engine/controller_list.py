@@ -14,6 +14,9 @@ from sync.pods.pod_controller import PodController
 from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
+from sync.storage.capacity_controller import StorageCapacityController
+from sync.storage.claim_controller import ClaimController
+from sync.storage.volume_controller import VolumeController
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,12 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
         *([] if context.policy.remote_namespaces else [cleanup]),
         ReverseRelayController(context, options.forwarder, linger=options.namespace_linger),
     ]
+    if context.storage is not None:
+        controllers += [
+            ClaimController(context, context.storage),
+            VolumeController(context, context.storage),
+            StorageCapacityController(context, context.storage),
+        ]
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

@@ -92,7 +92,13 @@ class Engine:
         self._identity = policy.identity
         account = account or home
         self.events = EventRecorder(home, reader=account, node=policy.identity.node, now=now)
-        shared = SharedInformers(home, remote, policy, fast_keepalive=options.listeners is not None)
+        shared = SharedInformers(
+            home,
+            remote,
+            policy,
+            account=account,
+            fast_keepalive=options.listeners is not None,
+        )
         self.home_pods = shared.home_pods
         self.remote_pods = shared.remote_pods
         self.remote_nodes = shared.remote_nodes
@@ -138,6 +144,7 @@ class Engine:
             references=self._references,
             events=self.events,
             now=now,
+            storage=shared.storage,
         )
         self._components = build(context, options)
         self._declarations = [
@@ -217,10 +224,14 @@ class Engine:
 
     def find(self, kind: type[T]) -> T:
         """The controller of this class. Raises LookupError if there is none."""
-        for component in self._components:
-            if isinstance(component, kind):
-                return component
-        raise LookupError(f"no {kind.__name__} is registered")
+        found = self.find_optional(kind)
+        if found is None:
+            raise LookupError(f"no {kind.__name__} is registered")
+        return found
+
+    def find_optional(self, kind: type[T]) -> T | None:
+        """The controller of this class; None if there is none."""
+        return next((it for it in self._components if isinstance(it, kind)), None)
 
     # -- connect ---------------------------------------------------------------------------
 

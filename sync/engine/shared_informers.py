@@ -28,6 +28,7 @@ from sync.kube.client import KubeClient
 from sync.mirror.copy_rules import COPIED_RESOURCES, copies_selector
 from sync.pods import action_planner
 from sync.references.reference_keys import CopyKey, reference_keys, watched_keys
+from sync.storage.storage_informers import storage_informers
 from translators.object_accessors import Object, namespace_of
 from translators.ownership_labels import (
     home_selector,
@@ -38,16 +39,23 @@ from translators.ownership_labels import (
 from translators.pods import references
 from translators.relay import reverse_plan
 from translators.remote_shapes import POD_USAGE
+from translators.storage.identifiers import claims_of_pod
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
 
 
 class SharedInformers:
-    """Creates the informers; the engine runs those that a declaration names. ``fast_keepalive`` as
-    for `Informer`."""
+    """Creates the informers; the engine runs those that a declaration names. ``account`` reads
+    home's storage. ``fast_keepalive`` as for `Informer`."""
 
     def __init__(
-        self, home: KubeClient, remote: KubeClient, policy: Policy, *, fast_keepalive: bool
+        self,
+        home: KubeClient,
+        remote: KubeClient,
+        policy: Policy,
+        *,
+        account: KubeClient,
+        fast_keepalive: bool,
     ) -> None:
         identity, pool = policy.identity, InternPool()
         self.home_pods = Informer(
@@ -59,6 +67,7 @@ class SharedInformers:
                     (namespace_of(pod),) if action_planner.may_run(pod, policy) else ()
                 ),
                 "reference": functools.partial(home_references, policy),
+                "claim": functools.partial(_mounted_claims, policy),
             },
             indexed=("spec", "metadata.ownerReferences"),
             pool=pool,
@@ -91,6 +100,8 @@ class SharedInformers:
         self.copies: dict[Resource, Informer] = {
             resource: _copies_informer(remote, resource, policy) for resource in COPIED_RESOURCES
         }
+        provisions = policy.storage == "provision"
+        self.storage = storage_informers(account, remote, policy) if provisions else None
 
 
 def _copies_informer(remote: KubeClient, resource: Resource, policy: Policy) -> Informer:
@@ -130,6 +141,12 @@ def _remote_informer(
 def home_references(policy: Policy, home: Object) -> Iterable[CopyKey]:
     """The ConfigMaps and Secrets of home that a pod needs; none if it is not to run."""
     return watched_keys(home, policy) if action_planner.may_run(home, policy) else ()
+
+
+def _mounted_claims(policy: Policy, home: Object) -> Iterable[Hashable]:
+    if policy.storage == "none" or not action_planner.may_run(home, policy):
+        return ()
+    return claims_of_pod(home)
 
 
 def _origin_namespace(identity: Identity, remote: Object) -> Iterable[Hashable]:

@@ -76,6 +76,10 @@ RUNTIME_CLASSES = _cluster_scoped("node.k8s.io", "v1", "runtimeclasses", "Runtim
 PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 PERSISTENT_VOLUMES = _cluster_scoped("", "v1", "persistentvolumes", "PersistentVolume")
 STORAGE_CLASSES = _cluster_scoped("storage.k8s.io", "v1", "storageclasses", "StorageClass")
+CSI_DRIVERS = _cluster_scoped("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+CSI_STORAGE_CAPACITIES = Resource(
+    "storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"
+)
 SERVICE_CIDRS = _cluster_scoped("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics")
 TOKEN_REVIEWS = _cluster_scoped("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")

@@ -1,8 +1,8 @@
 """Carries out the actions of `sync.pods.action_planner`, one after the other.
 
-- A pod is created after its namespace, the ConfigMaps, Secrets and Services that it needs, and its
-  service account tokens. If one of them is blocked, or an API server rejects the pod, the pod's
-  status and one Event state the reason, and the error is raised for a retry.
+- A pod is created after its PVCs, its namespace, the ConfigMaps, Secrets and Services that it
+  needs, and its service account tokens. If one of them is blocked, or an API server rejects the
+  pod, the pod's status and one Event state the reason, and the error is raised for a retry.
 - The outcome of a create request is unknown until an API server answered: `is_create_pending`.
 - Each answer to a write is put into the cache at once, which calls the handlers. Meanwhile
   `is_own_status_write` or `is_own_create` is true, so that a write does not requeue its own key.
@@ -12,7 +12,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sync.base import exception_summary
 from sync.cache.store import Key, Store
@@ -52,6 +53,7 @@ from sync.pods.status_writer import StatusWriter
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
+from sync.storage.claim_lookup import ClaimLookup
 from translators import pod_security
 from translators.object_accessors import (
     HomeNamespace,
@@ -63,7 +65,12 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
 from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
-from translators.pods.references import Reference
+from translators.storage.claim_resolution import (
+    REASON_WAITING,
+    Unresolved,
+    mounted_claims,
+    replace_claims,
+)
 from translators.virtual_node_identity import Identity
 
 log = logging.getLogger(__name__)
@@ -110,6 +117,7 @@ class ActionExecutor:
         self._priority_classes = priority_classes
         self._queue = queue
         self._on_created = on_created
+        self._claims = ClaimLookup(context, context.storage) if context.storage else None
         self.updates = PodUpdater(context, copies)
         self._creator = CreationCheck(context.remote)
         self._statuses = StatusWriter(
@@ -209,11 +217,15 @@ class ActionExecutor:
                 await self._report_not_created(key, home, blocked.reason, blocked.message)
             return
         try:
+            claims = await self._resolve_claims(home)
             remote_namespace = await self._namespaces.ensure(namespace)
             omitted = await self._copies.ensure(home)
             # Requested when the pod was first seen, in parallel with the copies.
             await self._tokens.ensure(home)
-            await self._send_create(key, home, remote_namespace, omitted)
+            translated = remote_pod.without_optional_references(
+                self._translate(home, claims), omitted
+            )
+            await self._send_create(key, home, remote_namespace, translated)
         except ReconcileBlocked as blocked:
             await self._report_not_created(key, home, blocked.reason, blocked.message)
             raise
@@ -231,10 +243,22 @@ class ActionExecutor:
             await self._report_not_created(key, home, reason, message)
             raise
 
+    async def _resolve_claims(self, home: Object) -> dict[str, str]:
+        """The remote PVCs of the pod, by the name of the volume; none if the bridge provisions no
+        volumes. Raises ReconcileBlocked and KubeError."""
+        if self._claims is None:
+            return {}
+        claims = self._claims.claims_of(home)
+        if isinstance(claims, Unresolved) and claims.reason == REASON_WAITING:
+            await self._claims.refresh(home)
+            claims = self._claims.claims_of(home)
+        if isinstance(claims, Unresolved):
+            raise ReconcileBlocked(claims.reason, claims.message)
+        return claims
+
     async def _send_create(
-        self, key: Key, home: Object, namespace: str, omitted: frozenset[Reference]
+        self, key: Key, home: Object, namespace: str, translated: remote_pod.TranslatedPod
     ) -> None:
-        translated = remote_pod.without_optional_references(self._translate(home), omitted)
         await self._creator.dry_run(home, translated.pod, namespace=namespace)
         self._create_pending.add(uid_of(home))
         is_as_sent = False
@@ -267,14 +291,16 @@ class ActionExecutor:
         """Checks a pod whose create request was not answered. Raises as
         `CreationCheck.check_created`."""
         try:
-            await self._creator.check_created(home, self._translate(home).pod, created)
+            claims = mounted_claims(created) if self._claims is not None else {}
+            await self._creator.check_created(home, self._translate(home, claims).pod, created)
         except ReconcileBlocked as blocked:
             await self._report_not_created(key, home, blocked.reason, blocked.message)
             raise
 
-    def _translate(self, home: Object) -> remote_pod.TranslatedPod:
+    def _translate(self, home: Object, claims: Mapping[str, str]) -> remote_pod.TranslatedPod:
         classes = frozenset(map(name_of, self._priority_classes))
-        return remote_pod.translate_pod(home, self._policy, priority_classes=classes)
+        translated = remote_pod.translate_pod(home, self._policy, priority_classes=classes)
+        return replace(translated, pod=replace_claims(translated.pod, claims))
 
     async def _ungate(self, key: Key, home: Object, action: Ungate) -> None:
         if not action.marked and not await self._statuses.write(

@@ -49,6 +49,7 @@ from translators.ownership_labels import (
 )
 from translators.pods import pod_status, synthetic_status
 from translators.pods.pod_addresses import rejected_addresses
+from translators.storage.identifiers import ClaimKey, claim_of_volume
 
 #: Pods reconciled at once: enough to keep the connections of both clients busy.
 WORKERS = 64
@@ -72,6 +73,7 @@ class PodController:
         self._home_pods = context.home_pods
         self._remote_pods = context.remote_pods
         self._remote_nodes = context.remote_nodes
+        self._storage = context.storage
         self._priority_classes = context.priority_classes
         self._watches = context.watches
         self._remote = context.remote
@@ -111,6 +113,7 @@ class PodController:
                 Watch(self._remote_pods, self.remote_pod_changed),
                 Watch(self._remote_nodes, self.remote_node_changed, replay=False),
                 Watch(self._priority_classes),
+                *self._storage_watches(),
             ],
             home_watches=[
                 HomeWatch(resource, functools.partial(self.reference_changed, resource))
@@ -121,6 +124,16 @@ class PodController:
             namespace_forbidden=self.requeue_namespace,
             start=self.latency.begin,
         )
+
+    def _storage_watches(self) -> list[Watch]:
+        storage = self._storage
+        if storage is None:
+            return []
+        return [
+            Watch(storage.home_claims, self.home_claim_changed, replay=False),
+            Watch(storage.home_volumes, self.home_volume_changed, replay=False),
+            Watch(storage.remote_claims, self.remote_claim_changed, replay=False),
+        ]
 
     def remote_pod_of(self, home: Object) -> Object | None:
         """The remote pod of exactly this home pod, by UID; None if there is none."""
@@ -198,6 +211,28 @@ class PodController:
             return
         reference = CopyKey(resource, HomeNamespace(namespace_of(new)), name_of(new))
         for home in self._home_pods.store.by_index("reference", reference):
+            if synthetic_status.is_creation_blocked(home):
+                self.controller.queue.add(Key(namespace_of(home), name_of(home)))
+
+    def home_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the pods that wait for a PVC."""
+        claim = new or old or {}
+        self._requeue_waiting(ClaimKey(namespace_of(claim), name_of(claim)))
+
+    def home_volume_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the pods that wait for the PVC of a volume."""
+        claim = claim_of_volume(new or old or {})
+        if claim is not None:
+            self._requeue_waiting(claim)
+
+    def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the pods that wait for a PVC in the remote."""
+        origin = origin_of(new or old or {})
+        if origin is not None:
+            self._requeue_waiting(ClaimKey(origin.namespace, origin.name))
+
+    def _requeue_waiting(self, claim: ClaimKey) -> None:
+        for home in self._home_pods.store.by_index("claim", claim):
             if synthetic_status.is_creation_blocked(home):
                 self.controller.queue.add(Key(namespace_of(home), name_of(home)))
 

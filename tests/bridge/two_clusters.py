@@ -84,6 +84,7 @@ def clusters(home: FakeApi, remote: FakeApi, folder: Path) -> Clusters:
         address="127.0.0.1",
         port=0,
         network="flat",
+        storage="none",
     )
     return Clusters(home, remote, settings)
 

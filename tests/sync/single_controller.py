@@ -20,7 +20,7 @@ from translators.translation_options import Policy
 
 def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> ControllerContext:
     """A context whose informers do not run."""
-    shared = SharedInformers(home, remote, policy, fast_keepalive=False)
+    shared = SharedInformers(home, remote, policy, account=home, fast_keepalive=False)
     ownership = NamespaceOwnership(MemoryRecord(), shared.remote_namespaces, policy.identity)
     return ControllerContext(
         home=home,
@@ -46,4 +46,5 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         ),
         events=EventRecorder(home, node=policy.identity.node, now=utc_now),
         now=utc_now,
+        storage=shared.storage,
     )

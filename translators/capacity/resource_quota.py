@@ -26,7 +26,7 @@ _REQUESTS, _LIMITS = "requests.", "limits."
 def quota_limits(quota: Object) -> Amounts:
     """The total requests that a quota allows in its namespace, by resource."""
     limits: Amounts = {}
-    for key, quantity in _hard(quota).items():
+    for key, quantity in hard_limits(quota).items():
         resource = _resource(key)
         if resource and not key.startswith(_LIMITS):
             hard = parse_amount(resource, quantity)
@@ -69,7 +69,7 @@ def exhausted_keys(quota: Object, resources: Collection[str]) -> str:
     used = (quota.get("status") or {}).get("used") or {}
     keys = [
         key
-        for key, hard in sorted(_hard(quota).items())
+        for key, hard in sorted(hard_limits(quota).items())
         if (resource := _resource(key)) in resources
         and parse_amount(resource, used.get(key, "0")) >= parse_amount(resource, hard)
     ]
@@ -78,7 +78,8 @@ def exhausted_keys(quota: Object, resources: Collection[str]) -> str:
     return f"namespace {namespace_of(quota)}, quota {name_of(quota)}: {', '.join(keys)}"
 
 
-def _hard(quota: Object) -> Mapping[str, str]:
+def hard_limits(quota: Object) -> Mapping[str, str]:
+    """``spec.hard`` of a quota; {} for one with scopes."""
     spec = quota.get("spec") or {}
     scoped = spec.get("scopes") or spec.get("scopeSelector")
     return {} if scoped else (spec.get("hard") or {})

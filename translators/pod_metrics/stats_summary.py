@@ -6,12 +6,23 @@ node stay in the remote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from translators.object_accessors import Object
 from translators.ownership_labels import Origin
 from translators.pod_metrics.exposition import RemotePodName
 from translators.remote_shapes import POD_STATS
+
+
+def rename_claims(stats: Iterable[Object], claims: Mapping[str, Mapping[str, str]]) -> None:
+    """Replaces the names of the remote's PersistentVolumeClaims by those of home, in place.
+    ``claims`` are home's names by the home pod's UID and the name of the volume."""
+    for pod in stats:
+        names = claims.get(str((pod.get("podRef") or {}).get("uid"))) or {}
+        for volume in pod.get("volume") or ():
+            name = names.get(str(volume.get("name")))
+            if name is not None and volume.get("pvcRef"):
+                volume["pvcRef"] = {**volume["pvcRef"], "name": name}
 
 
 def relabel_stats(summary: Object, pods: Mapping[RemotePodName, Origin]) -> list[Object]:

@@ -174,7 +174,9 @@ _VOLUMES = {
         "dropped", "home's signers do not run in the remote, and the remote's are not trusted"
     ),
     "persistentVolumeClaim.** ephemeral.**": Rule(
-        "kept", "refers to PersistentVolumeClaims and StorageClasses of the remote"
+        "kept",
+        "the remote's PersistentVolumeClaim for that of home, or without --storage provision the "
+        "remote's of the same name",
     ),
     # Volumes of drivers on the remote's nodes, or of external servers.
     "awsElasticBlockStore.** azureDisk.** fc.** flocker.** gcePersistentDisk.** gitRepo.** "

@@ -199,6 +199,7 @@ def _installation(
             service_accounts=settings.service_accounts,
             serving=settings.serving,
             network=settings.network,
+            storage=settings.storage,
         ),
         arguments=wanted.arguments,
         namespace=wanted.namespace,

@@ -54,6 +54,15 @@ def leave(
             rich_help_panel=WORKLOADS,
         ),
     ] = False,
+    keep_volumes: Annotated[
+        bool,
+        typer.Option(
+            "--keep-volumes",
+            help="Leave even if volumes of home have their data in the remote. Volumes and data "
+            "stay, and pods can use them after the next join of this remote.",
+            rich_help_panel=WORKLOADS,
+        ),
+    ] = False,
     timeout: Annotated[
         float,
         duration_option(
@@ -119,6 +128,7 @@ def leave(
         force=force,
         drain=drain,
         keep_workloads=keep_workloads,
+        keep_volumes=keep_volumes,
         timeout=timeout,
         cert_dir=cert_dir,
         remote_namespaces=namespaces,

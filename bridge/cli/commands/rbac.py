@@ -22,6 +22,10 @@ _Account = Annotated[
     typer.Option("--account", help="ServiceAccount that gets the permissions, as NAMESPACE/NAME."),
 ]
 _ACCOUNT = "cluster-bridge/cluster-bridge"
+_STORAGE_HELP = (
+    "provision: include the permissions with which the bridge provisions "
+    "PersistentVolumeClaims. auto and none: omit them."
+)
 
 
 def _declared(name: str, group: str, **changes: Any) -> Option:
@@ -42,6 +46,7 @@ def _declared(name: str, group: str, **changes: Any) -> Option:
         "that signs no such certificates.",
     ),
     *(_declared(it, AS_JOIN) for it in ("service-accounts", "serving-certificate", "network")),
+    _declared("storage", AS_JOIN, help=_STORAGE_HELP),
 )
 def rbac_home(
     *,
@@ -98,6 +103,7 @@ def rbac_home(
             network=values["network"],
             leave=leave,
             identity=values["home_identity"],
+            storage=values["storage"],
         )
         objects = rbac_manifests.home_objects(
             scope,
@@ -139,7 +145,10 @@ def rbac_namespace(
     print_objects(objects)
 
 
-@with_options(_declared("metrics", AS_JOIN, default="api"))
+@with_options(
+    _declared("metrics", AS_JOIN, default="api"),
+    _declared("storage", AS_JOIN, help=_STORAGE_HELP),
+)
 def rbac_remote(
     *,
     account: _Account = _ACCOUNT,
@@ -200,6 +209,7 @@ def rbac_remote(
             renew_token=not no_token_renewal,
             namespaces=[rbac_manifests.check_namespace(it) for it in namespace or ()],
             cluster_reads=cluster_reads,
+            storage=values["storage"],
         )
         scope.check()
         objects = rbac_manifests.remote_objects(

@@ -33,6 +33,7 @@ from bridge.base.join_settings import (
     RelaySettings,
     ServingCertificate,
     SettingsError,
+    StorageChoice,
     check_address,
     check_claim,
     check_home_name,
@@ -280,6 +281,17 @@ JOIN: tuple[Option, ...] = (
         field="remote_pod_cidrs",
     ),
     *RELAY,
+    Option(
+        "storage",
+        "PersistentVolumeClaims of home. provision: those of StorageClasses whose provisioner is "
+        "volumes.cluster-bridge.io get volumes in the remote, and pods use them. none: pods use "
+        "the remote's PersistentVolumeClaims of the same names. auto: provision if the permissions "
+        "are granted, else none; recorded on the node.",
+        WORKLOADS,
+        kind=StorageChoice,
+        default="auto",
+        in_cluster=CONSUMED,
+    ),
     Option(
         "daemonsets",
         "Pods of DaemonSets that are bound to the virtual node. skip: they do not run, and count "

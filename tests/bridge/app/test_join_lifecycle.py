@@ -120,6 +120,7 @@ async def test_kubelet_api_listens_before_the_node_has_its_port(two: Clusters) -
         "its",
         "pods",
         "any",
+        "pods",
         "its",
         "kubelet",
         "the",

@@ -95,6 +95,7 @@ async def test_precheck_passes_for_two_joinable_clusters(two: Clusters) -> None:
             "home: any pod IP that the remote reports is copied, except home's own addresses; "
             "--remote-pod-cidr limits them to the remote's pod networks"
         ),
+        "both: pods use the remote's PersistentVolumeClaims of the same names (by --storage)",
         "remote: its kubelets serve resource metrics",
     ]
     assert two.writes() == []

@@ -288,7 +288,17 @@ def test_asyncio_loop_without_uvloop(
 
 COMMANDS = {
     *("join", "install", "upgrade", "uninstall", "render", "run", "leave", "prune", "rbac"),
-    *("check", "status", "dashboard", "events", "explain", "version", "bug-report", "config"),
+    *(
+        "check",
+        "status",
+        "dashboard",
+        "events",
+        "explain",
+        "version",
+        "bug-report",
+        "config",
+        "storage-class",
+    ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }
 #: Names of earlier versions, and commands without documentation.

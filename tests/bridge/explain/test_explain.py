@@ -397,6 +397,41 @@ async def test_unbound_claim_of_a_waiting_class_is_no_obstacle(looked: Looked) -
     assert any("PersistentVolumeClaim data is not bound" in it["why"] for it in answer["waiting"])
 
 
+async def test_provisioned_claim_names_its_data_in_the_remote(looked: Looked) -> None:
+    looked.node(**{join_record.ANNOTATION_OPTIONS: '{"storage":"provision"}'})
+    looked.two.home.put(_storing())
+    looked.two.home.put(_claim(storageClassName="burst"))
+    looked.two.home.put(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "burst"},
+            "provisioner": "volumes.cluster-bridge.io",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
+    )
+    claim = _named(await looked.answer(), "PersistentVolumeClaim")
+    assert claim["becomes"] == "a new volume in the remote, once a node is selected"
+    looked.two.home.put(_claim("Bound", volumeName="pvc-1"))
+    remote_id = home_id_from_uid(_uid(looked.two.remote))
+    namespace = (await looked.answer())["remote"]["namespace"]
+    handle = f"{remote_id}/{namespace}/data-0123"
+    looked.two.home.put(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "pvc-1"},
+            "spec": {"csi": {"driver": "volumes.cluster-bridge.io", "volumeHandle": handle}},
+        }
+    )
+    claim = _named(await looked.answer(), "PersistentVolumeClaim")
+    assert claim["becomes"] == f"the claim {namespace}/data-0123, with its data"
+    made = json_report.translated_pod(await looked.look())
+    assert made is not None
+    volume = made.pod["spec"]["volumes"][0]
+    assert volume["persistentVolumeClaim"] == {"claimName": "data-0123"}
+
+
 async def test_claim_bound_to_a_volume_of_other_nodes_is_an_obstacle(looked: Looked) -> None:
     looked.two.home.put(_storing())
     looked.two.home.put(_claim("Bound", volumeName="disk"))

@@ -11,7 +11,7 @@ from bridge.rbac.permissions import Permission
 from bridge.rbac.rbac_manifests import Account, HomePermissions
 from sync.kube.api_resources import LEASES, PODS
 
-ALL = HomePermissions(["one", "two"], serving="csr", leave=True)
+ALL = HomePermissions(["one", "two"], serving="csr", leave=True, storage="provision")
 OURS = Account("team", "burst")
 
 

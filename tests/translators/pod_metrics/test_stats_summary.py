@@ -10,7 +10,7 @@ from tests.translators.pod_metrics.test_exposition import OURS
 from tests.translators.strategies import json_maps
 from tests.translators.test_remote_shapes import WRONG, places, replaced
 from translators.object_accessors import Object
-from translators.pod_metrics.stats_summary import relabel_stats
+from translators.pod_metrics.stats_summary import relabel_stats, rename_claims
 
 
 def entry(namespace: str, name: str, **stats: Any) -> Object:
@@ -64,3 +64,20 @@ def test_wrong_types_in_any_part_are_left_out() -> None:
         for value in WRONG:
             relabel_stats(replaced(whole, path, value), OURS)
     assert len(relabel_stats({"pods": [*WRONG, stats]}, OURS)) == 1
+
+
+def test_claims_have_the_names_of_home() -> None:
+    claim = {"name": "data-0123", "namespace": "shop"}
+    stats: list[Object] = [
+        {
+            "podRef": {"name": "db-0", "namespace": "shop", "uid": "u"},
+            "volume": [{"name": "data", "pvcRef": claim}, {"name": "tmp"}],
+        },
+        {"podRef": {"uid": "other"}, "volume": [{"name": "data", "pvcRef": claim}]},
+    ]
+    rename_claims(stats, {"u": {"data": "data-db-0", "tmp": "no"}})
+    assert stats[0]["volume"] == [
+        {"name": "data", "pvcRef": {"name": "data-db-0", "namespace": "shop"}},
+        {"name": "tmp"},
+    ]
+    assert stats[1]["volume"] == [{"name": "data", "pvcRef": claim}]

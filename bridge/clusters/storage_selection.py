@@ -1,0 +1,64 @@
+"""Selects whether the bridge provisions home's PersistentVolumeClaims in the remote."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings
+from bridge.base.printable_text import summarize_names
+from bridge.node import join_record
+from bridge.rbac import permissions
+from sync.kube.client import KubeClient
+from translators.object_accessors import Object
+from translators.translation_options import Storage
+
+#: The most permissions that a message names.
+_MAX_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedStorage:
+    """A storage mode and why it was selected."""
+
+    mode: Storage
+    reason: str
+
+
+async def select_storage(
+    settings: JoinSettings,
+    *,
+    registered_node: Callable[[], Awaitable[Object | None]],
+    home: KubeClient,
+    remote: KubeClient,
+) -> SelectedStorage:
+    """``auto`` provisions where both clusters grant the permissions. ``home`` acts as the bridge's
+    account; ``registered_node`` reads the Node of an earlier join.
+
+    Raises KubeError; and PreflightError if the permissions of an earlier join that provisioned are
+    missing now: pods would mount other PersistentVolumeClaims than before.
+    """
+    if settings.storage != "auto":
+        return SelectedStorage(settings.storage, "by --storage")
+    missing = await _missing(settings, home, remote)
+    if not missing:
+        return SelectedStorage("provision", "all permissions for it are granted")
+    names = summarize_names(missing, _MAX_NAMED)
+    node = await registered_node()
+    if node is not None and join_record.recorded_storage(node) == "provision":
+        raise PreflightError(
+            f"both: the virtual node provisions volumes, and the credentials may no longer {names};"
+            " grant it (`bridge rbac home` and `bridge rbac remote` with --storage provision), or "
+            "join with --storage none, after which pods mount the remote's PersistentVolumeClaims "
+            "of the same names"
+        )
+    return SelectedStorage("none", f"the credentials may not {names}; see --storage")
+
+
+async def _missing(settings: JoinSettings, home: KubeClient, remote: KubeClient) -> list[str]:
+    in_remote = permissions.for_remote_storage(settings.remote_namespaces)
+    return [
+        *await permissions.missing_permissions(home, permissions.HOME_STORAGE, ""),
+        *await permissions.missing_permissions(remote, in_remote, ""),
+    ]

@@ -1,0 +1,1 @@
+"""The objects that an administrator of home creates for the bridge's volumes."""

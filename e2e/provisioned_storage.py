@@ -1,0 +1,136 @@
+"""StorageClasses of home that lead to the remote, and workloads that use them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from e2e import bridge_process
+from e2e.clusters.cluster import Cluster
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, wait_for
+from e2e.workload_manifests import shell
+
+#: Tolerates the taint of virtual nodes.
+_TOLERATIONS = [{"key": "cluster-bridge.io/virtual-node", "operator": "Exists"}]
+#: Where containers mount the volume ``data``.
+DATA = [{"name": "data", "mountPath": "/data"}]
+
+
+@dataclass(frozen=True)
+class ProvisionedStorage:
+    """A virtual node, and StorageClasses of home that lead to the remote."""
+
+    bridged: Bridged
+
+    @property
+    def home(self) -> Cluster:
+        """The cluster of the users."""
+        return self.bridged.home
+
+    @property
+    def remote(self) -> Cluster:
+        """The cluster with the data."""
+        return self.bridged.remote
+
+    @contextlib.contextmanager
+    def home_class(self, name: str, *options: str) -> Iterator[str]:
+        """A class of home, by the command; yields its name."""
+        name = f"{name}-{self.bridged.node}"
+        printed = bridge_process.run("storage-class", name, *options)
+        assert printed.returncode == 0, printed.stderr
+        self.home.kubectl("apply", "-f", "-", input=printed.stdout)
+        try:
+            yield name
+        finally:
+            self.home.kubectl("delete", "storageclass", name, "--wait=false")
+
+    def claims(self) -> dict[str, Json]:
+        """Home's claims of the test, by name."""
+        found = get(self.home, "persistentvolumeclaims", namespace=self.bridged.namespace)
+        return {it["metadata"]["name"]: it for it in found}
+
+    def phases(self) -> dict[str, str]:
+        """The phase of each claim."""
+        return {name: it["status"]["phase"] for name, it in self.claims().items()}
+
+    def volumes(self) -> list[Json]:
+        """Home's volumes of the test."""
+        return [
+            it
+            for it in get(self.home, "persistentvolumes")
+            if (it["spec"].get("claimRef") or {}).get("namespace") == self.bridged.namespace
+        ]
+
+    def remote_claims(self) -> list[Json]:
+        """The claims in the remote namespace of the test."""
+        return get(self.remote, "persistentvolumeclaims", namespace=self.bridged.remote_namespace)
+
+    def wait_until_bound(self, *names: str) -> None:
+        """Waits until these claims are Bound at home."""
+
+        def bound() -> bool:
+            phases = self.phases()
+            return all(phases.get(name) == "Bound" for name in names)
+
+        wait_for(bound, f"{', '.join(names)} are Bound")
+
+    def node_pod(self, name: str, claim: str, script: str = "sleep 3600", **fields: object) -> str:
+        """A pod that home's scheduler places on the virtual node, with the claim at ``/data``."""
+        return json.dumps(self.node_pod_object(name, claim, script, **fields))
+
+    def node_pod_object(
+        self, name: str, claim: str, script: str = "sleep 3600", **fields: object
+    ) -> Json:
+        """As `node_pod`, as an object."""
+        spec = {
+            "containers": [shell("main", script, volumeMounts=DATA)],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            **self.placement(),
+            **fields,
+        }
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+    def placement(self) -> Json:
+        """Fields of a pod by which home's scheduler chooses this virtual node."""
+        return {
+            "nodeSelector": {"kubernetes.io/hostname": self.bridged.node},
+            "tolerations": _TOLERATIONS,
+            "terminationGracePeriodSeconds": 1,
+        }
+
+    def wait_until_ready(self, *pods: str) -> None:
+        """Waits until the pods are Ready."""
+        names = [f"pod/{name}" for name in pods]
+        wait_for(
+            lambda: {it["metadata"]["name"] for it in self.bridged.home_pods()} >= set(pods),
+            f"{', '.join(pods)} exist",
+        )
+        self.bridged.kubectl("wait", "--for=condition=Ready", *names, "--timeout=90s")
+
+    def read(self, name: str, file: str = "/data/file") -> str:
+        """A file of a pod."""
+        return self.bridged.kubectl("exec", name, "--", "cat", file)
+
+    def clear(self) -> None:
+        """Deletes the test's workloads, claims and volumes at home, and waits for the remote."""
+        namespace = self.bridged.namespace
+        kinds = "statefulsets,deployments,pods,persistentvolumeclaims"
+        self.home.kubectl("delete", kinds, "--all", "-n", namespace, "--wait=false")
+        wait_for(lambda: not self.claims(), "the claims are deleted")
+
+        def volumes_are_gone() -> bool:
+            for it in self.volumes():
+                if it["spec"]["persistentVolumeReclaimPolicy"] == "Retain":
+                    name = it["metadata"]["name"]
+                    self.home.kubectl("delete", "persistentvolume", name, "--wait=false")
+            return not self.volumes()
+
+        wait_for(volumes_are_gone, "the volumes are deleted")
+        self.remote.kubectl(
+            *("delete", "persistentvolumeclaims", "--all", "--wait=false"),
+            *("-n", self.bridged.remote_namespace),
+        )
+        wait_for(lambda: not self.remote_claims(), "no claim is left in the remote")

@@ -1,0 +1,291 @@
+"""Volumes when something fails: no data is lost, and no volume is provisioned twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import bridge_process
+from e2e.bridge_process import REGISTERED, Bridge
+from e2e.conftest import Bridged
+from e2e.kubectl import Json, get, get_one, uids, wait_for
+from e2e.provisioned_storage import DATA, ProvisionedStorage
+from e2e.storage_classes import IMMEDIATE, hostpath, local_path
+from e2e.workload_manifests import pod, shell, volume_claim
+
+pytestmark = pytest.mark.usefixtures("provisioners")
+
+#: Seconds for what follows an outage: the bridge retries with growing waits.
+AFTER_OUTAGE = 120.0
+
+
+@pytest.fixture
+def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
+    """A virtual node; afterwards the test's volumes are deleted."""
+    bridged.wait_until_schedulable()
+    made = ProvisionedStorage(bridged)
+    yield made
+    made.clear()
+
+
+def _write(storage: ProvisionedStorage, name: str, claim: str) -> None:
+    """Runs a pod that writes to the claim."""
+    script = "echo started >> /data/file; sleep 3600"
+    storage.bridged.apply(storage.node_pod(name, claim, script))
+    storage.wait_until_ready(name)
+    wait_for(lambda: "started" in storage.read(name), f"{name} has written")
+
+
+def test_killed_bridge_continues(storage: ProvisionedStorage) -> None:
+    """A bridge that is killed while it provisions many volumes makes each of them once."""
+    bridged = storage.bridged
+    names = [f"v{number}" for number in range(8)]
+    with (
+        hostpath(storage.remote, binding=IMMEDIATE, parameters={"provisionDelay": "2s"}) as there,
+        storage.home_class("many", "--remote-class", there) as name,
+    ):
+        for it in names:
+            bridged.apply(volume_claim(it, name, "8Mi"))
+            bridged.apply(storage.node_pod(it, it))
+        for created in (1, 4, 7):
+            wait_for(
+                lambda count=created: len(storage.remote_claims()) >= count,  # type: ignore[misc]
+                f"{created} volumes are being provisioned",
+            )
+            bridged.bridge.kill()
+            bridged.bridge.start()
+        storage.wait_until_ready(*names)
+        assert len(storage.remote_claims()) == len(storage.volumes()) == len(names)
+        assert set(storage.phases().values()) == {"Bound"}
+
+
+def test_claim_deleted_during_an_outage_of_the_remote(storage: ProvisionedStorage) -> None:
+    """The data is deleted when the remote is back, and data that is kept is untouched."""
+    bridged = storage.bridged
+    with local_path(storage.remote, default=True), storage.home_class("some") as name:
+        for it in ("goes", "stays"):
+            bridged.apply(volume_claim(it, name, "8Mi"))
+            _write(storage, it, it)
+        kept = {it["metadata"]["uid"] for it in storage.remote_claims() if "stays" in str(it)}
+        bridged.kubectl("delete", "pod", "goes", "--wait=true")
+        storage.remote.stop_component("kube-apiserver")
+        try:
+            bridged.kubectl("delete", "pvc", "goes", "--wait=true")
+            assert len(storage.volumes()) == 2
+        finally:
+            storage.remote.start_component("kube-apiserver")
+        wait_for(
+            lambda: len(storage.volumes()) == 1, "the volume is reclaimed", seconds=AFTER_OUTAGE
+        )
+        assert {it["metadata"]["uid"] for it in storage.remote_claims()} == kept
+        assert storage.read("stays") == "started\n"
+
+
+def test_claim_created_during_an_outage_of_home(storage: ProvisionedStorage) -> None:
+    """Provisioning continues after home's API server was away."""
+    bridged = storage.bridged
+    with local_path(storage.remote, default=True), storage.home_class("some") as name:
+        bridged.apply(volume_claim("data", name, "8Mi"))
+        bridged.apply(storage.node_pod("a", "data"))
+        storage.home.stop_component("kube-apiserver")
+        storage.home.start_component("kube-apiserver")
+        ready = ("get", "--raw=/readyz")
+        wait_for(
+            lambda: storage.home.kubectl(*ready, check=False).stdout == "ok",
+            "home's API server is back",
+            seconds=AFTER_OUTAGE,
+        )
+        wait_for(lambda: storage.phases() == {"data": "Bound"}, "it is Bound", seconds=AFTER_OUTAGE)
+        storage.wait_until_ready("a")
+        assert len(storage.remote_claims()) == 1
+
+
+def test_standby_takes_over(storage: ProvisionedStorage, tmp_path: Path) -> None:
+    """A standby replica provisions, deletes and finds volumes as the leader did."""
+    bridged = storage.bridged
+    with local_path(storage.remote, default=True), storage.home_class("some") as name:
+        bridged.apply(volume_claim("first", name, "8Mi"))
+        _write(storage, "first", "first")
+        first = bridged.bridge
+        second = Bridge(first.home, first.remote, tmp_path / "second.log", first.args)
+        second.start(until="waiting for the lease")
+        try:
+            first.kill()
+            bridged.apply(volume_claim("second", name, "8Mi"))
+            _write(storage, "second", "second")
+            bridged.kubectl("delete", "pod", "first", "--wait=true")
+            bridged.kubectl("delete", "pvc", "first", "--wait=true")
+            wait_for(lambda: len(storage.remote_claims()) == 1, "the first volume is deleted")
+        finally:
+            second.kill()
+            print(second.log.read_text())
+        first.start()
+        wait_for(lambda: storage.read("second") == "started\n", "the data is there")
+
+
+def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> None:
+    """`bridge leave` refuses, and with --keep-volumes leaves every byte where it was."""
+    bridged = storage.bridged
+    with local_path(storage.remote, default=True), storage.home_class("some") as name:
+        bridged.apply(volume_claim("data", name, "8Mi"))
+        _write(storage, "a", "data")
+        (volume,) = storage.volumes()
+        (claim,) = storage.remote_claims()
+        bridged.bridge.stop()
+        refused = _leave(bridged)
+        assert refused.returncode == 1
+        assert f"{volume['metadata']['name']} ({bridged.namespace}/data)" in refused.stderr
+        assert bridged.home_pods()
+        left = _leave(bridged, "--keep-volumes")
+        assert left.returncode == 0, left.stderr
+        assert bridged.node not in uids(get(bridged.home, "nodes"))
+        pruned = bridge_process.run("prune", "--kubeconfig", bridged.remote.kubeconfig)
+        assert pruned.returncode == 0
+        (same,) = storage.remote_claims()
+        assert same["metadata"]["uid"] == claim["metadata"]["uid"]
+        assert storage.phases() == {"data": "Bound"}
+
+        bridged.bridge.start(until=REGISTERED)
+        bridged.wait_until_schedulable()
+        _write(storage, "b", "data")
+        assert storage.read("b") == "started\nstarted\n"
+
+
+def _leave(bridged: Bridged, *args: str) -> subprocess.CompletedProcess[str]:
+    arguments = ("leave", "--name", bridged.node, "--yes", *args)
+    return bridge_process.run(*arguments, home=bridged.bridge.home)
+
+
+def test_volume_of_another_driver_is_never_confused(storage: ProvisionedStorage) -> None:
+    """A pod whose claim is bound elsewhere waits, although the remote has a claim of that name; the
+    annotation names an existing one."""
+    bridged = storage.bridged
+    with local_path(storage.remote, default=True) as there, storage.home_class("some") as name:
+        bridged.apply(volume_claim("first", name, "8Mi"))
+        _write(storage, "first", "first")  # Creates the remote namespace.
+        for claim in ("local", "shared"):
+            storage.remote.kubectl(
+                *("create", "-n", bridged.remote_namespace, "-f", "-"),
+                input=volume_claim(claim, there, "8Mi"),
+            )
+        _bind_at_home(storage, "local")
+        bridged.apply(_pod_by_name(storage, "waits", "local"))
+        found = bridged.wait_for_events("VolumeNotInRemote", "Pod", "waits")
+        assert "not in the remote cluster" in found["waits"]
+        assert "waits" not in uids(bridged.remote_pods())
+        annotation = "cluster-bridge.io/remote-pvc=shared"
+        bridged.kubectl("annotate", "pvc", "local", annotation)
+        storage.wait_until_ready("waits")
+        remote = get_one(storage.remote, "pod", "waits", namespace=bridged.remote_namespace)
+        (volume,) = [it for it in remote["spec"]["volumes"] if it["name"] == "data"]
+        assert volume["persistentVolumeClaim"]["claimName"] == "shared"
+        storage.home.kubectl("delete", "pv", f"local-{bridged.node}", "--wait=false")
+
+
+def _bind_at_home(storage: ProvisionedStorage, claim: str) -> None:
+    """Binds a claim to a directory of home's nodes."""
+    name = f"local-{storage.bridged.node}"
+    volume: Json = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "8Mi"},
+            "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": f"/tmp/{name}"},
+            "storageClassName": name,
+            "persistentVolumeReclaimPolicy": "Retain",
+        },
+    }
+    storage.home.kubectl("create", "-f", "-", input=json.dumps(volume))
+    storage.bridged.apply(volume_claim(claim, name, "8Mi"))
+    storage.wait_until_bound(claim)
+
+
+def _pod_by_name(storage: ProvisionedStorage, name: str, claim: str) -> str:
+    """A pod that is bound by its ``nodeName``."""
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]
+    main = shell("main", "sleep 3600", volumeMounts=DATA)
+    return pod(storage.bridged.node, name, containers=[main], volumes=volumes)
+
+
+def test_capacity_of_remote_steers_home(storage: ProvisionedStorage) -> None:
+    """Home's scheduler does not choose the remote for a claim that is too large for it."""
+    bridged = storage.bridged
+    with (
+        hostpath(storage.remote, parameters={"capacity": "32Mi"}) as there,
+        storage.home_class("small", "--remote-class", there) as name,
+    ):
+        bridged.apply(volume_claim("large", name, "64Mi"))
+        bridged.apply(storage.node_pod("large", "large"))
+        found = bridged.wait_for_events("FailedScheduling", "Pod", "large")
+        assert "did not have enough free storage" in found["large"]
+        assert not storage.remote_claims()
+        bridged.apply(volume_claim("small", name, "8Mi"))
+        bridged.apply(storage.node_pod("small", "small"))
+        storage.wait_until_ready("small")
+
+
+def test_failure_of_remote_provisioner_is_repeated_at_home(storage: ProvisionedStorage) -> None:
+    """The remote's message is an Event of home's claim, which waits."""
+    bridged = storage.bridged
+    with (
+        hostpath(
+            storage.remote, binding=IMMEDIATE, parameters={"provisionError": "disk full"}
+        ) as there,
+        storage.home_class("broken", "--remote-class", there) as name,
+    ):
+        bridged.apply(volume_claim("data", name, "8Mi"))
+        bridged.apply(storage.node_pod("a", "data"))
+        found = bridged.wait_for_events("ProvisioningFailed", "PersistentVolumeClaim", "data")
+        assert "disk full" in found["data"]
+        assert not storage.volumes()
+
+
+def test_shared_volume_and_clone(storage: ProvisionedStorage) -> None:
+    """Pods of a Deployment share a ReadWriteMany claim; a clone has the data of its source."""
+    bridged = storage.bridged
+    with (
+        hostpath(storage.remote) as there,
+        storage.home_class("any", "--remote-class", there) as it,
+    ):
+        bridged.apply(volume_claim("shared", it, "8Mi", "ReadWriteMany"))
+        bridged.apply(_deployment(storage, "shared", 3))
+        wait_for(
+            lambda: (
+                bridged.kubectl(
+                    *("get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
+                )
+                == "3"
+            ),
+            "all replicas are ready",
+        )
+        assert len(storage.remote_claims()) == 1
+        source = {"kind": "PersistentVolumeClaim", "name": "shared"}
+        bridged.apply(volume_claim("clone", it, "8Mi", dataSource=source))
+        bridged.apply(storage.node_pod("clone", "clone"))
+        storage.wait_until_ready("clone")
+        lines = storage.read("clone").split()
+        assert lines == ["started"] * 3
+
+
+def _deployment(storage: ProvisionedStorage, claim: str, replicas: int) -> str:
+    script = "echo started >> /data/file; sleep 3600"
+    labels = {"app": "web"}
+    spec = storage.node_pod_object("web", claim, script)["spec"]
+    return json.dumps(
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "web"},
+            "spec": {
+                "replicas": replicas,
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": spec},
+            },
+        }
+    )

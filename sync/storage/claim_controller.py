@@ -1,0 +1,229 @@
+"""Reconciles home's PVCs: `sync.storage.claim_planner` decides, one write at a time, and
+`sync.storage.claim_executor` acts.
+
+One key, a home PVC's namespace and name, stands for the PVC, its PersistentVolume, and the PVC in
+the remote. All three are found by names that follow from the home PVC's UID, or from the volume's
+handle, so that nothing has to be remembered.
+"""
+
+from __future__ import annotations
+
+from sync.base.namespace_fair_cache import FairCache
+from sync.cache.informer import Informer
+from sync.cache.store import Key, key_of
+from sync.declaration.controller_context import ControllerContext, StorageInformers
+from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube.api_resources import EVENTS
+from sync.runtime.controller import Controller
+from sync.storage import claim_planner
+from sync.storage.claim_executor import ClaimExecutor
+from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.claim_planner import REASON_FAILED, ClaimState
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from translators.ownership_labels import has_home_uid, is_owned, is_owned_by_node, origin_of
+from translators.storage import remote_claim
+from translators.storage.claim_resolution import Unresolved
+from translators.storage.identifiers import (
+    ClaimKey,
+    VolumeHandle,
+    bound_volume,
+    claim_of_volume,
+    claims_of_pod,
+    class_name,
+    is_unfinished,
+    remote_claim_name,
+    volume_handle,
+    volume_name,
+)
+from translators.timestamps import parse_time
+
+#: PVCs reconciled at once.
+WORKERS = 16
+#: Selects the Events of the remote that are repeated at home: provisioning and expansion fail.
+_WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
+#: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
+#: they are counted.
+EVENTS_MAX, COUNTED_MAX = 20, 10_000
+#: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
+#: failures pass.
+PATIENCE = 60.0
+#: Plans of one reconcile: a new PVC takes four, an expansion as many.
+PLANS = 12
+
+
+class ClaimController:
+    """The reconciler of PVCs."""
+
+    def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
+        self._policy = context.policy
+        self._identity = context.identity
+        self._home_pods = context.home_pods
+        self._storage = storage
+        self._lookup = ClaimLookup(context, storage)
+        self.controller: Controller[Key] = Controller(
+            "claims", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
+        )
+        self._executor = ClaimExecutor(context, storage, self.controller.queue)
+        self._events = context.events
+        self._remote_events = [
+            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
+            for it in context.policy.remote_namespaces or (None,)
+        ]
+        self._now = context.now
+        # By the remote PVC's UID: how many Events were repeated, and the last failure.
+        self._repeated: FairCache[str, int] = FairCache(COUNTED_MAX)
+        self._failures: FairCache[str, str] = FairCache(COUNTED_MAX)
+
+    @property
+    def executor(self) -> ClaimExecutor:
+        """Counts what became of PVCs, for metrics."""
+        return self._executor
+
+    def declare(self) -> Declaration:
+        """Returns the declaration for the engine."""
+        storage = self._storage
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(storage.home_claims, self.home_claim_changed),
+                Watch(storage.home_volumes, self.home_volume_changed, replay=False),
+                Watch(storage.home_classes, self.home_class_changed, replay=False),
+                Watch(storage.remote_claims, self.remote_claim_changed),
+                Watch(storage.remote_classes, self.remote_class_changed, replay=False),
+                Watch(self._home_pods, self.home_pod_changed, replay=False),
+                *(Watch(it, self.remote_event_changed, replay=False) for it in self._remote_events),
+            ],
+        )
+
+    def home_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        claim = new or old or {}
+        if new is None:
+            self._executor.forget(uid_of(claim))
+        self.controller.queue.add(key_of(claim))
+
+    def home_volume_changed(self, old: Object | None, new: Object | None) -> None:
+        volume = new or old or {}
+        claim = claim_of_volume(volume)
+        if claim is not None and volume_handle(volume) is not None:
+            self.controller.queue.add(Key(*claim))
+
+    def home_class_changed(self, _: Object | None, new: Object | None) -> None:
+        """Queues the unbound PVCs of a class that changed."""
+        if new is not None:
+            for claim in self._storage.home_claims.store.by_index("class", name_of(new)):
+                self._queue_unbound(claim)
+
+    def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the home PVC that a remote PVC was created for, and the one that has it now."""
+        remote = new or old or {}
+        if (origin := origin_of(remote)) is not None:
+            self.controller.queue.add(Key(origin.namespace, origin.name))
+        for volume in self._lookup.volumes_of(remote):
+            self.home_volume_changed(None, volume)
+
+    def remote_class_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues all unbound PVCs when the remote gets another class: they may have lacked it."""
+        if old is not None or new is None:
+            return
+        for claim in self._storage.home_claims.store:
+            self._queue_unbound(claim)
+
+    def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the PVCs of a pod that was bound to this node, as by its ``nodeName``."""
+        if old is None and new is not None:
+            for claim in claims_of_pod(new):
+                self.controller.queue.add(Key(*claim))
+
+    def remote_event_changed(self, old: Object | None, new: Object | None) -> None:
+        """Repeats a warning of the remote about a PVC on the home PVC, once for each message."""
+        if new is None or self.controller.queue.is_paused:
+            return
+        message = str(new.get("message") or "")
+        if old is not None and old.get("message") == message:
+            return
+        involved = new.get("involvedObject") or {}
+        key = Key(str(involved.get("namespace")), str(involved.get("name")))
+        remote = self._storage.remote_claims.store.get(key)
+        origin = origin_of(remote) if remote is not None else None
+        if remote is None or origin is None or uid_of(remote) != involved.get("uid"):
+            return
+        home = self._storage.home_claims.store.get(Key(origin.namespace, origin.name))
+        count = self._repeated.get(uid_of(remote)) or 0
+        if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
+            self._repeated.put(key.namespace, uid_of(remote), count + 1)
+            reason = str(new.get("reason") or REASON_FAILED)[:128]
+            self._events.warn(home, reason, f"remote: {message}")
+            if reason == REASON_FAILED:
+                self._failures.put(key.namespace, uid_of(remote), f"remote: {message}")
+                self.controller.queue.add_after(Key(origin.namespace, origin.name), PATIENCE)
+
+    def _queue_unbound(self, claim: Object) -> None:
+        if not bound_volume(claim):
+            self._executor.forget(uid_of(claim))
+            self.controller.queue.add(key_of(claim))
+
+    async def _reconcile(self, key: Key) -> None:
+        for _ in range(PLANS):
+            state = self._state(key)
+            action = claim_planner.plan_action(state, self._policy)
+            if action is None or not await self._executor.execute(state, action):
+                return
+
+    def _state(self, key: Key) -> ClaimState:
+        storage = self._storage
+        home = storage.home_claims.store.get(key)
+        of_name = storage.remote_claims.store.by_index("origin", ClaimKey(*key))
+        unfinished = [
+            it
+            for it in of_name
+            if is_unfinished(it)
+            and is_owned_by_node(it, self._identity)
+            and not self._lookup.volumes_of(it)
+        ]
+        if home is None:
+            return ClaimState(None, unfinished=unfinished)
+        volume = storage.home_volumes.store.get(
+            Key("", bound_volume(home) or volume_name(uid_of(home)))
+        )
+        remote = self._remote_of(home, volume)
+        return ClaimState(
+            home,
+            volume=volume,
+            remote=remote,
+            unfinished=unfinished,
+            home_class=storage.home_classes.store.get(Key("", class_name(home))),
+            remote_classes=list(storage.remote_classes.store),
+            source=self._source_of(home),
+            failure=self._lasting_failure(remote) if remote is not None else "",
+            has_pod=self._home_pods.store.has("claim", ClaimKey(*key)),
+        )
+
+    def _lasting_failure(self, remote: Object) -> str:
+        """Why the remote's provisioner has failed for `PATIENCE` seconds; "" if it has not."""
+        created = str(metadata(remote).get("creationTimestamp") or self._now())
+        age = parse_time(self._now()) - parse_time(created)
+        failure = self._failures.get(uid_of(remote)) or ""
+        return failure if age.total_seconds() >= PATIENCE else ""
+
+    def _remote_of(self, home: Object, volume: Object | None) -> Object | None:
+        handle = volume_handle(volume) if volume is not None else None
+        if handle is not None:
+            return self._lookup.remote_claim(handle)
+        namespace = self._identity.remote_namespace(HomeNamespace(namespace_of(home)))
+        handle = VolumeHandle(self._policy.remote_id, namespace, remote_claim_name(home))
+        remote = self._lookup.remote_claim(handle)
+        if remote is None or not has_home_uid(remote, uid_of(home)):
+            return None
+        return remote if is_owned(remote, self._identity) else None
+
+    def _source_of(self, home: Object) -> str | Unresolved:
+        name = remote_claim.source_claim(home)
+        return self._lookup.resolve(ClaimKey(namespace_of(home), name)) if name else ""

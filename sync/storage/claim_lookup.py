@@ -1,0 +1,80 @@
+"""Finds the PVCs of both clusters that belong together, in the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sync.cache.store import Key
+from sync.declaration.controller_context import ControllerContext, StorageInformers
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
+from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of
+from translators.storage import claim_resolution
+from translators.storage.claim_resolution import Unresolved
+from translators.storage.identifiers import (
+    ClaimKey,
+    VolumeHandle,
+    bound_volume,
+    claim_names,
+    claims_of_pod,
+)
+
+
+class ClaimLookup:
+    """Reads the caches of an engine that provisions volumes."""
+
+    def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
+        self._account = context.account
+        self._policy = context.policy
+        self._storage = storage
+
+    def remote_claim(self, handle: VolumeHandle) -> Object | None:
+        """The managed PVC that the handle names, if it is in this remote."""
+        if handle.remote_id != self._policy.remote_id:
+            return None
+        return self._storage.remote_claims.store.get(Key(handle.namespace, handle.name))
+
+    def volumes_of(self, remote: Object) -> Sequence[Object]:
+        """Home's PersistentVolumes whose data is in a remote PVC."""
+        namespace = RemoteNamespace(namespace_of(remote))
+        handle = VolumeHandle(self._policy.remote_id, namespace, name_of(remote))
+        return self._storage.home_volumes.store.by_index("handle", handle)
+
+    def resolve(self, key: ClaimKey) -> str | Unresolved:
+        """The name of the remote PVC for a home PVC (`claim_resolution.resolve`)."""
+        home = self._storage.home_claims.store.get(Key(*key))
+        volume = None
+        if home is not None and (name := bound_volume(home)):
+            volume = self._storage.home_volumes.store.get(Key("", name))
+        handle = claim_resolution.used_handle(home, volume, self._policy, name=key.name)
+        remote = None if isinstance(handle, Unresolved) else self.remote_claim(handle)
+        return claim_resolution.resolve(home, volume, remote, self._policy, name=key.name)
+
+    async def refresh(self, pod: Object) -> None:
+        """Reads the pod's PVCs from home's API server: home binds a pod right after its PVCs, and
+        the caches may show the pod first. Raises KubeError."""
+        for key in claims_of_pod(pod):
+            claim = await self._account.find(
+                PERSISTENT_VOLUME_CLAIMS, key.name, namespace=key.namespace
+            )
+            if claim is not None:
+                self._storage.home_claims.observe_write(claim)
+
+    def claims_of(self, pod: Object) -> dict[str, str] | Unresolved:
+        """The remote PVCs that a home pod mounts, by the name of the volume; or why one of them
+        cannot be mounted."""
+        found: dict[str, str] = {}
+        ephemeral = {
+            str(it["name"]) for it in pod["spec"].get("volumes") or () if it.get("ephemeral")
+        }
+        for volume, name in claim_names(pod).items():
+            key = ClaimKey(namespace_of(pod), name)
+            if volume in ephemeral:
+                claim = self._storage.home_claims.store.get(Key(*key))
+                problem = claim_resolution.foreign_ephemeral_claim(pod, claim, name=name)
+                if problem is not None:
+                    return problem
+            resolved = self.resolve(key)
+            if isinstance(resolved, Unresolved):
+                return resolved
+            found[volume] = resolved
+        return found

@@ -1,0 +1,265 @@
+"""Decides the next action for one home PVC from the state of both clusters. Pure.
+
+Each action is the one write that is due; `sync.storage.claim_controller` carries it out and plans
+again, until there is none. The plan depends on the objects alone, so that a bridge that is killed
+between two writes, and one that takes over, continue with the next.
+
+| home PVC                       | remote PVC           | PersistentVolume | action               |
+|--------------------------------|----------------------|------------------|----------------------|
+| unbound, of a pod on this node | any                  | none             | select this node     |
+| wants a volume on this node    | none                 | none             | create remote PVC    |
+| wants a volume on this node    | unbound, Immediate   | none             | none: wait           |
+| wants a volume on this node    | failing, Immediate   | none             | give it back         |
+| wants a volume on this node    | usable               | none             | create the volume    |
+| any                            | unfinished           | exists           | finish remote PVC    |
+| wants one that cannot be       | none, or unfinished  | none             | give it back         |
+| deleted, or wants another node | unfinished           | none             | delete remote PVC    |
+| bound                          | another capacity     | exists           | patch volume and PVC |
+| bound                          | requests less        | exists           | expand               |
+
+A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
+mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
+PersistentVolume (`sync.storage.volume_planner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from translators.object_accessors import Object, is_deleting, name_of, uid_of
+from translators.ownership_labels import has_home_uid
+from translators.storage import home_volume, remote_claim, storage_class
+from translators.storage.claim_resolution import Unresolved, holds_data_of
+from translators.storage.identifiers import (
+    awaits_driver,
+    bound_volume,
+    is_bound,
+    is_unfinished,
+    selected_node,
+    volume_handle,
+)
+from translators.storage.storage_class import ServedClass, StorageClassError
+from translators.translation_options import Policy
+
+#: Reasons of Events: the provisioner cannot create the volume, as of every provisioner; the remote
+#: rejects a larger request.
+REASON_FAILED, REASON_RESIZE_FAILED = "ProvisioningFailed", "VolumeResizeFailed"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimState:
+    """The known state of one home PVC."""
+
+    home: Object | None
+    volume: Object | None = None
+    """Home's PersistentVolume of the PVC, by its name or by the PVC's UID."""
+    remote: Object | None = None
+    """The PVC in the remote for this home PVC."""
+    unfinished: Iterable[Object] = ()
+    """Unfinished PVCs without PersistentVolume in the remote, for home PVCs of this name, that this
+    virtual node created."""
+    home_class: Object | None = None
+    remote_classes: Iterable[Object] = ()
+    source: str | Unresolved = ""
+    """The remote PVC of which the home PVC is a clone; "" if it is none."""
+    failure: str = ""
+    """Why the remote's provisioner has failed for longer than it may; "" if it has not."""
+    has_pod: bool = False
+    """Whether a pod on this node mounts the PVC."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectNode:
+    """Write this node to the home PVC, in place of home's scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateRemote:
+    """Create the PVC in the remote."""
+
+    claim: Object
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRemote:
+    """Remove the mark of an unfinished PVC: pods may mount it."""
+
+    remote: Object
+
+
+@dataclass(frozen=True, slots=True)
+class CreateVolume:
+    """Create home's PersistentVolume."""
+
+    volume: Object
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Report why this remote cannot have the volume, delete the unfinished PVC, and let home's
+    scheduler select again."""
+
+    message: str
+    remote: Object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUnfinished:
+    """Delete an unfinished PVC of the remote, if it still is unfinished."""
+
+    remote: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Expand:
+    """Patch the request of the PVC in the remote."""
+
+    remote: Object
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
+class PatchVolume:
+    """Patch home's PersistentVolume."""
+
+    volume: Object
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
+class PatchStatus:
+    """Patch the home PVC's status; a rejection is of no consequence if it ``is_optional``."""
+
+    patch: Object
+    is_optional: bool = field(default=False)
+
+
+Action = (
+    SelectNode
+    | CreateRemote
+    | FinishRemote
+    | CreateVolume
+    | GiveBack
+    | DeleteUnfinished
+    | Expand
+    | PatchVolume
+    | PatchStatus
+)
+
+
+def plan_action(state: ClaimState, policy: Policy) -> Action | None:
+    """The next write; None if there is nothing to do, or only to wait."""
+    wanted = _wanted_here(state, policy)
+    for remote in state.unfinished:
+        is_current = wanted and has_home_uid(remote, uid_of(state.home or {}))
+        if not is_current and not is_deleting(remote):
+            return DeleteUnfinished(remote)
+    if state.home is None:
+        return None
+    if state.volume is not None and state.remote is not None and is_unfinished(state.remote):
+        return FinishRemote(state.remote)
+    if is_deleting(state.home):
+        return None
+    if wanted:
+        return _provision(state, policy)
+    if _needs_node(state):
+        return SelectNode()
+    if bound_volume(state.home) and state.volume is not None and state.remote is not None:
+        return _follow(state.home, state.volume, state.remote, policy)
+    return None
+
+
+def _wanted_here(state: ClaimState, policy: Policy) -> bool:
+    """Whether home wants this bridge to provision the PVC."""
+    home = state.home
+    if home is None or is_deleting(home) or bound_volume(home) or not awaits_driver(home):
+        return False
+    if state.home_class is None or not storage_class.is_served(state.home_class):
+        return False
+    if node := selected_node(home):
+        return node == policy.identity.node
+    # Binding mode Immediate: the class has to name the remote.
+    remotes = storage_class.permitted_remotes(state.home_class)
+    waits = storage_class.waits_for_consumer(state.home_class)
+    return not waits and remotes == (policy.remote_id,)
+
+
+def _needs_node(state: ClaimState) -> bool:
+    """Whether the PVC waits for a node that no scheduler selects: its pod is on this node."""
+    home = state.home or {}
+    return (
+        state.has_pod
+        and not bound_volume(home)
+        and not selected_node(home)
+        and state.home_class is not None
+        and storage_class.is_served(state.home_class)
+        and storage_class.waits_for_consumer(state.home_class)
+    )
+
+
+def _provision(state: ClaimState, policy: Policy) -> Action | None:
+    home, remote = state.home or {}, state.remote
+    if state.volume is not None and volume_handle(state.volume) is None:
+        return GiveBack(
+            f"home: PersistentVolume {name_of(state.volume)} exists and leads elsewhere; delete it"
+        )
+    if state.volume is not None:
+        return None  # Home's PersistentVolume controller binds the two.
+    try:
+        served = storage_class.parse_served_class(state.home_class or {})
+        if remote is None:
+            return _create_remote(state, served, policy)
+    except StorageClassError as error:
+        return GiveBack(str(error), remote if remote and is_unfinished(remote) else None)
+    if is_deleting(remote):
+        return None
+    remote_status = remote.get("status") or {}
+    if remote_status.get("phase") == "Lost":
+        message = "the remote has lost the volume of the PersistentVolumeClaim"
+        return GiveBack(message, remote if is_unfinished(remote) else None)
+    if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
+        if state.failure and is_unfinished(remote):
+            return GiveBack(state.failure, remote)
+        return None
+    return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
+
+
+def _create_remote(state: ClaimState, served: ServedClass, policy: Policy) -> Action:
+    home = state.home or {}
+    if served.remotes is not None and policy.remote_id not in served.remotes:
+        return GiveBack(f"allowedTopologies of StorageClass {served.name} exclude this remote")
+    if unsupported := remote_claim.unsupported_field(home, served):
+        return GiveBack(unsupported)
+    if isinstance(state.source, Unresolved):
+        return GiveBack(f"the data source cannot be cloned: {state.source.message}")
+    storage_class.find_remote_class(served, state.remote_classes)
+    return CreateRemote(remote_claim.to_remote(home, served, policy, source=state.source))
+
+
+def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Object]) -> bool:
+    """Whether the remote PVC may wait for a pod; also if its class no longer exists."""
+    name = (remote.get("spec") or {}).get("storageClassName")
+    try:
+        wanted = served if name is None else replace(served, remote_class=str(name))
+        return storage_class.waits_for_consumer(storage_class.find_remote_class(wanted, classes))
+    except StorageClassError:
+        return True
+
+
+def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Action | None:
+    """Expands the remote volume, and shows its capacity at home."""
+    handle = volume_handle(volume)
+    if handle is None or handle.remote_id != policy.remote_id or not is_bound(home):
+        return None
+    if not holds_data_of(remote, volume, policy.identity) or is_deleting(remote):
+        return None
+    if patch := remote_claim.request_patch(home, remote):
+        return Expand(remote, patch)
+    if patch := home_volume.capacity_patch(volume, remote):
+        return PatchVolume(volume, patch)
+    if patch := home_volume.claim_capacity_patch(home, remote):
+        return PatchStatus(patch)
+    if patch := home_volume.progress_patch(home, remote):
+        return PatchStatus(patch, is_optional=True)
+    return None

@@ -1,0 +1,160 @@
+"""Reclaims home's PersistentVolumes whose PVC was deleted: `sync.storage.volume_planner` decides.
+
+This is the only place that deletes a remote PVC with data: by its UID, after home's API server has
+confirmed that the home PVC no longer exists. Of several virtual nodes of one remote each may do so:
+every request names a UID.
+"""
+
+from __future__ import annotations
+
+from sync.base.resource_version import version_of
+from sync.cache.store import Key, key_of
+from sync.declaration.controller_context import ControllerContext, StorageInformers
+from sync.declaration.controller_declaration import Declaration, Watch
+from sync.kube.api_errors import BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from sync.runtime.controller import Controller
+from sync.runtime.log_fields import changes, object_fields
+from sync.storage import volume_planner
+from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.volume_planner import (
+    Action,
+    Confirm,
+    ConfirmedState,
+    DeleteRemote,
+    DeleteVolume,
+    RemoveFinalizer,
+)
+from translators.object_accessors import (
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    namespaced_name,
+    uid_of,
+)
+from translators.storage.identifiers import FINALIZER, volume_handle
+
+#: PersistentVolumes reconciled at once.
+WORKERS = 8
+#: Plans of one reconcile: one with the caches, and one with what the API servers confirm.
+PLANS = 2
+
+
+class VolumeController:
+    """The reconciler of PersistentVolumes. A key is the name of one at home."""
+
+    def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
+        self._account = context.account
+        self._remote = context.remote
+        self._policy = context.policy
+        self._identity = context.identity
+        self._events = context.events
+        self._storage = storage
+        self._lookup = ClaimLookup(context, storage)
+        self.controller: Controller[Key] = Controller(
+            "volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
+        )
+
+    def declare(self) -> Declaration:
+        """Returns the declaration for the engine."""
+        return Declaration(
+            self.controller.name,
+            controller=self.controller,
+            watches=[
+                Watch(self._storage.home_volumes, self.home_volume_changed),
+                Watch(self._storage.remote_claims, self.remote_claim_changed, replay=False),
+            ],
+        )
+
+    def home_volume_changed(self, _: Object | None, new: Object | None) -> None:
+        handle = volume_handle(new) if new is not None else None
+        if new is not None and handle is not None and handle.remote_id == self._policy.remote_id:
+            self.controller.queue.add(key_of(new))
+
+    def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
+        """Queues the volume of a remote PVC that was deleted."""
+        if new is None and old is not None:
+            for volume in self._lookup.volumes_of(old):
+                self.controller.queue.add(key_of(volume))
+
+    async def _reconcile(self, key: Key) -> None:
+        confirmed: ConfirmedState | None = None
+        for _ in range(PLANS):
+            volume = self._storage.home_volumes.store.get(key)
+            if volume is None:
+                return
+            action = volume_planner.plan_action(volume, confirmed, self._identity)
+            if action != Confirm():
+                await self._execute(volume, action)
+                return
+            confirmed = await self._confirm(volume)
+
+    async def _execute(self, volume: Object, action: Action | None) -> None:
+        match action:
+            case DeleteRemote(remote):
+                await self._delete_remote(volume, remote)
+            case DeleteVolume():
+                await self._remove_finalizer(volume)
+                await self._account.delete(PERSISTENT_VOLUMES, name_of(volume), uid=uid_of(volume))
+                self._log(volume, "deleted: its data was reclaimed")
+            case RemoveFinalizer():
+                await self._remove_finalizer(volume)
+                self._log(volume, "released: its data stays in the remote")
+
+    async def _confirm(self, volume: Object) -> ConfirmedState:
+        """Reads both PVCs of the volume. Raises KubeError."""
+        reference = (volume.get("spec") or {}).get("claimRef") or {}
+        home = await self._account.find(
+            PERSISTENT_VOLUME_CLAIMS,
+            str(reference.get("name")),
+            namespace=str(reference.get("namespace")),
+        )
+        claim_exists = home is not None and uid_of(home) == reference.get("uid")
+        handle = volume_handle(volume)
+        if claim_exists or handle is None:
+            return ConfirmedState(True, None)
+        remote = await self._remote.find(
+            PERSISTENT_VOLUME_CLAIMS, handle.name, namespace=handle.namespace
+        )
+        return ConfirmedState(False, remote)
+
+    async def _delete_remote(self, volume: Object, remote: Object) -> None:
+        """Deletes the remote PVC; the deletion of the last of it queues the volume again."""
+        try:
+            await self._remote.delete(
+                PERSISTENT_VOLUME_CLAIMS,
+                name_of(remote),
+                namespace=namespace_of(remote),
+                uid=uid_of(remote),
+            )
+        except (Forbidden, Invalid, BadRequest) as error:
+            message = (
+                f"remote: cannot delete PersistentVolumeClaim {namespaced_name(remote)}: "
+                f"{error.message}"
+            )
+            self._events.warn(volume, "VolumeFailedDelete", message)
+            raise
+        self._log(volume, f"PersistentVolumeClaim {namespaced_name(remote)} deleted in the remote")
+        self.controller.queue.add(key_of(volume))  # A PVC without finalizer no longer exists.
+
+    async def _remove_finalizer(self, volume: Object) -> None:
+        finalizers = metadata(volume).get("finalizers") or []
+        if FINALIZER not in finalizers:
+            return
+        meta = {
+            "uid": uid_of(volume),
+            "resourceVersion": version_of(volume),
+            "finalizers": [it for it in finalizers if it != FINALIZER],
+        }
+        try:
+            changed = await self._account.patch(
+                PERSISTENT_VOLUMES, name_of(volume), {"metadata": meta}
+            )
+        except NotFound:
+            return
+        self._storage.home_volumes.observe_write(changed)
+
+    def _log(self, volume: Object, what: str) -> None:
+        fields = object_fields("PersistentVolume", volume, cluster="home")
+        changes.info("volume %s: %s", name_of(volume), what, extra=fields)

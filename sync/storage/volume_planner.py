@@ -1,0 +1,95 @@
+"""Decides the next action for one of home's PersistentVolumes whose data is in the remote. Pure.
+
+| policy | PersistentVolume              | remote PVC         | action                        |
+|--------|-------------------------------|--------------------|-------------------------------|
+| Delete | Released                      | not confirmed      | confirm with both API servers |
+| Delete | Released, confirmed           | exists             | delete it                     |
+| Delete | Released, confirmed           | being deleted      | none: wait                    |
+| Delete | Released, confirmed           | gone, or another's | delete the PersistentVolume   |
+| any    | being deleted, never bound    | any                | remove the finalizer          |
+| Retain | being deleted, not bound      | any                | remove the finalizer          |
+
+*Released* means that home's PersistentVolume controller has seen the deletion of the PVC.
+*Confirmed* means that the API servers, and not caches, have answered: home that it has no such PVC,
+the remote whether it has the recorded PVC. In every other state the data stays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from translators.object_accessors import Object, is_deleting, metadata, uid_of
+from translators.ownership_labels import is_owned
+from translators.storage.identifiers import (
+    ANNOTATION_PROVISIONED_BY,
+    DRIVER,
+    FINALIZER,
+    remote_claim_uid,
+)
+from translators.virtual_node_identity import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedState:
+    """The answers of both API servers about a released PersistentVolume."""
+
+    claim_exists: bool
+    """Whether home still has the PVC, by UID."""
+    remote: Object | None
+    """The remote PVC of the volume's handle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Read the home PVC and the remote PVC from their API servers, then plan again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRemote:
+    """Delete the remote PVC, by UID."""
+
+    remote: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVolume:
+    """Delete the PersistentVolume and remove the bridge's finalizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Remove the bridge's finalizer of a PersistentVolume that is being deleted."""
+
+
+Action = Confirm | DeleteRemote | DeleteVolume | RemoveFinalizer
+
+
+def plan_action(
+    volume: Object, confirmed: ConfirmedState | None, identity: Identity
+) -> Action | None:
+    """The next action for a PersistentVolume of this remote; None if there is nothing to do."""
+    phase = (volume.get("status") or {}).get("phase")
+    is_released = phase == "Released"
+    if is_released and _deletes_data(volume):
+        return Confirm() if confirmed is None else _reclaim(volume, confirmed, identity)
+    is_marked = FINALIZER in (metadata(volume).get("finalizers") or ())
+    if is_deleting(volume) and is_marked and phase != "Bound":
+        return RemoveFinalizer()
+    return None
+
+
+def _deletes_data(volume: Object) -> bool:
+    annotations = metadata(volume).get("annotations") or {}
+    policy = (volume.get("spec") or {}).get("persistentVolumeReclaimPolicy")
+    return policy == "Delete" and annotations.get(ANNOTATION_PROVISIONED_BY) == DRIVER
+
+
+def _reclaim(volume: Object, confirmed: ConfirmedState, identity: Identity) -> Action | None:
+    if confirmed.claim_exists:
+        return None
+    remote = confirmed.remote
+    if remote is None or uid_of(remote) != remote_claim_uid(volume):
+        return DeleteVolume()
+    if not is_owned(remote, identity):
+        return DeleteVolume()  # An administrator of the remote has taken the data over.
+    return None if is_deleting(remote) else DeleteRemote(remote)

@@ -1,0 +1,188 @@
+"""Whether a join provisions volumes, and the checks of StorageClasses and retained data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import JoinSettings
+from bridge.checks import storage
+from bridge.checks.check_context import CheckContext, ClusterConnectivity
+from bridge.checks.findings import Severity
+from bridge.clusters.storage_selection import SelectedStorage, select_storage
+from bridge.node import join_record
+from bridge.storage import storage_class_manifests
+from bridge.storage.storage_class_manifests import StorageClassOptions
+from sync.kube.api_resources import Object
+from tests.bridge.two_clusters import Clusters
+from tests.conftest import ClientFor
+from translators.ownership_labels import LABEL_HOME
+from translators.virtual_node_identity import home_id_from_uid
+
+_RECORDED = {
+    "metadata": {
+        "name": "virtual",
+        "annotations": {join_record.ANNOTATION_OPTIONS: '{"storage":"provision"}'},
+    }
+}
+
+
+async def _select(
+    two: Clusters, client_for: ClientFor, node: Object | None = None, **changes: Any
+) -> SelectedStorage:
+    async def registered() -> Object | None:
+        return node
+
+    return await select_storage(
+        two.but(**{"storage": "auto", **changes}),
+        registered_node=registered,
+        home=await client_for(two.home, "home"),
+        remote=await client_for(two.remote, "remote"),
+    )
+
+
+def _may_not(resource: str) -> Any:
+    """Allows all but this resource."""
+
+    def authorize(spec: Object) -> bool:
+        return bool(spec["resourceAttributes"].get("resource") != resource)
+
+    return authorize
+
+
+async def test_auto_provisions_with_all_permissions(two: Clusters, client_for: ClientFor) -> None:
+    assert (await _select(two, client_for)).mode == "provision"
+
+
+@pytest.mark.parametrize("side", ["home", "remote"])
+async def test_auto_does_not_provision_without_a_permission(
+    two: Clusters, client_for: ClientFor, side: str
+) -> None:
+    getattr(two, side).api.authorize = _may_not("persistentvolumeclaims")
+    selected = await _select(two, client_for)
+    assert selected.mode == "none"
+    assert "persistentvolumeclaims" in selected.reason
+
+
+async def test_named_mode_is_not_reviewed(two: Clusters, client_for: ClientFor) -> None:
+    assert await _select(two, client_for, storage="none") == SelectedStorage("none", "by --storage")
+    assert not two.home.log
+
+
+async def test_lost_permission_is_an_error_for_node_that_provisions(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    two.home.api.authorize = _may_not("persistentvolumes")
+    with pytest.raises(PreflightError, match=r"may no longer .*persistentvolumes.*--storage none"):
+        await _select(two, client_for, _RECORDED)
+
+
+async def _context(two: Clusters, client_for: ClientFor, settings: JoinSettings) -> CheckContext:
+    return CheckContext(
+        settings,
+        "virtual",
+        ClusterConnectivity("home", await client_for(two.home, "home")),
+        ClusterConnectivity("remote", await client_for(two.remote, "remote")),
+    )
+
+
+async def _classes(two: Clusters, client_for: ClientFor) -> tuple[Severity, str]:
+    context = await _context(two, client_for, two.but(storage="provision"))
+    (finding,) = await storage.check_classes(context)
+    return finding.severity, finding.found
+
+
+def _apply(two: Clusters, **options: Any) -> None:
+    for obj in storage_class_manifests.storage_objects(StorageClassOptions("burst", **options)):
+        two.home.put(obj)
+
+
+def _remote_class(two: Clusters, *, default: bool = True) -> None:
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    two.remote.put(
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "fast", "annotations": annotations},
+            "provisioner": "example.com/disk",
+        }
+    )
+
+
+async def test_usable_class_is_ok(two: Clusters, client_for: ClientFor) -> None:
+    _apply(two)
+    _remote_class(two)
+    assert await _classes(two, client_for) == (
+        Severity.OK,
+        "StorageClasses with volumes in the remote: burst",
+    )
+
+
+async def test_home_without_class_is_reported(two: Clusters, client_for: ClientFor) -> None:
+    severity, text = await _classes(two, client_for)
+    assert (severity, "no StorageClass" in text) == (Severity.INFO, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "the remote has no default StorageClass"),
+        ({"remote_class": "tape"}, "the remote has no StorageClass tape"),
+    ],
+)
+async def test_missing_remote_class_is_a_warning(
+    two: Clusters, client_for: ClientFor, options: Any, problem: str
+) -> None:
+    _apply(two, **options)
+    _remote_class(two, default=False)
+    severity, text = await _classes(two, client_for)
+    assert (severity, problem in text) == (Severity.WARNING, True)
+
+
+async def test_immediate_class_and_missing_driver_are_warnings(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    _, made = storage_class_manifests.storage_objects(StorageClassOptions("burst"))
+    two.home.put({**made, "volumeBindingMode": "Immediate"})
+    _remote_class(two)
+    severity, text = await _classes(two, client_for)
+    assert severity is Severity.WARNING
+    assert "no remote is selected" in text
+    assert "no CSIDriver" in text
+
+
+async def test_nothing_is_checked_without_provisioning(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    context = await _context(two, client_for, two.settings)
+    assert await storage.check_classes(context) == []
+    assert await storage.check_retained_data(context) == []
+
+
+async def test_volume_without_persistent_volume_is_reported(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    context = await _context(two, client_for, two.but(storage="provision"))
+    home_id = home_id_from_uid(await context.home_uid())
+    two.remote.put(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {
+                "name": "data-0123",
+                "namespace": "default",
+                "labels": {LABEL_HOME: home_id},
+                "annotations": {
+                    "cluster-bridge.io/home-namespace": "shop",
+                    "cluster-bridge.io/home-name": "data",
+                    "cluster-bridge.io/home-uid": "u",
+                },
+            },
+            "spec": {},
+        }
+    )
+    (finding,) = await storage.check_retained_data(context)
+    assert finding.severity is Severity.INFO
+    assert "default/data-0123" in finding.found

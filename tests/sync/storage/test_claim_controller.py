@@ -1,0 +1,413 @@
+"""The bridge provisions home's PVCs in the remote, and follows them."""
+
+from __future__ import annotations
+
+import pytest
+
+from sync.kube.api_resources import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    Object,
+)
+from sync.storage import claim_controller
+from tests.fakeapi import Fault
+from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
+from tests.sync.storage.storage_harness import REMOTE_ID, Storage
+from translators.ownership_labels import LABEL_HOME, LABEL_REMOTE
+from translators.storage.identifiers import (
+    ANNOTATION_PROVISIONED_BY,
+    ANNOTATION_SELECTED_NODE,
+    ANNOTATION_UNFINISHED,
+    DRIVER,
+    FINALIZER,
+)
+
+_CLAIM_VOLUME = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+
+
+async def _failure(storage: Storage) -> str:
+    event, *_ = await storage.harness.events_with_reason("ProvisioningFailed")
+    return str(event["message"])
+
+
+async def test_claim_is_bound_to_volume_in_remote(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert remote["metadata"]["labels"][LABEL_HOME]
+    assert ANNOTATION_UNFINISHED not in remote["metadata"]["annotations"]
+    assert not any("volume" in key for key in remote["metadata"]["annotations"])
+    assert "storageClassName" not in remote["spec"]
+    volume = storage.volume()
+    assert volume["metadata"]["name"] == f"pvc-{home['metadata']['uid']}"
+    assert volume["metadata"]["finalizers"] == [FINALIZER]
+    assert volume["metadata"]["annotations"][ANNOTATION_PROVISIONED_BY] == DRIVER
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [
+        {"key": LABEL_REMOTE, "operator": "In", "values": [REMOTE_ID]}
+    ]
+    assert volume["spec"]["csi"]["volumeHandle"] == (
+        f"{REMOTE_ID}/{REMOTE_NAMESPACE}/{remote['metadata']['name']}"
+    )
+
+
+async def test_volume_has_capacity_of_remote_volume(storage: Storage) -> None:
+    await storage.harness.start()
+    home = storage.claim(size="1Gi")
+    await storage.harness.settle()
+    assert not storage.volumes()
+    storage.bind_remote(storage.remote_claims()[0], "4Gi")
+    await storage.settle()
+    assert storage.volume()["spec"]["capacity"] == {"storage": "4Gi"}
+    assert storage.home_claim(home["metadata"]["name"])["status"]["capacity"]["storage"] == "4Gi"
+
+
+async def test_claim_with_wait_for_first_consumer_is_bound_before_remote(storage: Storage) -> None:
+    storage.remote_class(mode="WaitForFirstConsumer")
+    await storage.harness.start()
+    home = await storage.bound(size="1Gi")
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert "status" not in remote or remote["status"].get("phase") != "Bound"
+    storage.bind_remote(remote, "2Gi")
+    await storage.settle()
+    assert storage.volume()["spec"]["capacity"] == {"storage": "2Gi"}
+    assert storage.home_claim()["status"]["capacity"] == {"storage": "2Gi"}
+
+
+@pytest.mark.parametrize("node", ["", "another"])
+async def test_claim_of_another_node_is_ignored(storage: Storage, node: str) -> None:
+    await storage.harness.start()
+    storage.harness.clear_logs()
+    storage.claim(node=node)
+    await storage.settle()
+    assert not storage.remote_claims()
+    assert not storage.harness.writes()
+
+
+async def test_claim_of_another_class_is_ignored(storage: Storage) -> None:
+    storage.home_class("local", provisioner="example.com/local")
+    await storage.harness.start()
+    storage.harness.clear_logs()
+    storage.claim(of_class="local")
+    await storage.settle()
+    assert not storage.harness.writes()
+
+
+async def test_class_names_remote_class(storage: Storage) -> None:
+    storage.remote_class("slow", default=False)
+    storage.home_class("archive", parameters={"remoteStorageClass": "slow"})
+    await storage.harness.start()
+    await storage.bound(of_class="archive")
+    assert storage.remote_claims()[0]["spec"]["storageClassName"] == "slow"
+
+
+async def test_unknown_remote_class_gives_claim_back(storage: Storage) -> None:
+    storage.home_class("archive", parameters={"remoteStorageClass": "tape"})
+    await storage.harness.start()
+    storage.claim(of_class="archive")
+    await storage.settle()
+    assert "the remote has no StorageClass tape" in await _failure(storage)
+    annotations = storage.home_claim()["metadata"]["annotations"]
+    assert ANNOTATION_SELECTED_NODE not in annotations
+    assert not storage.remote_claims()
+
+
+async def test_claim_is_provisioned_after_remote_gets_class(storage: Storage) -> None:
+    storage.home_class("archive", parameters={"remoteStorageClass": "tape"})
+    await storage.harness.start()
+    storage.claim(of_class="archive")
+    await storage.settle()
+    storage.home.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        "data",
+        {"metadata": {"annotations": {ANNOTATION_SELECTED_NODE: NODE}}},
+        "default",
+    )
+    await storage.settle()
+    assert not storage.remote_claims()
+    storage.remote_class("tape", default=False)
+    await storage.settle()
+    assert storage.home_claim()["status"]["phase"] == "Bound"
+
+
+async def test_rejection_by_quota_gives_claim_back(storage: Storage) -> None:
+    storage.remote.fail(
+        Fault("POST", "*/persistentvolumeclaims", code=403, message="exceeded quota: gold")
+    )
+    await storage.harness.start()
+    storage.claim()
+    await storage.settle()
+    assert "exceeded quota: gold" in await _failure(storage)
+    assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"selector": {"matchLabels": {"a": "b"}}}, "spec.selector"),
+        (
+            {
+                "dataSource": {
+                    "apiGroup": "snapshot.storage.k8s.io",
+                    "kind": "VolumeSnapshot",
+                    "name": "s",
+                }
+            },
+            "the data source VolumeSnapshot s",
+        ),
+        ({"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}}, "cannot be cloned"),
+    ],
+)
+async def test_unsupported_field_gives_claim_back(
+    storage: Storage, spec: Object, problem: str
+) -> None:
+    await storage.harness.start()
+    storage.claim(**spec)
+    await storage.settle()
+    assert problem in await _failure(storage)
+    assert not storage.remote_claims()
+
+
+async def test_clone_names_remote_claim_of_its_source(storage: Storage) -> None:
+    await storage.harness.start()
+    source = await storage.bound("source")
+    clone = await storage.bound(
+        "clone", dataSource={"kind": "PersistentVolumeClaim", "name": "source"}
+    )
+    remote, remote_source = storage.remote_claim(clone), storage.remote_claim(source)
+    assert remote is not None
+    assert remote_source is not None
+    assert remote["spec"]["dataSource"]["name"] == remote_source["metadata"]["name"]
+
+
+async def test_namespace_that_is_not_bound_gets_nothing_in_remote(storage: Storage) -> None:
+    storage.home.fail(
+        Fault(
+            "PATCH",
+            "*/persistentvolumeclaims/data",
+            code=403,
+            message='User "system:serviceaccount:cluster-bridge:cluster-bridge" cannot patch',
+            times=None,
+        )
+    )
+    await storage.harness.start()
+    storage.claim()
+    await storage.settle(waiting=True)
+    assert "bridge rbac namespace default" in await _failure(storage)
+    assert not storage.harness.remote.writes()
+
+
+async def test_one_name_in_two_namespaces_has_two_remote_claims(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim(namespace="default")
+    storage.claim(namespace="other")
+    await storage.settle()
+    names = {it["metadata"]["name"] for it in storage.remote_claims()}
+    assert len(names) == 2
+    assert len(storage.volumes()) == 2
+
+
+async def test_claim_of_pod_bound_by_node_name_is_provisioned(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim(node="")
+    storage.harness.pod(volumes=_CLAIM_VOLUME)
+    await storage.settle(waiting=True)
+    assert storage.home_claim()["metadata"]["annotations"][ANNOTATION_SELECTED_NODE] == NODE
+    remote = storage.harness.remote_pod()
+    assert remote is not None
+    claim = storage.remote_claims()[0]["metadata"]["name"]
+    assert remote["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim
+
+
+@pytest.mark.parametrize(("remotes", "is_served"), [([REMOTE_ID], True), ([], False)])
+async def test_immediate_class_is_served_if_it_names_the_remote(
+    storage: Storage, remotes: list[str], is_served: bool
+) -> None:
+    term = {"key": LABEL_REMOTE, "values": remotes}
+    topologies = [{"matchLabelExpressions": [term]}] if remotes else []
+    storage.home_class(volumeBindingMode="Immediate", allowedTopologies=topologies)
+    await storage.harness.start()
+    storage.claim(node="")
+    await storage.settle()
+    assert (storage.home_claim()["status"]["phase"] == "Bound") == is_served
+
+
+async def test_empty_namespace_of_claim_is_deleted_and_one_with_data_is_not(
+    storage: Storage,
+) -> None:
+    storage.harness.namespace_linger = 0.0
+    await storage.harness.start()
+    await storage.bound()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    await storage.remote.until(
+        lambda: any(
+            it.method == "PATCH" and it.path.endswith(f"/namespaces/{REMOTE_NAMESPACE}")
+            for it in storage.remote.writes()
+        )
+    )
+    storage.home_class(reclaimPolicy="Retain")
+    await storage.bound()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    assert storage.remote.find(NAMESPACES, REMOTE_NAMESPACE)
+    assert len(storage.remote_claims()) == 1
+
+
+async def test_expansion_reaches_home(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound(size="1Gi")
+    storage.home.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        "data",
+        {"spec": {"resources": {"requests": {"storage": "3Gi"}}}},
+        "default",
+    )
+    await storage.harness.settle()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert remote["spec"]["resources"]["requests"]["storage"] == "3Gi"
+    resizing = {"type": "Resizing", "status": "True"}
+    storage.remote.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        remote["metadata"]["name"],
+        {"status": {"conditions": [resizing], "allocatedResources": {"storage": "3Gi"}}},
+        REMOTE_NAMESPACE,
+    )
+    await storage.harness.settle()
+    assert storage.home_claim()["status"]["conditions"] == [resizing]
+    assert storage.home_claim()["status"]["allocatedResources"] == {"storage": "3Gi"}
+    storage.remote.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        remote["metadata"]["name"],
+        {"status": {"conditions": None}},
+        REMOTE_NAMESPACE,
+    )
+    await storage.settle()
+    assert storage.volume()["spec"]["capacity"] == {"storage": "3Gi"}
+    assert storage.home_claim()["status"]["capacity"] == {"storage": "3Gi"}
+    assert not storage.home_claim()["status"].get("conditions")
+
+
+async def test_rejected_expansion_is_reported(storage: Storage) -> None:
+    await storage.harness.start()
+    await storage.bound(size="1Gi")
+    storage.remote.fail(
+        Fault("PATCH", "*/persistentvolumeclaims/*", code=403, message="cannot grow", times=None)
+    )
+    storage.home.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        "data",
+        {"spec": {"resources": {"requests": {"storage": "3Gi"}}}},
+        "default",
+    )
+    await storage.harness.settle(waiting=True)
+    (event,) = await storage.harness.events_with_reason("VolumeResizeFailed")
+    assert "cannot grow" in event["message"]
+
+
+def _failure_event(remote: Object) -> Object:
+    """An Event of the remote's provisioner."""
+    meta = remote["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "e", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "kind": "PersistentVolumeClaim",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": "Warning",
+        "reason": "ProvisioningFailed",
+        "message": "no disk is free",
+        "count": 1,
+    }
+
+
+async def test_warning_of_remote_provisioner_is_repeated_at_home(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    event = _failure_event(remote)
+    storage.remote.put(event)
+    storage.remote.put({**event, "count": 2})
+    (found,) = await storage.harness.events_with_reason("ProvisioningFailed")
+    assert found["message"] == "remote: no disk is free"
+    assert found["involvedObject"]["name"] == "data"
+    assert found["count"] == 1
+
+
+async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    (remote,) = storage.remote_claims()
+    event = _failure_event(remote)
+    storage.harness.now = "2030-01-01T00:00:30Z"
+    storage.remote.put(event)
+    await storage.harness.events_with_reason("ProvisioningFailed")
+    await storage.harness.settle()
+    assert len(storage.remote_claims()) == 1
+    monkeypatch.setattr(claim_controller, "PATIENCE", 0.0)
+    storage.remote.put({**event, "message": "still no disk is free"})
+    await storage.harness.settle()
+    assert not storage.remote_claims()
+    assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
+
+
+async def test_unfinished_claim_of_deleted_home_claim_is_deleted(storage: Storage) -> None:
+    await storage.harness.start()
+    storage.claim()
+    await storage.harness.settle()
+    assert len(storage.remote_claims()) == 1
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.harness.settle()
+    assert not storage.remote_claims()
+
+
+async def test_recreated_claim_gets_new_volume(storage: Storage) -> None:
+    await storage.harness.start()
+    first = await storage.bound()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    await storage.settle()
+    second = await storage.bound()
+    assert storage.remote_claim(first) is None
+    assert storage.remote_claim(second) is not None
+
+
+async def test_settled_claim_is_not_written_again(storage: Storage) -> None:
+    await storage.harness.start()
+    await storage.bound()
+    await storage.harness.restart()
+    await storage.settle()
+    assert not storage.harness.writes()
+
+
+async def test_replaced_home_claim_with_stale_volume_name_is_reported(storage: Storage) -> None:
+    home = storage.claim()
+    storage.home.put(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"pvc-{home['metadata']['uid']}"},
+            "spec": {
+                "csi": {"driver": "example.com", "volumeHandle": "x"},
+                "claimRef": {"name": "z", "namespace": "z"},
+            },
+        }
+    )
+    await storage.harness.start()
+    await storage.settle()
+    assert "exists and leads elsewhere" in await _failure(storage)
+    assert storage.home.get(PERSISTENT_VOLUMES, f"pvc-{home['metadata']['uid']}")
+    assert storage.home_claim()["status"]["phase"] == "Pending"
+    assert storage.home.objects(PODS) == []

@@ -1,0 +1,121 @@
+"""Translates a home PVC to the PVC in the remote that has its data.
+
+The remote PVC has home's labels, access modes, volume mode and request, and the remote's
+StorageClass. It has no annotation of home's scheduler, binder and provisioner: those would bind it
+to a node that the remote does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from translators.object_accessors import Object, metadata
+from translators.ownership_labels import copied_annotations, remote_metadata
+from translators.pods import dropped_metadata
+from translators.quantity import parse_quantity
+from translators.storage.identifiers import ANNOTATION_UNFINISHED, remote_claim_name
+from translators.storage.storage_class import ServedClass
+from translators.translation_options import Policy
+
+STORAGE = "storage"
+#: The domains of annotations that Kubernetes' own controllers act on.
+_KUBERNETES = ("kubernetes.io", "k8s.io")
+
+
+def unsupported_field(home: Object, served: ServedClass) -> str:
+    """Why the remote cannot have the PVC, with what to change; "" if it can."""
+    spec: Object = home.get("spec") or {}
+    if spec.get("selector"):
+        return "spec.selector selects among home's volumes; remove it, or use another StorageClass"
+    if served.access_modes:
+        modes = spec.get("accessModes") or ()
+        if other := [it for it in modes if it not in served.access_modes]:
+            return (
+                f"StorageClass {served.name} does not permit the access mode {other[0]}; use "
+                f"{', '.join(served.access_modes)}"
+            )
+    source = _data_source(spec)
+    if source and not _is_claim(source):
+        return (
+            f"the data source {source.get('kind')} {source.get('name')} is not copied to the "
+            "remote; use a PersistentVolumeClaim in the same remote, or none"
+        )
+    if source and source.get("namespace") not in (None, metadata(home).get("namespace")):
+        return "the data source is in another namespace; use a PersistentVolumeClaim of this one"
+    return ""
+
+
+def source_claim(home: Object) -> str:
+    """The name of the home PVC of which this PVC is a clone; "" if it is none."""
+    source = _data_source(home.get("spec") or {})
+    return str(source.get("name") or "") if source and _is_claim(source) else ""
+
+
+def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str = "") -> Object:
+    """The remote PVC, marked as unfinished. ``source`` is the remote PVC that it is a clone of."""
+    spec: Object = home.get("spec") or {}
+    kept = ("accessModes", "volumeMode")
+    remote_spec: Object = {key: spec[key] for key in kept if key in spec}
+    remote_spec["resources"] = {"requests": {STORAGE: requested(home)}}
+    if served.remote_class:
+        remote_spec["storageClassName"] = served.remote_class
+    if source:
+        remote_spec["dataSource"] = {"kind": "PersistentVolumeClaim", "name": source}
+    meta = remote_metadata(home, policy.identity)
+    meta["name"] = remote_claim_name(home)
+    meta["annotations"] = {
+        **_users_annotations(home, policy),
+        **meta["annotations"],
+        ANNOTATION_UNFINISHED: "true",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": meta,
+        "spec": remote_spec,
+    }
+
+
+def requested(claim: Object) -> str:
+    """The requested capacity of a PVC."""
+    requests = ((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}
+    return str(requests.get(STORAGE) or "0")
+
+
+def capacity(claim: Object) -> str:
+    """The capacity of the PVC's volume; "" if it is not bound."""
+    return str(((claim.get("status") or {}).get("capacity") or {}).get(STORAGE) or "")
+
+
+def request_patch(home: Object, remote: Object) -> Object:
+    """The patch by which the remote PVC requests what home's does; {} if there is nothing to do.
+
+    A request only grows, unless the remote has not reached the one before: then it may be reduced
+    again (KEP-1790). A larger request of the remote is otherwise the work of its admission.
+    """
+    wanted, current = parse_quantity(requested(home)), parse_quantity(requested(remote))
+    reached = parse_quantity(capacity(remote) or "0")
+    if wanted > current or (0 < reached < wanted < current):
+        return {"spec": {"resources": {"requests": {STORAGE: requested(home)}}}}
+    return {}
+
+
+def _users_annotations(home: Object, policy: Policy) -> Mapping[str, str]:
+    """Annotations follow the rule for pods, without those that Kubernetes' controllers act on."""
+    annotations = dropped_metadata.kept_keys(copied_annotations(home), policy)
+    return {key: value for key, value in annotations.items() if not _is_of_kubernetes(key)}
+
+
+def _is_of_kubernetes(key: str) -> bool:
+    domain = key.partition("/")[0] if "/" in key else ""
+    return any(domain == it or domain.endswith(f".{it}") for it in _KUBERNETES)
+
+
+def _data_source(spec: Object) -> Object:
+    # API servers copy each of the two fields to the other, but for sources of other namespaces.
+    source: Object = spec.get("dataSourceRef") or spec.get("dataSource") or {}
+    return source
+
+
+def _is_claim(source: Object) -> bool:
+    return source.get("kind") == "PersistentVolumeClaim" and not source.get("apiGroup")
