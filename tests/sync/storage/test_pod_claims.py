@@ -146,6 +146,20 @@ async def test_annotation_names_existing_remote_claim(storage: Storage) -> None:
     assert _mounts(storage)[0]["persistentVolumeClaim"]["claimName"] == "shared"
 
 
+async def test_another_virtual_node_of_the_remote_mounts_the_volume(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    await storage.harness.stop()
+    storage.harness.identity = replace(storage.harness.identity, node="second")
+    await storage.harness.start()
+    storage.harness.pod(volumes=_VOLUMES, nodeName="second")
+    await storage.settle()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert _mounts(storage)[0]["persistentVolumeClaim"]["claimName"] == remote["metadata"]["name"]
+    assert len(storage.remote_claims()) == 1
+
+
 async def test_pod_waits_for_lost_remote_claim(storage: Storage) -> None:
     await storage.harness.start()
     home = await storage.bound()
