@@ -7,6 +7,7 @@ from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of, uid_of
 from translators.ownership_labels import LABEL_REMOTE
 from translators.quantity import parse_quantity
+from translators.size_limits import cut
 from translators.storage import remote_claim
 from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
@@ -20,6 +21,8 @@ from translators.storage.identifiers import (
 from translators.storage.remote_claim import STORAGE
 from translators.storage.storage_class import ServedClass
 
+#: Bytes of a text of the remote that is copied to home.
+TEXT_MAX = 1024
 #: Conditions of a PVC that report the progress of an expansion.
 _EXPANSION = frozenset(
     {
@@ -97,17 +100,22 @@ def progress_patch(home: Object, remote: Object) -> Object:
     if it does."""
     current: Object = home.get("status") or {}
     theirs: Object = remote.get("status") or {}
-    wanted: Object = {key: theirs.get(key) or None for key in _ALLOCATED}
+    wanted: Object = {key: _of_storage(theirs.get(key) or {}) or None for key in _ALLOCATED}
     others = [it for it in current.get("conditions") or () if it.get("type") not in _EXPANSION]
-    progress = [it for it in theirs.get("conditions") or () if it["type"] in _EXPANSION]
-    conditions = [*others, *map(_condition, progress)]
+    by_type = {it["type"]: it for it in theirs.get("conditions") or () if it["type"] in _EXPANSION}
+    conditions = [*others, *map(_condition, by_type.values())]
     wanted["conditions"] = conditions or None
     patch = merge_patch(current, wanted, exact=frozenset(_ALLOCATED))
     return {"status": patch} if patch else {}
 
 
+def _of_storage(amounts: Object) -> Object:
+    return {key: value for key, value in amounts.items() if key == STORAGE}
+
+
 def _condition(remote: Object) -> Object:
-    return {key: remote[key] for key in _CONDITION_FIELDS if key in remote}
+    """A condition of the remote, in which a hostile remote can store no more than a message."""
+    return {key: cut(remote[key], TEXT_MAX) for key in _CONDITION_FIELDS if key in remote}
 
 
 def _differs(quantity: str, other: str) -> bool:

@@ -189,6 +189,16 @@ def test_capacity_and_progress_are_copied_until_they_are_equal() -> None:
     assert home_volume.progress_patch({"status": shown}, remote) == {}
 
 
+def test_hostile_remote_stores_little_at_home() -> None:
+    remote: Object = {
+        "status": {
+            "conditions": [{"type": "Resizing", "message": "x" * 10_000}] * 500,
+            "allocatedResources": {f"r{number}": "1" for number in range(500)},
+        }
+    }
+    assert len(str(home_volume.progress_patch({"status": {}}, remote))) < 2000
+
+
 def test_claims_of_a_pod_include_ephemeral_volumes() -> None:
     pod = {
         "metadata": {"name": "web", "namespace": "shop"},
