@@ -16,7 +16,7 @@ from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import changes, object_fields
 from sync.storage import volume_planner
-from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.volume_planner import (
     Action,
     Confirm,
@@ -51,9 +51,9 @@ class VolumeController:
         self._identity = context.identity
         self._events = context.events
         self._storage = storage
-        self._lookup = ClaimLookup(context, storage)
+        self._lookup = PvcLookup(context, storage)
         self.controller: Controller[Key] = Controller(
-            "volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
+            "persistent-volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
         )
 
     def declare(self) -> Declaration:
@@ -157,4 +157,4 @@ class VolumeController:
 
     def _log(self, volume: Object, what: str) -> None:
         fields = object_fields("PersistentVolume", volume, cluster="home")
-        changes.info("volume %s: %s", name_of(volume), what, extra=fields)
+        changes.info("PersistentVolume %s: %s", name_of(volume), what, extra=fields)

@@ -8,7 +8,7 @@ from translators.object_accessors import Object, RemoteNamespace, name_of, names
 from translators.ownership_labels import LABEL_REMOTE
 from translators.quantity import parse_quantity
 from translators.size_limits import cut
-from translators.storage import remote_claim
+from translators.storage import remote_pvc
 from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
     ATTRIBUTE_UID,
@@ -18,7 +18,7 @@ from translators.storage.identifiers import (
     class_name,
     volume_name,
 )
-from translators.storage.remote_claim import STORAGE
+from translators.storage.remote_pvc import STORAGE
 from translators.storage.storage_class import ServedClass
 
 #: Bytes of a text of the remote that is copied to home.
@@ -43,7 +43,7 @@ def home_volume(home: Object, remote: Object, served: ServedClass, remote_id: st
     spec: Object = home.get("spec") or {}
     handle = VolumeHandle(remote_id, RemoteNamespace(namespace_of(remote)), name_of(remote))
     wanted: Object = {
-        "capacity": {STORAGE: remote_claim.capacity(remote) or remote_claim.requested(home)},
+        "capacity": {STORAGE: remote_pvc.capacity(remote) or remote_pvc.requested(home)},
         "accessModes": spec.get("accessModes") or [],
         "volumeMode": spec.get("volumeMode") or "Filesystem",
         "persistentVolumeReclaimPolicy": served.reclaim_policy,
@@ -80,7 +80,7 @@ def capacity_patch(volume: Object, remote: Object) -> Object:
     """The patch of the PersistentVolume that shows the capacity of the remote's volume; {} if it
     does."""
     current = str(((volume.get("spec") or {}).get("capacity") or {}).get(STORAGE) or "0")
-    actual = remote_claim.capacity(remote)
+    actual = remote_pvc.capacity(remote)
     if not actual or parse_quantity(actual) == parse_quantity(current):
         return {}
     return {"spec": {"capacity": {STORAGE: actual}}}
@@ -89,8 +89,8 @@ def capacity_patch(volume: Object, remote: Object) -> Object:
 def claim_capacity_patch(home: Object, remote: Object) -> Object:
     """The patch of the home PVC's status that shows the capacity of the remote's volume; {} if it
     does. Only for a bound PVC whose PersistentVolume has the capacity."""
-    actual = remote_claim.capacity(remote)
-    if not actual or not _differs(actual, remote_claim.capacity(home)):
+    actual = remote_pvc.capacity(remote)
+    if not actual or not _differs(actual, remote_pvc.capacity(home)):
         return {}
     return {"status": {"capacity": {STORAGE: actual}}}
 

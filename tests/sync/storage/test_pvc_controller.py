@@ -11,7 +11,7 @@ from sync.kube.api_resources import (
     PODS,
     Object,
 )
-from sync.storage import claim_controller
+from sync.storage import pvc_controller
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import REMOTE_ID, Storage
@@ -357,7 +357,7 @@ async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
     await storage.harness.events_with_reason("ProvisioningFailed")
     await storage.harness.settle()
     assert len(storage.remote_claims()) == 1
-    monkeypatch.setattr(claim_controller, "PATIENCE", 0.0)
+    monkeypatch.setattr(pvc_controller, "PATIENCE", 0.0)
     storage.remote.put({**event, "message": "still no disk is free"})
     await storage.harness.settle()
     assert not storage.remote_claims()

@@ -1,5 +1,5 @@
-"""Reconciles home's PVCs: `sync.storage.claim_planner` decides, one write at a time, and
-`sync.storage.claim_executor` acts.
+"""Reconciles home's PVCs: `sync.storage.pvc_planner` decides, one write at a time, and
+`sync.storage.pvc_executor` acts.
 
 One key, a home PVC's namespace and name, stands for the PVC, its PersistentVolume, and the PVC in
 the remote. All three are found by names that follow from the home PVC's UID, or from the volume's
@@ -15,10 +15,10 @@ from sync.declaration.controller_context import ControllerContext, StorageInform
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
-from sync.storage import claim_planner
-from sync.storage.claim_executor import ClaimExecutor
-from sync.storage.claim_lookup import ClaimLookup
-from sync.storage.claim_planner import REASON_FAILED, ClaimState
+from sync.storage import pvc_planner
+from sync.storage.pvc_executor import PvcExecutor
+from sync.storage.pvc_lookup import PvcLookup
+from sync.storage.pvc_planner import REASON_FAILED, PvcState
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -28,8 +28,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.ownership_labels import has_home_uid, is_owned, is_owned_by_node, origin_of
-from translators.storage import remote_claim
-from translators.storage.claim_resolution import Unresolved
+from translators.storage import remote_pvc
 from translators.storage.identifiers import (
     ClaimKey,
     VolumeHandle,
@@ -42,6 +41,7 @@ from translators.storage.identifiers import (
     volume_handle,
     volume_name,
 )
+from translators.storage.pvc_resolution import Unresolved
 from translators.timestamps import parse_time
 
 #: PVCs reconciled at once.
@@ -58,7 +58,7 @@ PATIENCE = 60.0
 PLANS = 12
 
 
-class ClaimController:
+class PvcController:
     """The reconciler of PVCs."""
 
     def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
@@ -66,11 +66,11 @@ class ClaimController:
         self._identity = context.identity
         self._home_pods = context.home_pods
         self._storage = storage
-        self._lookup = ClaimLookup(context, storage)
+        self._lookup = PvcLookup(context, storage)
         self.controller: Controller[Key] = Controller(
-            "claims", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
+            "pvcs", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
         )
-        self._executor = ClaimExecutor(context, storage, self.controller.queue)
+        self._executor = PvcExecutor(context, storage, self.controller.queue)
         self._events = context.events
         self._remote_events = [
             Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
@@ -82,7 +82,7 @@ class ClaimController:
         self._failures: FairCache[str, str] = FairCache(COUNTED_MAX)
 
     @property
-    def executor(self) -> ClaimExecutor:
+    def executor(self) -> PvcExecutor:
         """Counts what became of PVCs, for metrics."""
         return self._executor
 
@@ -173,11 +173,11 @@ class ClaimController:
     async def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS):
             state = self._state(key)
-            action = claim_planner.plan_action(state, self._policy)
+            action = pvc_planner.plan_action(state, self._policy)
             if action is None or not await self._executor.execute(state, action):
                 return
 
-    def _state(self, key: Key) -> ClaimState:
+    def _state(self, key: Key) -> PvcState:
         storage = self._storage
         home = storage.home_claims.store.get(key)
         of_name = storage.remote_claims.store.by_index("origin", ClaimKey(*key))
@@ -189,12 +189,12 @@ class ClaimController:
             and not self._lookup.volumes_of(it)
         ]
         if home is None:
-            return ClaimState(None, unfinished=unfinished)
+            return PvcState(None, unfinished=unfinished)
         volume = storage.home_volumes.store.get(
             Key("", bound_volume(home) or volume_name(uid_of(home)))
         )
         remote = self._remote_of(home, volume)
-        return ClaimState(
+        return PvcState(
             home,
             volume=volume,
             remote=remote,
@@ -225,5 +225,5 @@ class ClaimController:
         return remote if is_owned(remote, self._identity) else None
 
     def _source_of(self, home: Object) -> str | Unresolved:
-        name = remote_claim.source_claim(home)
+        name = remote_pvc.source_claim(home)
         return self._lookup.resolve(ClaimKey(namespace_of(home), name)) if name else ""

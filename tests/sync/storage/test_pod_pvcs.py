@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Object
-from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.pvc_lookup import PvcLookup
 from tests.conftest import ClientFor
 from tests.sync.engine_harness import REMOTE_NAMESPACE
 from tests.sync.single_controller import controller_context
 from tests.sync.storage.storage_harness import Storage
-from translators.storage.claim_resolution import REASON_UNREACHABLE, REASON_WAITING, Unresolved
 from translators.storage.identifiers import ANNOTATION_REMOTE_PVC
+from translators.storage.pvc_resolution import REASON_UNREACHABLE, REASON_WAITING, Unresolved
 
 _VOLUMES = [{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}]
 
@@ -63,7 +63,7 @@ async def test_refresh_reads_what_the_caches_lack(storage: Storage, client_for: 
     )
     context = controller_context(home, remote, storage.harness.policy)
     assert context.storage is not None
-    lookup = ClaimLookup(context, context.storage)
+    lookup = PvcLookup(context, context.storage)
     context.storage.home_volumes.observe_write(storage.volume())
     assert _reason(lookup.claims_of(pod)) == REASON_WAITING
     await lookup.refresh(pod)
