@@ -51,6 +51,8 @@ _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
 #: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
 #: they are counted.
 EVENTS_MAX, COUNTED_MAX = 20, 10_000
+_EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_EVENT_FIELDS = ("involvedObject", "reason", "message")
 #: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
 #: failures pass.
 PATIENCE = 60.0
@@ -73,7 +75,7 @@ class PvcController:
         self._executor = PvcExecutor(context, storage, self.controller.queue)
         self._events = context.events
         self._remote_events = [
-            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
+            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS, slim=_slim_event)
             for it in context.policy.remote_namespaces or (None,)
         ]
         self._now = context.now
@@ -227,3 +229,9 @@ class PvcController:
     def _source_of(self, home: Object) -> str | Unresolved:
         name = remote_pvc.source_claim(home)
         return self._lookup.resolve(ClaimKey(namespace_of(home), name)) if name else ""
+
+
+def _slim_event(event: Object) -> Object:
+    """The fields of an Event that `PvcController.remote_event_changed` reads."""
+    meta = {key: value for key, value in metadata(event).items() if key in _EVENT_METADATA}
+    return {**{key: event.get(key) for key in _EVENT_FIELDS}, "metadata": meta}
