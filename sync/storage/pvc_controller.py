@@ -67,7 +67,7 @@ class PvcController:
         self._policy = context.policy
         self._identity = context.identity
         self._home_pods = context.home_pods
-        self._storage = storage
+        self.storage = storage
         self._lookup = PvcLookup(context, storage)
         self.controller: Controller[Key] = Controller(
             "pvcs", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
@@ -90,7 +90,7 @@ class PvcController:
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine."""
-        storage = self._storage
+        storage = self.storage
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -120,7 +120,7 @@ class PvcController:
     def home_class_changed(self, _: Object | None, new: Object | None) -> None:
         """Queues the unbound PVCs of a class that changed."""
         if new is not None:
-            for claim in self._storage.home_claims.store.by_index("class", name_of(new)):
+            for claim in self.storage.home_claims.store.by_index("class", name_of(new)):
                 self._queue_unbound(claim)
 
     def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
@@ -135,7 +135,7 @@ class PvcController:
         """Queues all unbound PVCs when the remote gets another class: they may have lacked it."""
         if old is not None or new is None:
             return
-        for claim in self._storage.home_claims.store:
+        for claim in self.storage.home_claims.store:
             self._queue_unbound(claim)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
@@ -153,11 +153,11 @@ class PvcController:
             return
         involved = new.get("involvedObject") or {}
         key = Key(str(involved.get("namespace")), str(involved.get("name")))
-        remote = self._storage.remote_claims.store.get(key)
+        remote = self.storage.remote_claims.store.get(key)
         origin = origin_of(remote) if remote is not None else None
         if remote is None or origin is None or uid_of(remote) != involved.get("uid"):
             return
-        home = self._storage.home_claims.store.get(Key(origin.namespace, origin.name))
+        home = self.storage.home_claims.store.get(Key(origin.namespace, origin.name))
         count = self._repeated.get(uid_of(remote)) or 0
         if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
             self._repeated.put(key.namespace, uid_of(remote), count + 1)
@@ -180,7 +180,7 @@ class PvcController:
                 return
 
     def _state(self, key: Key) -> PvcState:
-        storage = self._storage
+        storage = self.storage
         home = storage.home_claims.store.get(key)
         of_name = storage.remote_claims.store.by_index("origin", ClaimKey(*key))
         unfinished = [

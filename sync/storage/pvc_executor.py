@@ -62,6 +62,7 @@ from translators.ownership_labels import has_home_uid, is_owned
 from translators.storage.identifiers import (
     ANNOTATION_SELECTED_NODE,
     ANNOTATION_UNFINISHED,
+    bound_volume,
     selected_node,
 )
 
@@ -168,8 +169,11 @@ class PvcExecutor:
             current = await self._confirm_writable(home)
         except NotFound:
             return False
-        if selected_node(current) != selected_node(home):
-            return True  # The cache has the newer state now.
+        if selected_node(current) != selected_node(home) or bound_volume(current):
+            return True  # The cache was older, as after a takeover, and has that state now.
+        return await self._send_create(current, claim)
+
+    async def _send_create(self, home: Object, claim: Object) -> bool:
         namespace = HomeNamespace(namespace_of(home))
         try:
             remote_namespace = await self._namespaces.ensure(namespace)
