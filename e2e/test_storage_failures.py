@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process
+from e2e import bridge_process, service_accounts
 from e2e.bridge_process import REGISTERED, Bridge
-from e2e.conftest import Bridged
+from e2e.clusters.cluster import Cluster
+from e2e.conftest import Bridged, Limited, joined, usual_options
 from e2e.kubectl import Json, get, get_one, uids, wait_for
 from e2e.provisioned_storage import DATA, ProvisionedStorage
 from e2e.storage_classes import IMMEDIATE, hostpath, local_path
@@ -289,3 +290,39 @@ def _deployment(storage: ProvisionedStorage, claim: str, replicas: int) -> str:
             },
         }
     )
+
+
+def test_volume_in_a_prepared_namespace(
+    limited: Limited, home: Cluster, remote: Cluster, node_name: str, tmp_path: Path
+) -> None:
+    """With Roles in one namespace, and reads of StorageClasses and capacities alone, volumes are
+    provisioned and deleted."""
+    there = f"test-{node_name.rpartition('-')[2]}-e2e"
+    account = service_accounts.in_prepared(node_name)
+    meta = {"name": there, "annotations": {"cluster-bridge.io/accepts-home": "*"}}
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": meta}
+    remote.kubectl("create", "-f", "-", input=json.dumps(body))
+    granted = ("remote", "--namespace", there, "--storage", "provision")
+    options = ("--remote-namespaces", there, "--cpu", "2", "--memory", "1Gi", "--pods", "9")
+    bridge = Bridge(
+        limited.at_home(node_name),
+        service_accounts.granted(remote, tmp_path, *granted, account=account),
+        tmp_path / "bridge.log",
+        (*usual_options(node_name), *options, "--storage", "provision"),
+    )
+    leave = ("--remote-namespaces", there)
+    try:
+        with (
+            local_path(remote, default=True),
+            joined(bridge, node_name, home=home, remote=remote, leave_options=leave) as bridged,
+        ):
+            storage = ProvisionedStorage(bridged)
+            bridged.wait_until_schedulable()
+            with storage.home_class("some") as name:
+                bridged.apply(volume_claim("data", name, "8Mi"))
+                _write(storage, "a", "data")
+                storage.clear()
+    finally:
+        print(bridge.log.read_text())
+        remote.kubectl("delete", "namespace", there, "--wait=false")
+        service_accounts.take_away(remote, account)

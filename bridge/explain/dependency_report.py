@@ -8,9 +8,9 @@ from translators.explain.dependencies import Dependency
 from translators.mirror import service
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
 from translators.ownership_labels import is_owned
-from translators.storage import claim_resolution, storage_class
-from translators.storage.claim_resolution import Unresolved
+from translators.storage import pvc_resolution, storage_class
 from translators.storage.identifiers import bound_volume, claim_names, class_name
+from translators.storage.pvc_resolution import Unresolved
 from translators.translation_options import Policy
 
 
@@ -88,7 +88,7 @@ def remote_claims(facts: PodFacts) -> dict[str, str]:
     for volume, name in claim_names(facts.pod).items():
         home = storage.claims.get(name)
         behind = storage.volumes.get(bound_volume(home or {}))
-        handle = claim_resolution.used_handle(home, behind, policy, name=name)
+        handle = pvc_resolution.used_handle(home, behind, policy, name=name)
         if not isinstance(handle, Unresolved):
             found[volume] = handle.name
     return found
@@ -102,7 +102,7 @@ def _provisioned_claim(name: str, facts: PodFacts, policy: Policy) -> str:
     if home is None:
         return "nothing: home has no such claim"
     volume = facts.storage.volumes.get(bound_volume(home))
-    handle = claim_resolution.used_handle(home, volume, policy, name=name)
+    handle = pvc_resolution.used_handle(home, volume, policy, name=name)
     if not isinstance(handle, Unresolved):
         return f"the claim {handle.namespace}/{handle.name}, with its data"
     found = facts.storage.classes.get(class_name(home))

@@ -38,7 +38,7 @@ from translators.pod_security import Limit
 from translators.pods import kubelet_admission, pod_status, remote_pod
 from translators.pods.home_scheduler_filters import PredicateFailure
 from translators.pods.remote_pod import TranslatedPod
-from translators.storage import claim_resolution
+from translators.storage import pvc_resolution
 from translators.translation_options import Policy
 
 #: The number of latest Events in the report.
@@ -56,7 +56,7 @@ def translated_pod(facts: PodFacts) -> TranslatedPod | None:
         known = frozenset({name} if name else ())
     translated = remote_pod.translate_pod(facts.pod, facts.policy, priority_classes=known)
     claims = dependency_report.remote_claims(facts)
-    return replace(translated, pod=claim_resolution.replace_claims(translated.pod, claims))
+    return replace(translated, pod=pvc_resolution.replace_claims(translated.pod, claims))
 
 
 def build_report(facts: PodFacts) -> Object:

@@ -34,7 +34,7 @@ from bridge.relay.relay_counters import (
 from sync.base.histograms import Histogram
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
-from sync.storage.claim_controller import ClaimController
+from sync.storage.pvc_controller import PvcController
 from translators import quantity
 
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
@@ -140,7 +140,7 @@ def _node(engine: Engine) -> Iterator[Metric]:
 
 
 def _volumes(engine: Engine) -> Iterator[Metric]:
-    claims = engine.find_optional(ClaimController)
+    claims = engine.find_optional(PvcController)
     results = claims.executor.results if claims else dict.fromkeys(("success", "failure"), 0)
     yield counter(
         "bridge_volume_provisions{result}",

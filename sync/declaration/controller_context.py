@@ -64,6 +64,8 @@ class ControllerContext:
     namespaces; reduced by `sync.capacity.remote_capacity.slim_namespace`."""
     priority_classes: Informer
     """The remote's PriorityClasses; empty where ``policy.cluster_reads`` has none."""
+    remote_quotas: Informer
+    """The remote's ResourceQuotas, as far as they can be read."""
     copies: Mapping[Resource, Informer]
     """This home's ConfigMaps, Secrets, Services and EndpointSlices in the remote. Indexes:
     ``origin`` (home namespace) and ``relay``."""

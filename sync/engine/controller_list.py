@@ -15,7 +15,7 @@ from sync.pods.service_account_tokens import TokenController
 from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
 from sync.storage.capacity_controller import StorageCapacityController
-from sync.storage.claim_controller import ClaimController
+from sync.storage.pvc_controller import PvcController
 from sync.storage.volume_controller import VolumeController
 
 
@@ -54,7 +54,7 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
     ]
     if context.storage is not None:
         controllers += [
-            ClaimController(context, context.storage),
+            PvcController(context, context.storage),
             VolumeController(context, context.storage),
             StorageCapacityController(context, context.storage),
         ]

@@ -138,6 +138,7 @@ class Engine:
             remote_nodes=shared.remote_nodes,
             remote_namespaces=shared.remote_namespaces,
             priority_classes=shared.priority_classes,
+            remote_quotas=shared.remote_quotas,
             copies=shared.copies,
             namespaces=self._namespaces,
             watches=self._home_watches,

@@ -53,7 +53,7 @@ from sync.pods.status_writer import StatusWriter
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, name_fields, object_fields
 from sync.runtime.workqueue import WorkQueue
-from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.pvc_lookup import PvcLookup
 from translators import pod_security
 from translators.object_accessors import (
     HomeNamespace,
@@ -65,7 +65,7 @@ from translators.object_accessors import (
 )
 from translators.ownership_labels import LABEL_NODE, has_home_uid, is_owned
 from translators.pods import active_deadline, remote_pod, restart_policy_never, synthetic_status
-from translators.storage.claim_resolution import (
+from translators.storage.pvc_resolution import (
     REASON_WAITING,
     Unresolved,
     mounted_claims,
@@ -117,7 +117,7 @@ class ActionExecutor:
         self._priority_classes = priority_classes
         self._queue = queue
         self._on_created = on_created
-        self._claims = ClaimLookup(context, context.storage) if context.storage else None
+        self._claims = PvcLookup(context, context.storage) if context.storage else None
         self.updates = PodUpdater(context, copies)
         self._creator = CreationCheck(context.remote)
         self._statuses = StatusWriter(

@@ -7,12 +7,11 @@ object is written only when its capacity changes.
 from __future__ import annotations
 
 from sync.cache.informer import Informer
-from sync.cache.namespaced_informer import NamespacedInformer
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_errors import NotFound
-from sync.kube.api_resources import CSI_STORAGE_CAPACITIES, RESOURCE_QUOTAS
+from sync.kube.api_resources import CSI_STORAGE_CAPACITIES
 from sync.runtime.controller import Controller
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, name_of, uid_of
@@ -41,19 +40,15 @@ class StorageCapacityController:
             labels=f"{LABEL_NODE}={context.identity.node_label}",
         )
         self._remote = Informer(context.remote, CSI_STORAGE_CAPACITIES)
-        # Quotas count only where the bridge works in prepared namespaces alone.
-        self._quotas: Informer | None = None
-        if self._prepared:
-            self._quotas = NamespacedInformer(
-                context.remote, RESOURCE_QUOTAS, namespaces=self._prepared
-            )
+        self._quotas = context.remote_quotas
         self.controller: Controller[Key] = Controller(
             "storage-capacity", self._reconcile, workers=1, kind="StorageClass"
         )
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine."""
-        quotas = [Watch(self._quotas, self.remote_changed, replay=False)] if self._quotas else []
+        # Quotas count only where the bridge works in prepared namespaces alone.
+        handler = self.remote_changed if self._prepared else None
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -62,7 +57,7 @@ class StorageCapacityController:
                 Watch(self._own, self.capacity_changed),
                 Watch(self._remote, self.remote_changed, replay=False),
                 Watch(self._remote_classes, self.remote_changed, replay=False),
-                *quotas,
+                Watch(self._quotas, handler, replay=False),
             ],
         )
 
@@ -107,6 +102,6 @@ class StorageCapacityController:
             self._identity,
             remote_classes=list(self._remote_classes.store),
             remote_capacities=self._remote.store,
-            quotas=self._quotas.store if self._quotas else (),
+            quotas=self._quotas.store,
             namespaces=self._prepared,
         )

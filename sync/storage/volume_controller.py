@@ -16,7 +16,7 @@ from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import changes, object_fields
 from sync.storage import volume_planner
-from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.volume_planner import (
     Action,
     Confirm,
@@ -50,10 +50,10 @@ class VolumeController:
         self._policy = context.policy
         self._identity = context.identity
         self._events = context.events
-        self._storage = storage
-        self._lookup = ClaimLookup(context, storage)
+        self.storage = storage
+        self._lookup = PvcLookup(context, storage)
         self.controller: Controller[Key] = Controller(
-            "volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
+            "persistent-volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
         )
 
     def declare(self) -> Declaration:
@@ -62,8 +62,8 @@ class VolumeController:
             self.controller.name,
             controller=self.controller,
             watches=[
-                Watch(self._storage.home_volumes, self.home_volume_changed),
-                Watch(self._storage.remote_claims, self.remote_claim_changed, replay=False),
+                Watch(self.storage.home_volumes, self.home_volume_changed),
+                Watch(self.storage.remote_claims, self.remote_claim_changed, replay=False),
             ],
         )
 
@@ -81,7 +81,7 @@ class VolumeController:
     async def _reconcile(self, key: Key) -> None:
         confirmed: ConfirmedState | None = None
         for _ in range(PLANS):
-            volume = self._storage.home_volumes.store.get(key)
+            volume = self.storage.home_volumes.store.get(key)
             if volume is None:
                 return
             action = volume_planner.plan_action(volume, confirmed, self._identity)
@@ -103,7 +103,11 @@ class VolumeController:
                 self._log(volume, "released: its data stays in the remote")
 
     async def _confirm(self, volume: Object) -> ConfirmedState:
-        """Reads both PVCs of the volume. Raises KubeError."""
+        """Confirms by a patch without change that the PersistentVolume is as the cache shows it, so
+        that an administrator who keeps the data at the last moment is not overlooked, and reads
+        both PVCs. Raises KubeError."""
+        meta = {"uid": uid_of(volume), "resourceVersion": version_of(volume)}
+        await self._account.patch(PERSISTENT_VOLUMES, name_of(volume), {"metadata": meta})
         reference = (volume.get("spec") or {}).get("claimRef") or {}
         home = await self._account.find(
             PERSISTENT_VOLUME_CLAIMS,
@@ -153,8 +157,8 @@ class VolumeController:
             )
         except NotFound:
             return
-        self._storage.home_volumes.observe_write(changed)
+        self.storage.home_volumes.observe_write(changed)
 
     def _log(self, volume: Object, what: str) -> None:
         fields = object_fields("PersistentVolume", volume, cluster="home")
-        changes.info("volume %s: %s", name_of(volume), what, extra=fields)
+        changes.info("PersistentVolume %s: %s", name_of(volume), what, extra=fields)

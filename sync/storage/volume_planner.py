@@ -10,8 +10,9 @@
 | Retain | being deleted, not bound      | any                | remove the finalizer          |
 
 *Released* means that home's PersistentVolume controller has seen the deletion of the PVC.
-*Confirmed* means that the API servers, and not caches, have answered: home that it has no such PVC,
-the remote whether it has the recorded PVC. In every other state the data stays.
+*Confirmed* means that the API servers, and not caches, have answered: home that the
+PersistentVolume is unchanged and that it has no such PVC, the remote whether it has the recorded
+PVC. In every other state the data stays.
 """
 
 from __future__ import annotations

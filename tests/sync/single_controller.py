@@ -32,6 +32,7 @@ def controller_context(home: KubeClient, remote: KubeClient, policy: Policy) -> 
         remote_nodes=shared.remote_nodes,
         remote_namespaces=shared.remote_namespaces,
         priority_classes=shared.priority_classes,
+        remote_quotas=shared.remote_quotas,
         copies=shared.copies,
         namespaces=NamespaceMapping(
             remote,

@@ -7,7 +7,8 @@ from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of, uid_of
 from translators.ownership_labels import LABEL_REMOTE
 from translators.quantity import parse_quantity
-from translators.storage import remote_claim
+from translators.size_limits import cut
+from translators.storage import remote_pvc
 from translators.storage.identifiers import (
     ANNOTATION_PROVISIONED_BY,
     ATTRIBUTE_UID,
@@ -17,9 +18,11 @@ from translators.storage.identifiers import (
     class_name,
     volume_name,
 )
-from translators.storage.remote_claim import STORAGE
+from translators.storage.remote_pvc import STORAGE
 from translators.storage.storage_class import ServedClass
 
+#: Bytes of a text of the remote that is copied to home.
+TEXT_MAX = 1024
 #: Conditions of a PVC that report the progress of an expansion.
 _EXPANSION = frozenset(
     {
@@ -40,7 +43,7 @@ def home_volume(home: Object, remote: Object, served: ServedClass, remote_id: st
     spec: Object = home.get("spec") or {}
     handle = VolumeHandle(remote_id, RemoteNamespace(namespace_of(remote)), name_of(remote))
     wanted: Object = {
-        "capacity": {STORAGE: remote_claim.capacity(remote) or remote_claim.requested(home)},
+        "capacity": {STORAGE: remote_pvc.capacity(remote) or remote_pvc.requested(home)},
         "accessModes": spec.get("accessModes") or [],
         "volumeMode": spec.get("volumeMode") or "Filesystem",
         "persistentVolumeReclaimPolicy": served.reclaim_policy,
@@ -77,7 +80,7 @@ def capacity_patch(volume: Object, remote: Object) -> Object:
     """The patch of the PersistentVolume that shows the capacity of the remote's volume; {} if it
     does."""
     current = str(((volume.get("spec") or {}).get("capacity") or {}).get(STORAGE) or "0")
-    actual = remote_claim.capacity(remote)
+    actual = remote_pvc.capacity(remote)
     if not actual or parse_quantity(actual) == parse_quantity(current):
         return {}
     return {"spec": {"capacity": {STORAGE: actual}}}
@@ -86,8 +89,8 @@ def capacity_patch(volume: Object, remote: Object) -> Object:
 def claim_capacity_patch(home: Object, remote: Object) -> Object:
     """The patch of the home PVC's status that shows the capacity of the remote's volume; {} if it
     does. Only for a bound PVC whose PersistentVolume has the capacity."""
-    actual = remote_claim.capacity(remote)
-    if not actual or not _differs(actual, remote_claim.capacity(home)):
+    actual = remote_pvc.capacity(remote)
+    if not actual or not _differs(actual, remote_pvc.capacity(home)):
         return {}
     return {"status": {"capacity": {STORAGE: actual}}}
 
@@ -97,17 +100,22 @@ def progress_patch(home: Object, remote: Object) -> Object:
     if it does."""
     current: Object = home.get("status") or {}
     theirs: Object = remote.get("status") or {}
-    wanted: Object = {key: theirs.get(key) or None for key in _ALLOCATED}
+    wanted: Object = {key: _of_storage(theirs.get(key) or {}) or None for key in _ALLOCATED}
     others = [it for it in current.get("conditions") or () if it.get("type") not in _EXPANSION]
-    progress = [it for it in theirs.get("conditions") or () if it["type"] in _EXPANSION]
-    conditions = [*others, *map(_condition, progress)]
+    by_type = {it["type"]: it for it in theirs.get("conditions") or () if it["type"] in _EXPANSION}
+    conditions = [*others, *map(_condition, by_type.values())]
     wanted["conditions"] = conditions or None
     patch = merge_patch(current, wanted, exact=frozenset(_ALLOCATED))
     return {"status": patch} if patch else {}
 
 
+def _of_storage(amounts: Object) -> Object:
+    return {key: value for key, value in amounts.items() if key == STORAGE}
+
+
 def _condition(remote: Object) -> Object:
-    return {key: remote[key] for key in _CONDITION_FIELDS if key in remote}
+    """A condition of the remote, in which a hostile remote can store no more than a message."""
+    return {key: cut(remote[key], TEXT_MAX) for key in _CONDITION_FIELDS if key in remote}
 
 
 def _differs(quantity: str, other: str) -> bool:

@@ -102,9 +102,11 @@ def _left_by_quotas(
     keys = (_STORAGE, f"{remote_class}.storageclass.storage.k8s.io/{_STORAGE}")
     left: dict[str, Fraction] = {}
     for quota in quotas:
+        if namespace_of(quota) not in namespaces:
+            continue
         used = (quota.get("status") or {}).get("used") or {}
         for key in keys:
             if hard := hard_limits(quota).get(key):
                 rest = max(Fraction(0), parse_quantity(hard) - parse_quantity(used.get(key, "0")))
                 left[namespace_of(quota)] = min(rest, left.get(namespace_of(quota), rest))
-    return [max(left.values())] if namespaces and left.keys() >= set(namespaces) else []
+    return [max(left.values())] if left and left.keys() >= set(namespaces) else []

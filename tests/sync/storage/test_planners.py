@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sync.storage import claim_planner, volume_planner
-from sync.storage.claim_planner import ClaimState, DeleteUnfinished, GiveBack
+from sync.storage import pvc_planner, volume_planner
+from sync.storage.pvc_planner import DeleteUnfinished, GiveBack, PvcState
 from sync.storage.volume_planner import Confirm, ConfirmedState, DeleteRemote, DeleteVolume
 from translators.object_accessors import Object, uid_of
 from translators.ownership_labels import LABEL_HOME, is_owned
@@ -115,7 +115,7 @@ def test_plan_of_a_claim_deletes_only_unfinished_claims(
     home: Object | None, volume: Object | None, remote: Object | None, has_pod: bool
 ) -> None:
     unfinished = [remote] if remote and is_unfinished(remote) and volume is None else []
-    state = ClaimState(
+    state = PvcState(
         home,
         volume=volume,
         remote=remote,
@@ -123,7 +123,7 @@ def test_plan_of_a_claim_deletes_only_unfinished_claims(
         home_class=_CLASS,
         has_pod=has_pod,
     )
-    action = claim_planner.plan_action(state, POLICY)
+    action = pvc_planner.plan_action(state, POLICY)
     if isinstance(action, DeleteUnfinished | GiveBack) and action.remote is not None:
         assert is_unfinished(action.remote)
         assert volume is None

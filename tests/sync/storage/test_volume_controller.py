@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from sync.cache.store import Key
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from sync.storage.volume_controller import VolumeController
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import Storage
@@ -78,6 +80,29 @@ async def test_released_phase_does_not_suffice_while_claim_exists(storage: Stora
     await storage.harness.settle()
     assert len(storage.remote_claims()) == 1
     assert storage.volume()
+
+
+async def test_data_that_is_kept_at_the_last_moment_stays(storage: Storage) -> None:
+    """An administrator changes the reclaim policy, and the bridge's cache does not show it yet."""
+    await storage.harness.start()
+    await storage.bound()
+    name = storage.volume()["metadata"]["name"]
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    storage.home.mute_watches()
+    storage.home.update(
+        PERSISTENT_VOLUMES, name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
+    )
+    controller = storage.harness.engine.find(VolumeController)
+    stale = {**storage.volume(), "status": {"phase": "Released"}}
+    stale["spec"] = {**stale["spec"], "persistentVolumeReclaimPolicy": "Delete"}
+    stale["metadata"] = {**stale["metadata"], "resourceVersion": "1"}
+    controller.storage.home_volumes.store.put(stale)
+    controller.controller.queue.add(Key("", name))
+    await storage.home.until(lambda: storage.home.requests("PATCH", f"*/persistentvolumes/{name}"))
+    storage.home.unmute_watches()
+    await storage.settle(waiting=True)
+    assert len(storage.remote_claims()) == 1
+    assert not storage.remote.requests("DELETE")
 
 
 async def test_remote_claim_of_another_uid_is_kept(storage: Storage) -> None:

@@ -61,6 +61,14 @@ _OF_CLASS = "fast.storageclass.storage.k8s.io/requests.storage"
             "3Gi",
         ),
         ([_quota("a", {_STORAGE: "1Gi"}, {_STORAGE: "2Gi"}), _quota("b", {_STORAGE: "0"})], "0"),
+        (
+            [
+                _quota("a", {_STORAGE: "2Gi"}),
+                _quota("b", {_STORAGE: "1Gi"}),
+                _quota("c", {_STORAGE: "9Gi"}),
+            ],
+            "2Gi",
+        ),
         ([_quota("a", {"requests.cpu": "1"}), _quota("b", {_STORAGE: "1Gi"})], NO_LIMIT),
     ],
 )

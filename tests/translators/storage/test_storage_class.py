@@ -8,7 +8,7 @@ import pytest
 
 from translators.object_accessors import Object
 from translators.storage.identifiers import DRIVER
-from translators.storage.remote_claim import unsupported_field
+from translators.storage.remote_pvc import unsupported_field
 from translators.storage.storage_class import (
     ServedClass,
     StorageClassError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sync.cache.store import Key
 from sync.kube.api_resources import (
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -11,7 +12,8 @@ from sync.kube.api_resources import (
     PODS,
     Object,
 )
-from sync.storage import claim_controller
+from sync.storage import pvc_controller
+from sync.storage.pvc_controller import PvcController
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import REMOTE_ID, Storage
@@ -201,6 +203,30 @@ async def test_namespace_that_is_not_bound_gets_nothing_in_remote(storage: Stora
     assert not storage.harness.remote.writes()
 
 
+async def test_stale_cache_makes_no_empty_volume_for_a_bound_claim(storage: Storage) -> None:
+    """A replica that takes over may see a PVC as it was before it was bound."""
+    await storage.harness.start()
+    home = await storage.bound()
+    await storage.harness.stop()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    storage.remote.remove(PERSISTENT_VOLUME_CLAIMS, remote["metadata"]["name"], REMOTE_NAMESPACE)
+    stale = {
+        **storage.home_claim(),
+        "spec": {**home["spec"], "volumeName": ""},
+        "status": {"phase": "Pending"},
+    }
+    await storage.harness.start()
+    storage_informers = storage.harness.engine.find(PvcController).storage
+    storage_informers.home_claims.store.put(stale)
+    storage_informers.home_volumes.store.remove(Key("", storage.volume()["metadata"]["name"]))
+    storage.harness.clear_logs()
+    storage.harness.engine.find(PvcController).controller.queue.add(Key("default", "data"))
+    await storage.settle(waiting=True)
+    assert not storage.remote_claims()
+    assert not storage.remote.writes()
+
+
 async def test_one_name_in_two_namespaces_has_two_remote_claims(storage: Storage) -> None:
     await storage.harness.start()
     storage.claim(namespace="default")
@@ -357,7 +383,7 @@ async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
     await storage.harness.events_with_reason("ProvisioningFailed")
     await storage.harness.settle()
     assert len(storage.remote_claims()) == 1
-    monkeypatch.setattr(claim_controller, "PATIENCE", 0.0)
+    monkeypatch.setattr(pvc_controller, "PATIENCE", 0.0)
     storage.remote.put({**event, "message": "still no disk is free"})
     await storage.harness.settle()
     assert not storage.remote_claims()

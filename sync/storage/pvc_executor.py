@@ -1,4 +1,4 @@
-"""Carries out the actions of `sync.storage.claim_planner`.
+"""Carries out the actions of `sync.storage.pvc_planner`.
 
 - Home is asked first whether the bridge may write the PVC: nothing is created in the remote for a
   namespace that is not bound to the bridge. `bridge rbac namespace` grants it.
@@ -35,11 +35,10 @@ from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from sync.runtime.workqueue import WorkQueue
-from sync.storage.claim_planner import (
+from sync.storage.pvc_planner import (
     REASON_FAILED,
     REASON_RESIZE_FAILED,
     Action,
-    ClaimState,
     CreateRemote,
     CreateVolume,
     DeleteUnfinished,
@@ -48,6 +47,7 @@ from sync.storage.claim_planner import (
     GiveBack,
     PatchStatus,
     PatchVolume,
+    PvcState,
     SelectNode,
 )
 from translators.object_accessors import (
@@ -62,6 +62,7 @@ from translators.ownership_labels import has_home_uid, is_owned
 from translators.storage.identifiers import (
     ANNOTATION_SELECTED_NODE,
     ANNOTATION_UNFINISHED,
+    bound_volume,
     selected_node,
 )
 
@@ -84,7 +85,7 @@ class _Attempts:
     next_at: float = 0.0
 
 
-class ClaimExecutor:
+class PvcExecutor:
     """``queue`` takes keys that are to be reconciled again."""
 
     def __init__(
@@ -109,7 +110,7 @@ class ClaimExecutor:
         """Forgets earlier attempts: the PVC was deleted, or the cause of a failure removed."""
         self._attempts.pop(claim_uid)
 
-    async def execute(self, state: ClaimState, action: Action) -> bool:
+    async def execute(self, state: PvcState, action: Action) -> bool:
         """Carries out the action. Returns whether to plan again now. Raises KubeError and
         ReconcileBlocked."""
         home = state.home or {}
@@ -168,8 +169,11 @@ class ClaimExecutor:
             current = await self._confirm_writable(home)
         except NotFound:
             return False
-        if selected_node(current) != selected_node(home):
-            return True  # The cache has the newer state now.
+        if selected_node(current) != selected_node(home) or bound_volume(current):
+            return True  # The cache was older, as after a takeover, and has that state now.
+        return await self._send_create(current, claim)
+
+    async def _send_create(self, home: Object, claim: Object) -> bool:
         namespace = HomeNamespace(namespace_of(home))
         try:
             remote_namespace = await self._namespaces.ensure(namespace)
@@ -262,7 +266,7 @@ class ClaimExecutor:
             try:
                 await self._patch(self._storage.home_claims, home, _selected_node_patch(home, None))
             except Conflict:
-                log.debug("claim %s: changed meanwhile", namespaced_name(home))
+                log.debug("PersistentVolumeClaim %s: changed meanwhile", namespaced_name(home))
         self._queue.add_after(key_of(home), wait)
 
     async def _delete_unfinished(self, remote: Object) -> None:
@@ -276,7 +280,9 @@ class ClaimExecutor:
         )
         fields = object_fields("PersistentVolumeClaim", remote, cluster="remote")
         changes.info(
-            "claim %s: unfinished, deleted in the remote", namespaced_name(remote), extra=fields
+            "PersistentVolumeClaim %s: unfinished, deleted in the remote",
+            namespaced_name(remote),
+            extra=fields,
         )
 
     # -- follow ----------------------------------------------------------------------------
@@ -295,7 +301,9 @@ class ClaimExecutor:
         except Invalid as error:
             if not is_optional:
                 raise
-            log.debug("claim %s: progress not shown: %s", namespaced_name(home), error)
+            log.debug(
+                "PersistentVolumeClaim %s: progress not shown: %s", namespaced_name(home), error
+            )
             return False
 
     async def _patch(
@@ -325,4 +333,4 @@ def _selected_node_patch(home: Object, node: str | None) -> Object:
 
 def _log(home: Object, what: str) -> None:
     fields = object_fields("PersistentVolumeClaim", home, cluster="home")
-    changes.info("claim %s: %s", namespaced_name(home), what, extra=fields)
+    changes.info("PersistentVolumeClaim %s: %s", namespaced_name(home), what, extra=fields)

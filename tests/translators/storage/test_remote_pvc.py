@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from translators.object_accessors import Object
 from translators.quantity import parse_quantity
-from translators.storage import home_volume, remote_claim
+from translators.storage import home_volume, remote_pvc
 from translators.storage.identifiers import (
     DRIVER,
     VolumeHandle,
@@ -60,7 +60,7 @@ HOME: Object = {
 
 
 def test_remote_claim_has_what_the_remote_needs_and_nothing_of_home() -> None:
-    assert remote_claim.to_remote(HOME, SERVED, POLICY) == {
+    assert remote_pvc.to_remote(HOME, SERVED, POLICY) == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
@@ -89,7 +89,7 @@ def test_remote_claim_has_what_the_remote_needs_and_nothing_of_home() -> None:
 
 def test_class_and_source_of_the_remote_are_named() -> None:
     served = replace(SERVED, remote_class="fast")
-    spec = remote_claim.to_remote(HOME, served, POLICY, source="data-0123")["spec"]
+    spec = remote_pvc.to_remote(HOME, served, POLICY, source="data-0123")["spec"]
     assert spec["storageClassName"] == "fast"
     assert spec["dataSource"] == {"kind": "PersistentVolumeClaim", "name": "data-0123"}
 
@@ -104,7 +104,7 @@ def test_names_are_short_and_differ_by_uid(name: str, uid: object) -> None:
 
 
 def test_volume_leads_to_the_remote_claim() -> None:
-    remote = remote_claim.to_remote(HOME, SERVED, POLICY)
+    remote = remote_pvc.to_remote(HOME, SERVED, POLICY)
     remote["metadata"]["uid"] = "remote-1"
     served = replace(SERVED, reclaim_policy="Retain", mount_options=("noatime",))
     volume = home_volume.home_volume(HOME, remote, served, POLICY.remote_id)
@@ -143,7 +143,7 @@ def test_request_shrinks_only_while_the_larger_one_is_not_reached(
     home: str, remote: str, reached: str
 ) -> None:
     status = {"capacity": {"storage": reached}} if reached else {}
-    patch = remote_claim.request_patch(
+    patch = remote_pvc.request_patch(
         {"spec": {"resources": {"requests": {"storage": home}}}},
         {"spec": {"resources": {"requests": {"storage": remote}}}, "status": status},
     )
@@ -187,6 +187,16 @@ def test_capacity_and_progress_are_copied_until_they_are_equal() -> None:
     shown = {**home["status"], "conditions": patch["conditions"]}
     del shown["allocatedResourceStatuses"]
     assert home_volume.progress_patch({"status": shown}, remote) == {}
+
+
+def test_hostile_remote_stores_little_at_home() -> None:
+    remote: Object = {
+        "status": {
+            "conditions": [{"type": "Resizing", "message": "x" * 10_000}] * 500,
+            "allocatedResources": {f"r{number}": "1" for number in range(500)},
+        }
+    }
+    assert len(str(home_volume.progress_patch({"status": {}}, remote))) < 2000
 
 
 def test_claims_of_a_pod_include_ephemeral_volumes() -> None:

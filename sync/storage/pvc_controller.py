@@ -1,5 +1,5 @@
-"""Reconciles home's PVCs: `sync.storage.claim_planner` decides, one write at a time, and
-`sync.storage.claim_executor` acts.
+"""Reconciles home's PVCs: `sync.storage.pvc_planner` decides, one write at a time, and
+`sync.storage.pvc_executor` acts.
 
 One key, a home PVC's namespace and name, stands for the PVC, its PersistentVolume, and the PVC in
 the remote. All three are found by names that follow from the home PVC's UID, or from the volume's
@@ -15,10 +15,10 @@ from sync.declaration.controller_context import ControllerContext, StorageInform
 from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_resources import EVENTS
 from sync.runtime.controller import Controller
-from sync.storage import claim_planner
-from sync.storage.claim_executor import ClaimExecutor
-from sync.storage.claim_lookup import ClaimLookup
-from sync.storage.claim_planner import REASON_FAILED, ClaimState
+from sync.storage import pvc_planner
+from sync.storage.pvc_executor import PvcExecutor
+from sync.storage.pvc_lookup import PvcLookup
+from sync.storage.pvc_planner import REASON_FAILED, PvcState
 from translators.object_accessors import (
     HomeNamespace,
     Object,
@@ -28,8 +28,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.ownership_labels import has_home_uid, is_owned, is_owned_by_node, origin_of
-from translators.storage import remote_claim
-from translators.storage.claim_resolution import Unresolved
+from translators.storage import remote_pvc
 from translators.storage.identifiers import (
     ClaimKey,
     VolumeHandle,
@@ -42,6 +41,7 @@ from translators.storage.identifiers import (
     volume_handle,
     volume_name,
 )
+from translators.storage.pvc_resolution import Unresolved
 from translators.timestamps import parse_time
 
 #: PVCs reconciled at once.
@@ -51,6 +51,8 @@ _WARNINGS = "involvedObject.kind=PersistentVolumeClaim,type=Warning"
 #: Events of the remote about one PVC that are repeated while this process runs, and PVCs for which
 #: they are counted.
 EVENTS_MAX, COUNTED_MAX = 20, 10_000
+_EVENT_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_EVENT_FIELDS = ("involvedObject", "reason", "message")
 #: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
 #: failures pass.
 PATIENCE = 60.0
@@ -58,22 +60,22 @@ PATIENCE = 60.0
 PLANS = 12
 
 
-class ClaimController:
+class PvcController:
     """The reconciler of PVCs."""
 
     def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
         self._policy = context.policy
         self._identity = context.identity
         self._home_pods = context.home_pods
-        self._storage = storage
-        self._lookup = ClaimLookup(context, storage)
+        self.storage = storage
+        self._lookup = PvcLookup(context, storage)
         self.controller: Controller[Key] = Controller(
-            "claims", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
+            "pvcs", self._reconcile, workers=WORKERS, kind="PersistentVolumeClaim"
         )
-        self._executor = ClaimExecutor(context, storage, self.controller.queue)
+        self._executor = PvcExecutor(context, storage, self.controller.queue)
         self._events = context.events
         self._remote_events = [
-            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS)
+            Informer(context.remote, EVENTS, namespace=it, fields=_WARNINGS, slim=_slim_event)
             for it in context.policy.remote_namespaces or (None,)
         ]
         self._now = context.now
@@ -82,13 +84,13 @@ class ClaimController:
         self._failures: FairCache[str, str] = FairCache(COUNTED_MAX)
 
     @property
-    def executor(self) -> ClaimExecutor:
+    def executor(self) -> PvcExecutor:
         """Counts what became of PVCs, for metrics."""
         return self._executor
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine."""
-        storage = self._storage
+        storage = self.storage
         return Declaration(
             self.controller.name,
             controller=self.controller,
@@ -118,7 +120,7 @@ class ClaimController:
     def home_class_changed(self, _: Object | None, new: Object | None) -> None:
         """Queues the unbound PVCs of a class that changed."""
         if new is not None:
-            for claim in self._storage.home_claims.store.by_index("class", name_of(new)):
+            for claim in self.storage.home_claims.store.by_index("class", name_of(new)):
                 self._queue_unbound(claim)
 
     def remote_claim_changed(self, old: Object | None, new: Object | None) -> None:
@@ -133,7 +135,7 @@ class ClaimController:
         """Queues all unbound PVCs when the remote gets another class: they may have lacked it."""
         if old is not None or new is None:
             return
-        for claim in self._storage.home_claims.store:
+        for claim in self.storage.home_claims.store:
             self._queue_unbound(claim)
 
     def home_pod_changed(self, old: Object | None, new: Object | None) -> None:
@@ -151,11 +153,11 @@ class ClaimController:
             return
         involved = new.get("involvedObject") or {}
         key = Key(str(involved.get("namespace")), str(involved.get("name")))
-        remote = self._storage.remote_claims.store.get(key)
+        remote = self.storage.remote_claims.store.get(key)
         origin = origin_of(remote) if remote is not None else None
         if remote is None or origin is None or uid_of(remote) != involved.get("uid"):
             return
-        home = self._storage.home_claims.store.get(Key(origin.namespace, origin.name))
+        home = self.storage.home_claims.store.get(Key(origin.namespace, origin.name))
         count = self._repeated.get(uid_of(remote)) or 0
         if home is not None and has_home_uid(remote, uid_of(home)) and count < EVENTS_MAX:
             self._repeated.put(key.namespace, uid_of(remote), count + 1)
@@ -173,12 +175,12 @@ class ClaimController:
     async def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS):
             state = self._state(key)
-            action = claim_planner.plan_action(state, self._policy)
+            action = pvc_planner.plan_action(state, self._policy)
             if action is None or not await self._executor.execute(state, action):
                 return
 
-    def _state(self, key: Key) -> ClaimState:
-        storage = self._storage
+    def _state(self, key: Key) -> PvcState:
+        storage = self.storage
         home = storage.home_claims.store.get(key)
         of_name = storage.remote_claims.store.by_index("origin", ClaimKey(*key))
         unfinished = [
@@ -189,12 +191,12 @@ class ClaimController:
             and not self._lookup.volumes_of(it)
         ]
         if home is None:
-            return ClaimState(None, unfinished=unfinished)
+            return PvcState(None, unfinished=unfinished)
         volume = storage.home_volumes.store.get(
             Key("", bound_volume(home) or volume_name(uid_of(home)))
         )
         remote = self._remote_of(home, volume)
-        return ClaimState(
+        return PvcState(
             home,
             volume=volume,
             remote=remote,
@@ -225,5 +227,11 @@ class ClaimController:
         return remote if is_owned(remote, self._identity) else None
 
     def _source_of(self, home: Object) -> str | Unresolved:
-        name = remote_claim.source_claim(home)
+        name = remote_pvc.source_claim(home)
         return self._lookup.resolve(ClaimKey(namespace_of(home), name)) if name else ""
+
+
+def _slim_event(event: Object) -> Object:
+    """The fields of an Event that `PvcController.remote_event_changed` reads."""
+    meta = {key: value for key, value in metadata(event).items() if key in _EVENT_METADATA}
+    return {**{key: event.get(key) for key in _EVENT_FIELDS}, "metadata": meta}

@@ -8,8 +8,7 @@ from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
 from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of
-from translators.storage import claim_resolution
-from translators.storage.claim_resolution import Unresolved
+from translators.storage import pvc_resolution
 from translators.storage.identifiers import (
     ClaimKey,
     VolumeHandle,
@@ -17,9 +16,10 @@ from translators.storage.identifiers import (
     claim_names,
     claims_of_pod,
 )
+from translators.storage.pvc_resolution import Unresolved
 
 
-class ClaimLookup:
+class PvcLookup:
     """Reads the caches of an engine that provisions volumes."""
 
     def __init__(self, context: ControllerContext, storage: StorageInformers) -> None:
@@ -40,14 +40,14 @@ class ClaimLookup:
         return self._storage.home_volumes.store.by_index("handle", handle)
 
     def resolve(self, key: ClaimKey) -> str | Unresolved:
-        """The name of the remote PVC for a home PVC (`claim_resolution.resolve`)."""
+        """The name of the remote PVC for a home PVC (`pvc_resolution.resolve`)."""
         home = self._storage.home_claims.store.get(Key(*key))
         volume = None
         if home is not None and (name := bound_volume(home)):
             volume = self._storage.home_volumes.store.get(Key("", name))
-        handle = claim_resolution.used_handle(home, volume, self._policy, name=key.name)
+        handle = pvc_resolution.used_handle(home, volume, self._policy, name=key.name)
         remote = None if isinstance(handle, Unresolved) else self.remote_claim(handle)
-        return claim_resolution.resolve(home, volume, remote, self._policy, name=key.name)
+        return pvc_resolution.resolve(home, volume, remote, self._policy, name=key.name)
 
     async def refresh(self, pod: Object) -> None:
         """Reads the pod's PVCs from home's API server: home binds a pod right after its PVCs, and
@@ -70,7 +70,7 @@ class ClaimLookup:
             key = ClaimKey(namespace_of(pod), name)
             if volume in ephemeral:
                 claim = self._storage.home_claims.store.get(Key(*key))
-                problem = claim_resolution.foreign_ephemeral_claim(pod, claim, name=name)
+                problem = pvc_resolution.foreign_ephemeral_claim(pod, claim, name=name)
                 if problem is not None:
                     return problem
             resolved = self.resolve(key)

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Object
-from sync.storage.claim_lookup import ClaimLookup
+from sync.storage.pvc_lookup import PvcLookup
 from tests.conftest import ClientFor
 from tests.sync.engine_harness import REMOTE_NAMESPACE
 from tests.sync.single_controller import controller_context
 from tests.sync.storage.storage_harness import Storage
-from translators.storage.claim_resolution import REASON_UNREACHABLE, REASON_WAITING, Unresolved
 from translators.storage.identifiers import ANNOTATION_REMOTE_PVC
+from translators.storage.pvc_resolution import REASON_UNREACHABLE, REASON_WAITING, Unresolved
 
 _VOLUMES = [{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}}]
 
@@ -63,7 +63,7 @@ async def test_refresh_reads_what_the_caches_lack(storage: Storage, client_for: 
     )
     context = controller_context(home, remote, storage.harness.policy)
     assert context.storage is not None
-    lookup = ClaimLookup(context, context.storage)
+    lookup = PvcLookup(context, context.storage)
     context.storage.home_volumes.observe_write(storage.volume())
     assert _reason(lookup.claims_of(pod)) == REASON_WAITING
     await lookup.refresh(pod)
@@ -144,6 +144,20 @@ async def test_annotation_names_existing_remote_claim(storage: Storage) -> None:
     storage.harness.pod(volumes=_VOLUMES)
     await storage.settle()
     assert _mounts(storage)[0]["persistentVolumeClaim"]["claimName"] == "shared"
+
+
+async def test_another_virtual_node_of_the_remote_mounts_the_volume(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    await storage.harness.stop()
+    storage.harness.identity = replace(storage.harness.identity, node="second")
+    await storage.harness.start()
+    storage.harness.pod(volumes=_VOLUMES, nodeName="second")
+    await storage.settle()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    assert _mounts(storage)[0]["persistentVolumeClaim"]["claimName"] == remote["metadata"]["name"]
+    assert len(storage.remote_claims()) == 1
 
 
 async def test_pod_waits_for_lost_remote_claim(storage: Storage) -> None:

@@ -1,6 +1,6 @@
 """Decides the next action for one home PVC from the state of both clusters. Pure.
 
-Each action is the one write that is due; `sync.storage.claim_controller` carries it out and plans
+Each action is the one write that is due; `sync.storage.pvc_controller` carries it out and plans
 again, until there is none. The plan depends on the objects alone, so that a bridge that is killed
 between two writes, and one that takes over, continue with the next.
 
@@ -29,8 +29,7 @@ from dataclasses import dataclass, field, replace
 
 from translators.object_accessors import Object, is_deleting, name_of, uid_of
 from translators.ownership_labels import has_home_uid
-from translators.storage import home_volume, remote_claim, storage_class
-from translators.storage.claim_resolution import Unresolved, holds_data_of
+from translators.storage import home_volume, remote_pvc, storage_class
 from translators.storage.identifiers import (
     awaits_driver,
     bound_volume,
@@ -39,6 +38,7 @@ from translators.storage.identifiers import (
     selected_node,
     volume_handle,
 )
+from translators.storage.pvc_resolution import Unresolved, holds_data_of
 from translators.storage.storage_class import ServedClass, StorageClassError
 from translators.translation_options import Policy
 
@@ -48,7 +48,7 @@ REASON_FAILED, REASON_RESIZE_FAILED = "ProvisioningFailed", "VolumeResizeFailed"
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimState:
+class PvcState:
     """The known state of one home PVC."""
 
     home: Object | None
@@ -148,7 +148,7 @@ Action = (
 )
 
 
-def plan_action(state: ClaimState, policy: Policy) -> Action | None:
+def plan_action(state: PvcState, policy: Policy) -> Action | None:
     """The next write; None if there is nothing to do, or only to wait."""
     wanted = _wanted_here(state, policy)
     for remote in state.unfinished:
@@ -170,7 +170,7 @@ def plan_action(state: ClaimState, policy: Policy) -> Action | None:
     return None
 
 
-def _wanted_here(state: ClaimState, policy: Policy) -> bool:
+def _wanted_here(state: PvcState, policy: Policy) -> bool:
     """Whether home wants this bridge to provision the PVC."""
     home = state.home
     if home is None or is_deleting(home) or bound_volume(home) or not awaits_driver(home):
@@ -185,7 +185,7 @@ def _wanted_here(state: ClaimState, policy: Policy) -> bool:
     return not waits and remotes == (policy.remote_id,)
 
 
-def _needs_node(state: ClaimState) -> bool:
+def _needs_node(state: PvcState) -> bool:
     """Whether the PVC waits for a node that no scheduler selects: its pod is on this node."""
     home = state.home or {}
     return (
@@ -198,7 +198,7 @@ def _needs_node(state: ClaimState) -> bool:
     )
 
 
-def _provision(state: ClaimState, policy: Policy) -> Action | None:
+def _provision(state: PvcState, policy: Policy) -> Action | None:
     home, remote = state.home or {}, state.remote
     if state.volume is not None and volume_handle(state.volume) is None:
         return GiveBack(
@@ -225,16 +225,16 @@ def _provision(state: ClaimState, policy: Policy) -> Action | None:
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 
 
-def _create_remote(state: ClaimState, served: ServedClass, policy: Policy) -> Action:
+def _create_remote(state: PvcState, served: ServedClass, policy: Policy) -> Action:
     home = state.home or {}
     if served.remotes is not None and policy.remote_id not in served.remotes:
         return GiveBack(f"allowedTopologies of StorageClass {served.name} exclude this remote")
-    if unsupported := remote_claim.unsupported_field(home, served):
+    if unsupported := remote_pvc.unsupported_field(home, served):
         return GiveBack(unsupported)
     if isinstance(state.source, Unresolved):
         return GiveBack(f"the data source cannot be cloned: {state.source.message}")
     storage_class.find_remote_class(served, state.remote_classes)
-    return CreateRemote(remote_claim.to_remote(home, served, policy, source=state.source))
+    return CreateRemote(remote_pvc.to_remote(home, served, policy, source=state.source))
 
 
 def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Object]) -> bool:
@@ -254,7 +254,7 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return None
     if not holds_data_of(remote, volume, policy.identity) or is_deleting(remote):
         return None
-    if patch := remote_claim.request_patch(home, remote):
+    if patch := remote_pvc.request_patch(home, remote):
         return Expand(remote, patch)
     if patch := home_volume.capacity_patch(volume, remote):
         return PatchVolume(volume, patch)
