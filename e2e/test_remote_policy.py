@@ -311,6 +311,10 @@ def guarded(
         wait_for(
             lambda: get(remote, "serviceaccounts", namespace=managed), "the namespace takes pods"
         )
+        wait_for(
+            lambda: get(remote, "leases", namespace="kube-node-lease"),
+            "the kubelet of a new cluster has its Lease",
+        )
         yield Remote(remote, bridge, tenant, managed, theirs)
     finally:
         remote.kubectl("delete", "namespace", *names.values(), "--wait=false", "--ignore-not-found")
