@@ -37,6 +37,7 @@ from translators.storage.identifiers import (
     is_unfinished,
     selected_node,
     volume_handle,
+    volume_name,
 )
 from translators.storage.pvc_resolution import Unresolved, holds_data_of
 from translators.storage.storage_class import ServedClass, StorageClassError
@@ -151,13 +152,17 @@ Action = (
 def plan_action(state: PvcState, policy: Policy) -> Action | None:
     """The next write; None if there is nothing to do, or only to wait."""
     wanted = _wanted_here(state, policy)
+    # The cache may show the binding before the PersistentVolume.
+    uid = uid_of(state.home or {})
+    is_in_use = wanted or (state.home and bound_volume(state.home) == volume_name(uid))
     for remote in state.unfinished:
-        is_current = wanted and has_home_uid(remote, uid_of(state.home or {}))
+        is_current = is_in_use and has_home_uid(remote, uid)
         if not is_current and not is_deleting(remote):
             return DeleteUnfinished(remote)
     if state.home is None:
         return None
-    if state.volume is not None and state.remote is not None and is_unfinished(state.remote):
+    leads_to_remote = state.volume is not None and volume_handle(state.volume) is not None
+    if leads_to_remote and state.remote is not None and is_unfinished(state.remote):
         return FinishRemote(state.remote)
     if is_deleting(state.home):
         return None
@@ -201,9 +206,8 @@ def _needs_node(state: PvcState) -> bool:
 def _provision(state: PvcState, policy: Policy) -> Action | None:
     home, remote = state.home or {}, state.remote
     if state.volume is not None and volume_handle(state.volume) is None:
-        return GiveBack(
-            f"home: PersistentVolume {name_of(state.volume)} exists and leads elsewhere; delete it"
-        )
+        message = f"home: PersistentVolume {name_of(state.volume)} leads elsewhere; delete it"
+        return GiveBack(message, remote if remote and is_unfinished(remote) else None)
     if state.volume is not None:
         return None  # Home's PersistentVolume controller binds the two.
     try:
