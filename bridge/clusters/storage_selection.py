@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings
 from bridge.base.printable_text import summarize_names
-from bridge.node import join_record
+from bridge.node import join_record, node_object
 from bridge.rbac import permissions
+from sync.kube.api_errors import Forbidden
+from sync.kube.api_resources import PERSISTENT_VOLUMES
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
+from translators.storage.identifiers import volume_handle
 from translators.translation_options import Storage
 
 #: The most permissions that a message names.
@@ -37,7 +40,8 @@ async def select_storage(
     account; ``registered_node`` reads the Node of an earlier join.
 
     Raises KubeError; and PreflightError if the permissions of an earlier join that provisioned are
-    missing now: pods would mount other PersistentVolumeClaims than before.
+    missing now, and home has volumes in the remote, or does not say: pods would mount other
+    PersistentVolumeClaims than before.
     """
     if settings.storage != "auto":
         return SelectedStorage(settings.storage, "by --storage")
@@ -46,14 +50,27 @@ async def select_storage(
         return SelectedStorage("provision", "all permissions for it are granted")
     names = summarize_names(missing, _MAX_NAMED)
     node = await registered_node()
-    if node is not None and join_record.recorded_storage(node) == "provision":
+    provisioned = node is not None and join_record.recorded_storage(node) == "provision"
+    if node is not None and provisioned and await _may_have_volumes(home, node):
         raise PreflightError(
-            f"both: the virtual node provisions volumes, and the credentials may no longer {names};"
+            f"both: the virtual node has volumes, and the credentials may no longer {names};"
             " grant it (`bridge rbac home` and `bridge rbac remote` with --storage provision), or "
             "join with --storage none, after which pods mount the remote's PersistentVolumeClaims "
             "of the same names"
         )
     return SelectedStorage("none", f"the credentials may not {names}; see --storage")
+
+
+async def _may_have_volumes(home: KubeClient, node: Object) -> bool:
+    """Whether home has PersistentVolumes with data in the node's remote; also if the credential may
+    not find out."""
+    try:
+        volumes = (await home.list(PERSISTENT_VOLUMES)).items
+    except Forbidden:
+        return True
+    remote_id = node_object.remote_id_of(node)
+    handles = map(volume_handle, volumes)
+    return any(handle is not None and handle.remote_id == remote_id for handle in handles)
 
 
 async def _missing(settings: JoinSettings, home: KubeClient, remote: KubeClient) -> list[str]:

@@ -15,15 +15,18 @@ from bridge.clusters.storage_selection import SelectedStorage, select_storage
 from bridge.node import join_record
 from bridge.storage import storage_class_manifests
 from bridge.storage.storage_class_manifests import StorageClassOptions
-from sync.kube.api_resources import Object
+from sync.kube.api_resources import PERSISTENT_VOLUMES, Object
 from tests.bridge.two_clusters import Clusters
 from tests.conftest import ClientFor
-from translators.ownership_labels import LABEL_HOME
+from tests.fakeapi import Fault
+from translators.ownership_labels import LABEL_HOME, LABEL_REMOTE
+from translators.storage.identifiers import DRIVER
 from translators.virtual_node_identity import home_id_from_uid
 
 _RECORDED = {
     "metadata": {
         "name": "virtual",
+        "labels": {LABEL_REMOTE: "remote-id"},
         "annotations": {join_record.ANNOTATION_OPTIONS: '{"storage":"provision"}'},
     }
 }
@@ -71,12 +74,37 @@ async def test_named_mode_is_not_reviewed(two: Clusters, client_for: ClientFor) 
     assert not two.home.log
 
 
-async def test_lost_permission_is_an_error_for_node_that_provisions(
+def _put_volume(two: Clusters, remote_id: str) -> None:
+    csi = {"driver": DRIVER, "volumeHandle": f"{remote_id}/shop/data"}
+    two.home.put(PERSISTENT_VOLUMES.manifest({"name": remote_id}, spec={"csi": csi}))
+
+
+async def test_lost_permission_is_an_error_for_node_with_volumes(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    _put_volume(two, "remote-id")
+    two.remote.api.authorize = _may_not("persistentvolumeclaims")
+    message = r"may no longer .*persistentvolumeclaims.*--storage none"
+    with pytest.raises(PreflightError, match=message):
+        await _select(two, client_for, _RECORDED)
+
+
+async def test_lost_permission_to_list_volumes_is_an_error(
     two: Clusters, client_for: ClientFor
 ) -> None:
     two.home.api.authorize = _may_not("persistentvolumes")
-    with pytest.raises(PreflightError, match=r"may no longer .*persistentvolumes.*--storage none"):
+    two.home.fail(Fault(code=403, when=lambda it: it.path == PERSISTENT_VOLUMES.path()))
+    with pytest.raises(PreflightError, match=r"may no longer .*persistentvolumes"):
         await _select(two, client_for, _RECORDED)
+
+
+async def test_lost_permission_of_node_without_volumes_ends_provisioning(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    """Volumes of another remote stay out of it."""
+    _put_volume(two, "other-id")
+    two.remote.api.authorize = _may_not("persistentvolumeclaims")
+    assert (await _select(two, client_for, _RECORDED)).mode == "none"
 
 
 async def _context(two: Clusters, client_for: ClientFor, settings: JoinSettings) -> CheckContext:
