@@ -40,6 +40,7 @@ from bridge.certificates.signing_outcome import (
 )
 from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair, server_context
 from bridge.certificates.x509_child import Inspection
+from sync.base.background_task import background_task
 from sync.base.backoff import Backoff
 from sync.cache.informer import Informer
 from sync.cache.store import Key
@@ -158,20 +159,13 @@ class SignedCertificate:
 
     async def _until_due_or_replaced(self, due: datetime) -> None:
         """Returns when the renewal is due, or the store holds another certificate, or none."""
-        tasks = {
-            asyncio.create_task(sleep_until(due, self._now), name="certificate-due"),
-            asyncio.create_task(
-                self._store.wait_until_other(self._known), name="certificate-replaced"
-            ),
-        }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        waiting = sleep_until(due, self._now)
+        watching = self._store.wait_until_other(self._known)
+        async with (
+            background_task(waiting, name="certificate-due") as due_task,
+            background_task(watching, name="certificate-replaced") as replaced_task,
+        ):
+            await asyncio.wait({due_task, replaced_task}, return_when=asyncio.FIRST_COMPLETED)
 
     async def _renew(self, use: UseCertificate) -> float:
         """Makes one attempt; returns the delay in seconds before the next step."""

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 
+from sync.base.background_task import background_task
 from sync.cache.informer import Informer
 from sync.cache.interning import InternPool
 from sync.cache.named_object_informer import NamedObjectInformer
@@ -122,12 +123,9 @@ class NamespacedInformer(Informer):
         await asyncio.gather(*map(self._refresh_part, self._parts.values()))
 
     async def _refresh_part(self, part: Informer) -> None:
-        task = asyncio.create_task(part.refresh(), name=f"refresh-{self.resource}")
-        try:
+        async with background_task(part.refresh(), name=f"refresh-{self.resource}") as task:
             while not task.done() and not self._is_tolerated(part):
                 await asyncio.wait([task], timeout=POLL_SECONDS)
-        finally:
-            task.cancel()
 
     def observe_write(self, obj: Object) -> None:
         self._part_of(obj).observe_write(obj)
