@@ -154,8 +154,8 @@ HOME_STORAGE = (
 )
 #: Optional, and in no Role: with this `bridge check` finds out whether home has a CSIDriver.
 HOME_CSI_DRIVERS = (Permission(CSI_DRIVERS, ("get",)),)
-#: Optional, and in no Role: with these the bridge checks `--relay-cidr` against home's node and
-#: Service ranges, where the credential has them anyway.
+#: Optional, and in no Role: with these the bridge checks `--relay-cidr`, and the pod IPs that the
+#: remote reports, against home's node and Service ranges, where the credential has them anyway.
 HOME_RANGES = (Permission(NODES, ("list",)), Permission(SERVICE_CIDRS, ("list",)))
 #: Optional, and in no Role: with this `bridge check` lists the DaemonSets that have a pod on the
 #: virtual node. Without it that check is skipped.
