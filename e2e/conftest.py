@@ -11,7 +11,7 @@ run.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -203,11 +203,16 @@ class Bridged:
 
 
 @pytest.fixture(autouse=True)
-def _clusters_work(request: pytest.FixtureRequest) -> None:
-    """Lets no outage of the last test delay controllers, schedulers and kubelets in this one."""
+def _clusters_work(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> None:
+    """Lets no outage of the last test delay controllers, schedulers and kubelets in this one, and
+    starts what has ended by itself; the report of the run (JUnit) has its last output."""
     if "clusters" in request.fixturenames:
         for cluster in request.getfixturevalue("clusters").values():
             cluster.restart_api_clients()
+            for component, output in cluster.restart_ended().items():
+                record_property(f"{component} of {cluster.name} had ended", output)
 
 
 @pytest.fixture

@@ -199,6 +199,10 @@ class Control(Protocol):
     def suspend(self, component: str, *, suspended: bool) -> None:
         """Suspends (SIGSTOP) or resumes a component."""
 
+    def restart_ended(self) -> dict[str, str]:
+        """Starts each component that has ended, unless the backend does so by itself; component →
+        the last lines of its log."""
+
     def connect(self, *, connected: bool) -> None:
         """Disconnects the cluster from host and other clusters, or reconnects it."""
 
@@ -312,6 +316,15 @@ class Cluster:
             for name in filter(known.__contains__, _API_CLIENTS):
                 self.control.stop(name, grace=10)
                 self.control.start(name)
+
+    def restart_ended(self) -> dict[str, str]:
+        """Starts each component that has ended, as systemd and the kubelet of a control plane's
+        node do; returns the last lines of its log by component.
+
+        kube-controller-manager, for one, ends itself when its API server is not healthy within
+        10 s of its start (`WaitForAPIServer` in k8s.io/controller-manager).
+        """
+        return self.control.restart_ended()
 
     def freeze_network(self) -> None:
         """Disconnects the cluster: packets from and to the host and other clusters are lost."""

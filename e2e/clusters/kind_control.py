@@ -118,6 +118,9 @@ class KindControl:
     def suspend(self, component: str, *, suspended: bool) -> None:
         self._signal(component, "STOP" if suspended else "CONT")
 
+    def restart_ended(self) -> dict[str, str]:
+        return {}  # The kubelet restarts static pods, and systemd the services.
+
     def connect(self, *, connected: bool) -> None:
         addresses = {it: self._address(it) for it in self.nodes} if self.node_count > 1 else {}
         for node in self.nodes:

@@ -89,6 +89,9 @@ class NativeControl:
     def suspend(self, component: str, *, suspended: bool) -> None:
         self.site.supervisor.suspend(component, suspended=suspended)
 
+    def restart_ended(self) -> dict[str, str]:
+        return self.site.supervisor.restart_ended()
+
     def connect(self, *, connected: bool) -> None:
         self.site.network.connect(connected=connected)
 

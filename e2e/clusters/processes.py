@@ -146,13 +146,23 @@ class Supervisor:
         """The path of the component's log."""
         return self.logs / f"{name}.log"
 
+    def restart_ended(self) -> dict[str, str]:
+        """Starts each component that does not run; returns the last lines of its log by name."""
+        ended = [name for name in self.names() if not self.running(name)]
+        last = {name: self._last_lines(name) for name in ended}
+        for name in ended:
+            self.start_again(name)
+        return last
+
+    def _last_lines(self, name: str) -> str:
+        log = self.log(name)
+        return last_lines(log.read_text(errors="replace")) if log.exists() else "(it has no log)"
+
     def failure(self, name: str, what: str) -> StartFailed:
         """An error with the end of the component's log."""
-        log = self.log(name)
-        text = log.read_text(errors="replace") if log.exists() else "(it has no log)"
         return StartFailed(
-            f"{what}; the last lines of {name}:\n{last_lines(text)}",
-            where=str(log),
+            f"{what}; the last lines of {name}:\n{self._last_lines(name)}",
+            where=str(self.log(name)),
             next_step="read the whole log; `down` removes the started components",
         )
 

@@ -63,6 +63,22 @@ def test_start_stop_and_start_again(supervisor: Supervisor) -> None:
     supervisor.stop("sleeper", grace=0)
 
 
+def test_what_has_ended_by_itself_is_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    supervisor.start("sleeper", ["sleep", "60"])
+    # It runs on from its second start.
+    supervisor.start(
+        "quitter", ["sh", "-c", f"echo quits; test -e {ran} && exec sleep 60; : > {ran}"]
+    )
+    _wait(lambda: not supervisor.running("quitter"))
+    sleeping = supervisor.pid("sleeper")
+    assert supervisor.restart_ended() == {"quitter": "quits"}
+    assert supervisor.running("quitter")
+    assert supervisor.pid("sleeper") == sleeping
+    supervisor.stop("sleeper", grace=0)
+    supervisor.stop("quitter", grace=0)
+
+
 def test_one_that_ignores_the_request_to_end_is_killed(supervisor: Supervisor) -> None:
     supervisor.start("stubborn", ["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"])
     _wait(lambda: "up" in supervisor.log("stubborn").read_text())
