@@ -44,6 +44,8 @@ WATCH_GRACE = 30.0
 #: Seconds of silence that end a watch with bookmarks: the server sends one a minute
 #: (defaultBookmarkFrequency in storage/cacher/cacher.go of k8s.io/apiserver), and may be busy.
 SILENCE = 75.0
+#: Contacts move the end of the watch at most this often in that time.
+EXTENSIONS = 75
 #: Silent watches in a row after which bookmarks are no longer expected: an API server without a
 #: watch cache (as for Events) can take the place of one with it.
 SILENT_WATCHES = 2
@@ -103,6 +105,8 @@ class Watcher:
         self._started = 0.0
         # The loop's time at which the watch ends at the latest.
         self._end = math.inf
+        # The loop's time from which a contact moves the end of the watch.
+        self._next_extension = 0.0
         self._in_large_event = False
         self._sends_bookmarks = False
         # How many watches in a row ended because they were silent.
@@ -145,12 +149,16 @@ class Watcher:
 
     def contact(self) -> None:
         now = self.last_contact = asyncio.get_running_loop().time()
-        if self._sends_bookmarks:
-            self._expire_at(now + SILENCE)
+        if self._sends_bookmarks and now >= self._next_extension:
+            # Not at each of the thousands of events of a burst.
+            step = SILENCE / EXTENSIONS
+            self._expire_at(now + SILENCE + step)
+            self._next_extension = now + step
 
     def _expire_at(self, end: float) -> None:
         """Ends the watch at this time of the loop, or at the end of every watch if it is earlier.
         Does nothing if the watch is ending."""
+        self._next_extension = 0.0
         timeout = self._timeout
         if timeout is not None and not timeout.expired():
             planned = timeout.when()
