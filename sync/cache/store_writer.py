@@ -112,12 +112,10 @@ class StoreWriter:
                 self.remove(key, old)
                 old = None
         try:
-            # Before it is reduced, unless unchanged parts can be left out.
-            if self._slim is not None and not self._has_shape(obj, None):
+            reduced = self._reduced(obj, old)
+            if reduced is None:
                 return
-            obj = self._reduce(obj, old)
-            if self._slim is None and not self._has_shape(obj, old):
-                return
+            obj = reduced
             if self._shape == "Pod":
                 obj = self._within_limits(obj, old)
             if not self._has_room(key, obj, size):
@@ -133,8 +131,7 @@ class StoreWriter:
         key = key_of(obj)
         last = known
         try:
-            if self._has_shape(obj, None):
-                last = self._reduce(obj, known)
+            last = self._reduced(obj, known) or known
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
         self.remove(key, last)
@@ -159,6 +156,15 @@ class StoreWriter:
     def skip_malformed(self, path: str) -> None:
         """Counts an object that is not stored because ``path`` in it has the wrong type."""
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
+
+    def _reduced(self, obj: Object, old: Object | None) -> Object | None:
+        """The form of the object that is stored; None if it does not have the shape of its
+        kind."""
+        # Checked before it is reduced, unless parts that are shared with ``old`` can be left out.
+        if self._slim is not None and not self._has_shape(obj, None):
+            return None
+        obj = self._reduce(obj, old)
+        return obj if self._slim is not None or self._has_shape(obj, old) else None
 
     def _has_shape(self, obj: Object, old: Object | None) -> bool:
         if not self._shape:

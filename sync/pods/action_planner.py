@@ -51,6 +51,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sync.base.identity_cache import CACHED_SPECS, IdentityCache
 from sync.base.resource_version import version_of
 from sync.pods.actions import (
     Action,
@@ -110,9 +111,22 @@ def plan_actions(state: PodState, policy: Policy, *, now: str) -> list[Action]:
         return planner.follow(remote)
     if reason := skip_reason(home, policy):
         return planner.skip(reason)
-    if rejection := remote_pod.rejection_message(home):
+    if rejection := rejection_message(home):
         return report_waiting(home, reason="FieldRefused", message=rejection, now=now)
     return planner.start()
+
+
+def rejection_message(home: Object) -> str:
+    """As `translators.pods.remote_pod.rejection_message`, for a stored pod."""
+    return _rejection_of_spec(home.get("spec") or _NO_SPEC)
+
+
+_NO_SPEC: Object = {}
+_rejection_of_spec = IdentityCache(
+    # All rules about rejected fields are about the spec.
+    lambda spec: remote_pod.rejection_message({"spec": spec}),
+    maxsize=CACHED_SPECS,
+)
 
 
 def skip_reason(home: Object, policy: Policy) -> str:
@@ -125,14 +139,14 @@ def skip_reason(home: Object, policy: Policy) -> str:
             "the bridge does not run pods of DaemonSets (--daemonsets=skip); to keep the DaemonSet "
             "off this node give it a node affinity, to run it join with --daemonsets=run"
         )
-    if rejection := remote_pod.rejection_message(home):
+    if rejection := rejection_message(home):
         return f"the pod cannot run in the remote cluster: {rejection}"
     return ""
 
 
 def may_run(home: Object, policy: Policy) -> bool:
     """Whether the bridge runs the pod in the remote. It watches and copies nothing for others."""
-    return not skip_reason(home, policy) and not remote_pod.rejection_message(home)
+    return not skip_reason(home, policy) and not rejection_message(home)
 
 
 def needed_updates(home: Object, remote: Object, policy: Policy) -> list[Update]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from sync.base.identity_cache import CACHED_SPECS, IdentityCache
 from sync.kube.api_resources import CONFIG_MAPS, SECRETS, Resource
 from translators.object_accessors import HomeNamespace, Object, namespace_of
 from translators.pods import service_accounts
@@ -27,10 +28,15 @@ class CopyKey(NamedTuple):
         return f"{self.resource.kind} {self.namespace}/{self.name}"
 
 
+_NO_SPEC: Object = {}
+#: The steps of a pod's life ask for the references of one spec again and again.
+_references_of_spec = IdentityCache(lambda spec: references({"spec": spec}), maxsize=CACHED_SPECS)
+
+
 def reference_keys(pod: Object, namespace: HomeNamespace) -> Iterator[CopyKey]:
     """The ConfigMaps and Secrets to which a pod of either cluster refers; ``namespace`` is its home
     namespace."""
-    for ref in references(pod):
+    for ref in _references_of_spec(pod.get("spec") or _NO_SPEC):
         yield CopyKey(REFERENCED_RESOURCES[ref.kind], namespace, ref.name)
 
 
