@@ -25,7 +25,9 @@ from translators.pods.scheduling_fields import own_tolerations
 #: The resources that can be resized in place (ValidatePodResize in pkg/apis/core/validation).
 RESIZABLE = ("cpu", "memory")
 
+#: `json.dumps` with an option makes an encoder at each call, which costs more than its work here.
 _compact = json.JSONEncoder(separators=(",", ":")).encode
+_sorted = json.JSONEncoder(sort_keys=True).encode
 
 
 def record_annotations(home: Object) -> dict[str, str]:
@@ -86,9 +88,7 @@ def mutable_field_digests(home: Object) -> Object:
     remote's admission may change."""
     deadline = (home.get("spec") or {}).get("activeDeadlineSeconds")
     values = {"activeDeadlineSeconds": deadline, "tolerations": own_tolerations(home)}
-    return {
-        key: short_hash(json.dumps(value, sort_keys=True)) for key, value in values.items() if value
-    }
+    return {key: short_hash(_sorted(value)) for key, value in values.items() if value}
 
 
 def last_applied_keys(remote: Object, field_name: str) -> set[str]:
