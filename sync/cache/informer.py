@@ -193,7 +193,7 @@ class Informer:
             self._written.add(key)
         elif self.store.get(key) is None and not is_newer(version_of(obj), self.resource_version):
             return
-        self._writer.put(obj)
+        self._writer.put(obj, checked=True)
 
     async def list_now(self) -> list[Object]:
         """The objects as the server has them now, past the store. Raises KubeError."""

@@ -96,10 +96,18 @@ class StoreWriter:
     def on_change(self, handler: Handler) -> None:
         self._handlers.append(handler)
 
-    def put(self, obj: Object, *, size: int | None = None, allow_older: bool = False) -> None:
+    def put(
+        self,
+        obj: Object,
+        *,
+        size: int | None = None,
+        allow_older: bool = False,
+        checked: bool = False,
+    ) -> None:
         """Stores a state of an object unless the stored one is newer, or with ``allow_older``
         whenever it differs. The writer owns ``obj`` from now on. ``size`` is what it needs in
-        memory before it is reduced; None if that is unknown."""
+        memory before it is reduced; None if that is unknown. ``checked``: it has the shape of its
+        kind, as all that `KubeClient` returns."""
         key = key_of(obj)
         old = self._store.get(key)
         if old is not None:
@@ -112,7 +120,7 @@ class StoreWriter:
                 self.remove(key, old)
                 old = None
         try:
-            reduced = self._reduced(obj, old)
+            reduced = self._reduced(obj, old, checked=checked)
             if reduced is None:
                 return
             obj = reduced
@@ -131,7 +139,7 @@ class StoreWriter:
         key = key_of(obj)
         last = known
         try:
-            last = self._reduced(obj, known) or known
+            last = self._reduced(obj, known, checked=False) or known
         except Exception as error:  # noqa: BLE001  # one object must not end the watch of all
             self._defect(key, error)
         self.remove(key, last)
@@ -157,14 +165,14 @@ class StoreWriter:
         """Counts an object that is not stored because ``path`` in it has the wrong type."""
         self._skip("malformed", "an object has a part of the wrong type: %s", path)
 
-    def _reduced(self, obj: Object, old: Object | None) -> Object | None:
+    def _reduced(self, obj: Object, old: Object | None, *, checked: bool) -> Object | None:
         """The form of the object that is stored; None if it does not have the shape of its
         kind."""
         # Checked before it is reduced, unless parts that are shared with ``old`` can be left out.
-        if self._slim is not None and not self._has_shape(obj, None):
+        if self._slim is not None and not checked and not self._has_shape(obj, None):
             return None
         obj = self._reduce(obj, old)
-        return obj if self._slim is not None or self._has_shape(obj, old) else None
+        return obj if self._slim is not None or checked or self._has_shape(obj, old) else None
 
     def _has_shape(self, obj: Object, old: Object | None) -> bool:
         if not self._shape:
