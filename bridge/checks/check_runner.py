@@ -113,6 +113,12 @@ async def _virtual_nodes(home: KubeClient, name: str) -> tuple[list[Object], lis
                 none = [error("BRG301", "home", "home has no virtual node", hint)]
                 return nodes, [] if nodes else none
             node = await home.find(NODES, name)
+    except Forbidden as problem:
+        if name:
+            return [], [_failed_request("BRG301", problem, "home")]
+        reason = "the credential may not list nodes at home; a bridge's own may read its node only"
+        hint = "name the virtual node: `bridge check NODE`"
+        return [], [not_checked("BRG301", "home", reason, hint)]
     except (KubeError, TimeoutError) as problem:
         return [], [_failed_request("BRG301", problem, "home")]
     if node is None:

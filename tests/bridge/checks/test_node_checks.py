@@ -261,6 +261,17 @@ async def test_home_without_the_node_is_an_error(two: Clusters, name: str, expec
     assert (its.severity, its.found) == (Severity.ERROR, expected)
 
 
+async def test_credential_that_may_read_one_node_is_told_to_name_it(two: Clusters) -> None:
+    """As a bridge's own account at home."""
+    put_node(two)
+    two.home.fail(Fault("GET", NODES.path(), code=403, times=None))
+    its = finding_of(await health(two), "BRG301")
+    assert its.skipped.startswith("the credential may not list nodes at home")
+    assert its.advice == "name the virtual node: `bridge check NODE`"
+    named = finding_of(await health(two, NODE), "BRG301")
+    assert named.severity is Severity.OK
+
+
 async def test_unmanaged_node_is_an_error(two: Clusters) -> None:
     two.home.put(node("machine"))
     assert "is not a bridge's" in finding_of(await health(two, "machine"), "BRG301").found
