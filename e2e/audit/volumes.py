@@ -125,7 +125,7 @@ class Volumes:
                 yield Finding(Kind.LOST, known.subject, "its PVC in the remote was deleted")
             elif known.disk and known.disk not in standing:
                 yield Finding(
-                    Kind.LOST, known.subject, "its PersistentVolume in the remote is gone"
+                    Kind.LOST, known.subject, "its PersistentVolume in the remote was deleted"
                 )
             elif known.token and tokens.get(known.disk) != known.token:
                 yield Finding(Kind.LOST, known.subject, "its content is not what was written")
