@@ -11,6 +11,7 @@ from e2e import bridge_process
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
+from e2e.random_load import RandomLoad
 from e2e.workload_manifests import shell
 
 #: Tolerates the taint of virtual nodes.
@@ -134,3 +135,14 @@ class ProvisionedStorage:
             *("-n", self.bridged.remote_namespace),
         )
         wait_for(lambda: not self.remote_claims(), "no claim is left in the remote")
+
+
+@contextlib.contextmanager
+def load_volumes(storage: ProvisionedStorage, load: RandomLoad) -> Iterator[None]:
+    """Adds volumes with both reclaim policies to a load; afterwards their classes are deleted."""
+    with (
+        storage.home_class("load") as deleting,
+        storage.home_class("load-kept", "--reclaim-policy", "Retain") as retaining,
+    ):
+        load.use_volumes(deleting, retaining)
+        yield

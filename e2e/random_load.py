@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from e2e.audit.tokens import WRITE
 from e2e.clusters.errors import CommandFailed
 from e2e.conftest import Bridged
 from e2e.kubectl import get
@@ -67,6 +68,7 @@ class RandomLoad:
         self._random = random.Random(seed)
         self._say = say
         self._jobs = 0
+        self._classes = ("", "")
         self._begin = time.monotonic()
         self.steps: list[str] = []
         self.restarts: Counter[str] = Counter()
@@ -90,6 +92,12 @@ class RandomLoad:
             (1, self._delete_job),
         ]
 
+    def use_volumes(self, storage_class: str, retained_class: str) -> None:
+        """Adds volumes to the load: a StatefulSet with a PVC for each pod, and PVCs of either
+        class (reclaim policies Delete and Retain) that are created and deleted with their pods."""
+        self._classes = (storage_class, retained_class)
+        self._table += [(4, self._database), (4, self._volume), (2, self._delete_volume)]
+
     def set_up(self) -> None:
         """Creates the objects that exist from the beginning."""
         # `kubectl debug --profile=general` adds SYS_PTRACE, which the level baseline forbids.
@@ -99,6 +107,8 @@ class RandomLoad:
         )
         self._apply(*(_config("conf", n) for n in _NUMBERS), *(_secret(n) for n in _NUMBERS))
         self._apply(self._deployment_of(2, BUSYBOX), self._stateful_set_of(2))
+        if all(self._classes):
+            self._apply(self._database_of(2))
 
     def run(self, seconds: float, *, restart_every: float) -> None:
         """Runs steps for so long, and restarts the bridge about every ``restart_every`` seconds."""
@@ -242,6 +252,45 @@ class RandomLoad:
         spec: Json = {"replicas": replicas, "podManagementPolicy": "Parallel", "serviceName": "db"}
         return self._controller("StatefulSet", "db", spec, _sleeping())
 
+    # -- volumes -----------------------------------------------------------------------------
+
+    def _database(self) -> None:
+        """Scales the StatefulSet with volumes, or deletes one of its pods or PVCs."""
+        number, chance = self._random.randint(0, 2), self._random.random()
+        if chance < 0.3:
+            self._delete("pod", f"store-{number}")
+        elif chance < 0.5:
+            self._delete("pvc", f"data-store-{number}")
+            self._delete("pod", f"store-{number}")
+        else:
+            self._apply(self._database_of(number))
+
+    def _database_of(self, replicas: int) -> Json:
+        spec: Json = {
+            "replicas": replicas,
+            "podManagementPolicy": "Parallel",
+            "serviceName": "store",
+            "volumeClaimTemplates": [
+                {"metadata": {"name": "data"}, "spec": _claim_spec(self._classes[0])}
+            ],
+        }
+        return self._controller("StatefulSet", "store", spec, _storing())
+
+    def _volume(self) -> None:
+        """Creates a PVC and its pod."""
+        number = self._random.choice(_NUMBERS)
+        name = f"disk-{number}"
+        spec = _claim_spec(self._classes[number % 2])
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": name}}
+        pod = self._placed(_pod_of(_storing(), volumes=[volume]))
+        claim = {**_object("v1", "PersistentVolumeClaim", name), "spec": spec}
+        self._apply(claim, self._object("Pod", f"stores-{number}", spec=pod))
+
+    def _delete_volume(self) -> None:
+        number = self._random.choice(_NUMBERS)
+        self._delete("pvc", f"disk-{number}")
+        self._delete("pod", f"stores-{number}")
+
     def _controller(self, kind: str, name: str, spec: Json, container: Json) -> Json:
         labels = {"app": name}
         template: Json = {
@@ -362,6 +411,20 @@ def _cpu(thousandths: int) -> Json:
 
 def _sleeping() -> Json:
     return _shell("trap 'exit 0' TERM; sleep 3600 & wait")
+
+
+def _storing() -> Json:
+    """Writes the token that the audit reads, unless the volume has one."""
+    script = f"{WRITE}; trap 'exit 0' TERM; sleep 3600 & wait"
+    return {**_shell(script), "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+
+
+def _claim_spec(storage_class: str) -> Json:
+    return {
+        "storageClassName": storage_class,
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": "8Mi"}},
+    }
 
 
 def _pod_of(container: Json, *, restart: str = "Always", **spec: Any) -> Json:

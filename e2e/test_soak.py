@@ -15,7 +15,9 @@ import pytest
 from e2e.audit import Auditor, Finding
 from e2e.conftest import Bridged
 from e2e.kubectl import get_one, uids, wait_for
+from e2e.provisioned_storage import ProvisionedStorage, load_volumes
 from e2e.random_load import RandomLoad, jobs_are_done
+from e2e.storage_classes import hostpath
 from e2e.unmanaged_objects import unmanaged_objects
 from e2e.workload_manifests import busybox
 
@@ -28,6 +30,7 @@ RESTART_EVERY = min(20.0, SECONDS / 3)
 JOB_SECONDS = 120.0
 
 
+@pytest.mark.usefixtures("provisioners")
 @pytest.mark.timeout(LIMIT, func_only=True)
 def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
     """Creates, updates, deletes, Jobs and crashes, with restarts of the bridge, beside unmanaged
@@ -35,7 +38,14 @@ def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
     seed = int(os.environ.get("CLUSTER_BRIDGE_SOAK_SEED") or random.SystemRandom().getrandbits(32))
     say(f"soak: {SECONDS:.0f} s, CLUSTER_BRIDGE_SOAK_SEED={seed}")
     mix = RandomLoad(bridged, seed, say)
-    mix.set_up()
+    storage = ProvisionedStorage(bridged)
+    with hostpath(bridged.remote, default=True), load_volumes(storage, mix):
+        mix.set_up()
+        _run(bridged, mix)
+        storage.clear()
+
+
+def _run(bridged: Bridged, mix: RandomLoad) -> None:
     with unmanaged_objects(bridged), auditor_of(bridged) as auditor:
         bridged.apply(busybox(bridged.node, "clash", "sleep 3600"))
         mix.run(SECONDS, restart_every=RESTART_EVERY)
@@ -45,7 +55,7 @@ def test_clusters_agree_after_a_random_load(bridged: Bridged) -> None:
         clash = get_one(bridged.home, "pod", "clash", namespace=bridged.namespace)
         assert clash["status"]["reason"] == "RemoteClash"
 
-        kinds = "deployments,statefulsets,jobs,pods,services,configmaps,secrets"
+        kinds = "deployments,statefulsets,jobs,pods,services,configmaps,secrets,pvc"
         bridged.kubectl("delete", kinds, "--all", "--wait=false")
         wait_for(lambda: not bridged.home_pods(), "all home pods were deleted", seconds=90)
         _report(auditor.settled(), "with everything deleted", mix)

@@ -19,13 +19,17 @@ from e2e.audit.copied_objects import check_copies, check_namespaces
 from e2e.audit.findings import LABEL_NODE, Finding, Json, is_managed, of_kind
 from e2e.audit.pod_history import History
 from e2e.audit.pod_pairs import check_pods
+from e2e.audit.tokens import checksums
 from e2e.audit.unmanaged_changes import Seen, check_home, check_unmanaged, snapshot
+from e2e.audit.volumes import Volumes
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.errors import ClusterError
 from e2e.kubectl import get_one, get_with_managed_fields
 
 #: The resources that a bridge creates or could touch.
 KINDS = "pods,configmaps,secrets,services,namespaces,endpointslices"
+#: The resources of volumes, which only `Volumes` checks.
+STORAGE_KINDS = "persistentvolumeclaims,persistentvolumes"
 #: Seconds in which findings may still resolve themselves (an empty namespace lingers for 60), and
 #: between two checks.
 SETTLE_SECONDS = 90.0
@@ -40,6 +44,7 @@ class Auditor:
         self._remote = remote
         self._node = node
         self._history = History()
+        self._volumes = Volumes(node)
         self._lock = threading.Lock()
         self._unmanaged: dict[str, Seen] = {}
         self._watches = [
@@ -64,14 +69,16 @@ class Auditor:
     def findings(self) -> list[Finding]:
         """The current findings. The clusters are not read at the same moment: see `settled`."""
         home, remote = _read(self._home), _read(self._remote)
+        storage, remote_storage = (_read(it, STORAGE_KINDS) for it in (self._home, self._remote))
         pods = [pod for pod in of_kind(home, "Pod") if pod["spec"].get("nodeName") == self._node]
         mine = [pod for pod in of_kind(remote, "Pod") if is_managed(pod, self._node)]
         found = {
             *check_pods(pods, mine, all_remote=remote, address=self._address()),
             *check_copies(home, remote, pods=pods, node=self._node),
-            *check_namespaces(remote, pods=pods, node=self._node),
+            *check_namespaces([*remote, *remote_storage], pods=pods, node=self._node),
             *check_unmanaged(self._unmanaged, remote),
             *check_home(home),
+            *self._volumes.findings(storage, remote_storage, checksums(remote_storage)),
         }
         with self._lock:
             found.update(self._history.findings(), self._history.unseen([*pods, *mine]))
@@ -112,12 +119,12 @@ class Auditor:
             self._history.saw_remote(pod)
 
 
-def _read(cluster: Cluster) -> list[Json]:
+def _read(cluster: Cluster, kinds: str = KINDS) -> list[Json]:
     try:
-        return get_with_managed_fields(cluster, KINDS)
+        return get_with_managed_fields(cluster, kinds)
     except ClusterError:
         # A second failure is more than a momentary one.
-        return get_with_managed_fields(cluster, KINDS)
+        return get_with_managed_fields(cluster, kinds)
 
 
 class _Watch:

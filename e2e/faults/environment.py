@@ -31,7 +31,9 @@ from e2e.faults.faulty_proxy import Proxy
 from e2e.faults.service_account_tokens import Credential
 from e2e.faults.untouched_pods import UntouchedPods
 from e2e.kubectl import get_one, wait_for
+from e2e.provisioned_storage import ProvisionedStorage, load_volumes
 from e2e.random_load import RandomLoad
+from e2e.storage_classes import hostpath
 
 #: Seconds until the node is Ready and API servers answer after the last fault.
 READY_SECONDS = 90.0
@@ -254,6 +256,10 @@ def set_up(
         stack.callback(_unmount, stage.disk)
         # An active fault at the time of an interruption would hinder the clean-up.
         stack.callback(_recover_and_stop, stage)
+        stack.enter_context(hostpath(remote, default=True))
+        storage = ProvisionedStorage(bridged)
+        stack.enter_context(load_volumes(storage, stage.load))
+        stack.callback(_delete_volumes, stage, storage)
         stage.load.set_up()
         witnesses.make()
         yield stage
@@ -264,6 +270,12 @@ def _recover_and_stop(stage: Stage) -> None:
         stage.recover()
         stage.keep_log()
         stage.bridge.stop()
+
+
+def _delete_volumes(stage: Stage, storage: ProvisionedStorage) -> None:
+    """Deletes all volumes, retained ones too; the bridge has to run for it."""
+    stage.recover()
+    storage.clear()
 
 
 def _unmount(disk: Path) -> None:

@@ -132,7 +132,7 @@ class Run:
         bridged, trial, begin = self.stage.bridged, Trial(THE_END, tried=1), time.monotonic()
         try:
             wait_for(lambda: jobs_are_done(bridged), "every job is complete", seconds=JOB_SECONDS)
-            kinds = "deployments,statefulsets,jobs,pods,services,configmaps,secrets"
+            kinds = "deployments,statefulsets,jobs,pods,services,configmaps,secrets,pvc"
             bridged.kubectl("delete", kinds, "--all", "--wait=false")
             wait_for(lambda: not bridged.home_pods(), "no pod is left at home", seconds=90)
             found = auditor.settled()

@@ -12,7 +12,15 @@ from aiohttp import web
 from bridge.base.command_error import PreflightError
 from bridge.prune import remote_leftovers
 from bridge.prune.remote_leftovers import PruneSettings
-from sync.kube.api_resources import CONFIG_MAPS, NAMESPACES, PODS, SECRETS, SERVICES, Object
+from sync.kube.api_resources import (
+    CONFIG_MAPS,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    SECRETS,
+    SERVICES,
+    Object,
+)
 from tests.bridge.running_join import SOON
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.objects import config_map, pod, secret
@@ -147,6 +155,22 @@ async def test_objects_of_one_home_are_removed_and_others_stay(world: World) -> 
     world.remote.remove(PODS, "labelled", "shop-a")
     assert await world.remove(A)
     assert world.remote.find(NAMESPACES, "shop-a") is None
+
+
+async def test_volumes_and_their_namespace_stay(world: World) -> None:
+    claim: Object = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data-0123", "namespace": "shop-a"},
+        "spec": {},
+    }
+    world.remote.put(owned(claim, A, name="data"))
+    before = world.remote.get(PERSISTENT_VOLUME_CLAIMS, "data-0123", "shop-a")
+    world.remote.remove(PODS, "labelled", "shop-a")
+    assert await world.remove(A)
+    assert world.remote.get(PERSISTENT_VOLUME_CLAIMS, "data-0123", "shop-a") == before
+    assert world.remote.find(NAMESPACES, "shop-a")
+    assert any("shop-a stays: it holds PersistentVolumeClaim" in it for it in world.notified)
 
 
 async def test_objects_of_one_virtual_node_can_be_removed(world: World) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from tests.fakeapi import Fault, LoggedRequest
 from tests.fakeapi.faults import Drop
 from tests.fakeapi.request_log import WRITES
@@ -103,3 +103,64 @@ async def test_claim_deleted_while_killed_leaves_no_unfinished_claim(
     await storage.settle()
     assert not storage.volumes()
     assert not storage.remote_claims()
+
+
+@pytest.mark.parametrize("drop", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 8))
+async def test_clone_continues_after_every_write(storage: Storage, nth: int, drop: Drop) -> None:
+    await storage.harness.start()
+    source = storage.remote_claim(await storage.bound("source"))
+    assert source is not None
+    killer = Killer(storage, nth, drop)
+    killer.arm()
+    storage.claim("clone", dataSource={"kind": "PersistentVolumeClaim", "name": "source"})
+    await killer.settle()
+    clone = storage.remote_claim(storage.home_claim("clone"))
+    assert clone is not None
+    assert clone["spec"]["dataSource"]["name"] == source["metadata"]["name"]
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "clone", "default")
+    await killer.settle()
+    assert [it["metadata"]["uid"] for it in storage.remote_claims()] == [source["metadata"]["uid"]]
+
+
+@pytest.mark.parametrize("drop", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 5))
+async def test_volume_of_a_waiting_class_continues_after_every_write(
+    storage: Storage, nth: int, drop: Drop
+) -> None:
+    """The remote provisions for the first pod, which mounts the one volume."""
+    storage.remote_class(mode="WaitForFirstConsumer")
+    await storage.harness.start()
+    killer = Killer(storage, nth, drop)
+    killer.arm()
+    storage.claim()
+    await killer.settle()
+    storage.home.heal()
+    storage.remote.heal()
+    storage.harness.pod(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}])
+    await storage.settle()
+    (remote,) = storage.remote_claims()
+    pod = storage.harness.remote_pod()
+    assert pod is not None
+    mounts = [it["persistentVolumeClaim"] for it in pod["spec"]["volumes"] if it["name"] == "v"]
+    assert mounts == [{"claimName": remote["metadata"]["name"]}]
+    assert remote["status"]["phase"] == "Bound"
+    assert len(storage.volumes()) == 1
+
+
+@pytest.mark.parametrize("drop", ["before", "after"])
+@pytest.mark.parametrize("nth", range(1, 5))
+async def test_deletion_of_a_retained_volume_continues_after_every_write(
+    storage: Storage, nth: int, drop: Drop
+) -> None:
+    storage.home_class(reclaimPolicy="Retain")
+    await storage.harness.start()
+    await storage.bound()
+    (remote,) = storage.remote_claims()
+    killer = Killer(storage, nth, drop)
+    killer.arm()
+    storage.home.delete(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    storage.home.delete(PERSISTENT_VOLUMES, storage.volume()["metadata"]["name"])
+    await killer.settle()
+    assert not storage.volumes()
+    assert [it["metadata"]["uid"] for it in storage.remote_claims()] == [remote["metadata"]["uid"]]
