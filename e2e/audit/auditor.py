@@ -103,7 +103,13 @@ class Auditor:
     def counts(self) -> str:
         """Numbers of observed objects, for messages."""
         with self._lock:
-            return ", ".join(f"{count} {what}" for what, count in self._history.counts().items())
+            seen = {**self._history.counts(), **self._volumes.counts()}
+        return ", ".join(f"{count} {what}" for what, count in seen.items())
+
+    @property
+    def compares_contents(self) -> bool:
+        """Whether the content of a volume was read, and is compared with each later audit's."""
+        return self._volumes.counts()["contents of volumes"] > 0
 
     def _address(self) -> str:
         node = get_one(self._home, "node", self._node)

@@ -73,6 +73,11 @@ class Volumes:
         found.update(self._losses(claims, there, disks, tokens))
         return found
 
+    def counts(self) -> dict[str, int]:
+        """How many volumes were seen, and of how many the content is compared."""
+        contents = sum(bool(known.token) for known in self._known.values())
+        return {"volumes": len(self._known), "contents of volumes": contents}
+
     def _retained(self, ours: Sequence[Json]) -> set[str]:
         """UIDs of the home PVCs whose data stays, also after the deletion of the volume at home."""
         return {

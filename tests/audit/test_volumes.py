@@ -169,3 +169,11 @@ def test_tokens_are_read_from_the_folders_of_volumes(tmp_path: Path) -> None:
     (tmp_path / TOKEN).write_bytes(b"second")
     assert before.keys() == {"disk-uid"}
     assert checksums([world.disk]) != before
+
+
+def test_contents_are_counted_once_they_were_read() -> None:
+    world = World()
+    world.kinds(other="sum")
+    assert world.volumes.counts() == {"volumes": 1, "contents of volumes": 0}
+    world.kinds()
+    assert world.volumes.counts() == {"volumes": 1, "contents of volumes": 1}
