@@ -1,8 +1,8 @@
-"""A bounded cache of what a function returned for objects that nobody changes.
+"""A bounded cache of a function's values for immutable objects.
 
-An object is known by its identity, which costs no comparison: the parts of a stored object are kept
+The key is the identity of an object, which needs no comparison: a stored object keeps its parts
 while they are equal to those of its next version (`sync.cache.interning`). The cache keeps its
-objects alive; the oldest of them leaves first.
+objects alive; the oldest one is evicted first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class IdentityCache(Generic[V]):
         return len(self._entries)
 
     def __call__(self, obj: Any, /) -> V:
-        """What the function returns for ``obj``; raises what it raises."""
+        """Returns the function's value for ``obj``. Raises what the function raises."""
         address = id(obj)
         known = self._entries.get(address)
         if known is not None:

@@ -261,7 +261,7 @@ async def test_home_without_the_node_is_an_error(two: Clusters, name: str, expec
     assert (its.severity, its.found) == (Severity.ERROR, expected)
 
 
-async def test_credential_that_may_read_one_node_is_told_to_name_it(two: Clusters) -> None:
+async def test_credential_that_may_read_one_node_gets_the_hint_to_name_it(two: Clusters) -> None:
     """As a bridge's own account at home."""
     put_node(two)
     two.home.fail(Fault("GET", NODES.path(), code=403, times=None))

@@ -1,4 +1,4 @@
-"""What a function returned is remembered by the identity of its argument."""
+"""Values of a function are cached by the identity of its argument."""
 
 from __future__ import annotations
 
