@@ -37,6 +37,7 @@ from sync.runtime.log_fields import changes, object_fields
 from sync.runtime.workqueue import WorkQueue
 from sync.storage.pvc_planner import (
     REASON_FAILED,
+    REASON_REFUSED,
     REASON_RESIZE_FAILED,
     Action,
     CreateRemote,
@@ -44,6 +45,7 @@ from sync.storage.pvc_planner import (
     DeleteUnfinished,
     Expand,
     FinishRemote,
+    FollowMetadata,
     GiveBack,
     PatchStatus,
     PatchVolume,
@@ -132,6 +134,8 @@ class PvcExecutor:
                 return False
             case Expand(remote, patch):
                 return await self._expand(home, remote, patch)
+            case FollowMetadata(remote, patch):
+                return await self._follow_metadata(home, remote, patch)
             case PatchVolume(volume, patch):
                 return await self._patch(self._storage.home_volumes, volume, patch)
             case PatchStatus(patch, is_optional):
@@ -293,6 +297,21 @@ class PvcExecutor:
         except (Forbidden, Invalid) as error:
             message = f"remote: the API server rejects the larger volume: {error.message}"
             self._events.warn(home, REASON_RESIZE_FAILED, message)
+            raise
+
+    async def _follow_metadata(self, home: Object, remote: Object, patch: Object) -> bool:
+        """Patches exactly this version: a controller of the remote may write the same key."""
+        meta = {**patch["metadata"], "resourceVersion": version_of(remote)}
+        try:
+            return await self._patch(self._storage.remote_claims, remote, {"metadata": meta})
+        except Conflict:
+            return False  # The newer version is a change that queues the key.
+        except (Forbidden, Invalid) as error:
+            message = (
+                "remote: the API server rejects the changed labels and annotations: "
+                f"{error.message}; change them at home, or the remote's policy"
+            )
+            self._events.warn(home, REASON_REFUSED, message)
             raise
 
     async def _patch_status(self, home: Object, patch: Object, *, is_optional: bool) -> bool:

@@ -16,6 +16,7 @@ between two writes, and one that takes over, continue with the next.
 | deleted, or wants another node | unfinished           | none             | delete remote PVC    |
 | bound                          | another capacity     | exists           | patch volume and PVC |
 | bound                          | requests less        | exists           | expand               |
+| bound                          | other metadata       | exists           | follow metadata      |
 
 A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
 mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
@@ -29,7 +30,7 @@ from dataclasses import dataclass, field, replace
 
 from translators.object_accessors import Object, is_deleting, name_of, uid_of
 from translators.ownership_labels import has_home_uid
-from translators.storage import home_volume, remote_pvc, storage_class
+from translators.storage import followed_metadata, home_volume, remote_pvc, storage_class
 from translators.storage.identifiers import (
     awaits_driver,
     bound_volume,
@@ -46,6 +47,8 @@ from translators.translation_options import Policy
 #: Reasons of Events: the provisioner cannot create the volume, as of every provisioner; the remote
 #: rejects a larger request.
 REASON_FAILED, REASON_RESIZE_FAILED = "ProvisioningFailed", "VolumeResizeFailed"
+#: The remote rejects changed labels or annotations, as for pods.
+REASON_REFUSED = "UpdateRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,14 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowMetadata:
+    """Patch the labels and annotations of the PVC in the remote."""
+
+    remote: Object
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
 class PatchVolume:
     """Patch home's PersistentVolume."""
 
@@ -144,6 +155,7 @@ Action = (
     | GiveBack
     | DeleteUnfinished
     | Expand
+    | FollowMetadata
     | PatchVolume
     | PatchStatus
 )
@@ -252,7 +264,7 @@ def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Objec
 
 
 def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Action | None:
-    """Expands the remote volume, and shows its capacity at home."""
+    """Expands the remote volume, shows its capacity at home, and updates its metadata."""
     handle = volume_handle(volume)
     if handle is None or handle.remote_id != policy.remote_id or not is_bound(home):
         return None
@@ -266,4 +278,6 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return PatchStatus(patch)
     if patch := home_volume.progress_patch(home, remote):
         return PatchStatus(patch, is_optional=True)
+    if patch := followed_metadata.metadata_patch(home, remote, policy):
+        return FollowMetadata(remote, patch)
     return None
