@@ -85,6 +85,8 @@ class _Attempts:
     began: float
     given_back: int = 0
     next_at: float = 0.0
+    has_volume: bool = False
+    """Whether this bridge has created the PersistentVolume."""
 
 
 class PvcExecutor:
@@ -106,11 +108,18 @@ class PvcExecutor:
         self.results: Counter[str] = Counter({"success": 0, "failure": 0})
         """How many volumes were provisioned, and how many attempts failed."""
         self.duration = Histogram()
-        """Seconds from the first attempt for a PVC to its PersistentVolume."""
+        """Seconds from the first attempt for a PVC, which follows the selection of the node at
+        once, until home has bound it."""
 
     def forget(self, claim_uid: str) -> None:
         """Forgets earlier attempts: the PVC was deleted, or the cause of a failure removed."""
         self._attempts.pop(claim_uid)
+
+    def observe_bound(self, claim_uid: str) -> None:
+        """Records how long a PVC took that home has bound to a volume of this bridge."""
+        attempts = self._attempts.pop(claim_uid)
+        if attempts is not None and attempts.has_volume:
+            self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
 
     async def execute(self, state: PvcState, action: Action) -> bool:
         """Carries out the action. Returns whether to plan again now. Raises KubeError and
@@ -246,9 +255,8 @@ class PvcExecutor:
         except AlreadyExists:
             return False  # The response to an earlier request was lost; the cache will show it.
         self.results["success"] += 1
-        attempts = self._attempts.pop(uid_of(home))
-        if attempts is not None:
-            self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
+        if attempts := self._attempts.get(uid_of(home)):
+            attempts.has_volume = True
         message = f"PersistentVolume {name_of(volume)} has its data in the remote cluster"
         self._events.normal(home, "ProvisioningSucceeded", message)
         _log(home, f"PersistentVolume {name_of(volume)} created")

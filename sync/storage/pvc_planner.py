@@ -188,17 +188,23 @@ def plan_action(state: PvcState, policy: Policy) -> Action | None:
 
 
 def _wanted_here(state: PvcState, policy: Policy) -> bool:
-    """Whether home wants this bridge to provision the PVC."""
     home = state.home
-    if home is None or is_deleting(home) or bound_volume(home) or not awaits_driver(home):
+    if home is None or bound_volume(home):
         return False
-    if state.home_class is None or not storage_class.is_served(state.home_class):
+    return is_to_provision(home, state.home_class, policy)
+
+
+def is_to_provision(home: Object, home_class: Object | None, policy: Policy) -> bool:
+    """Whether home wants this bridge to provision the PVC, or did until it was bound."""
+    if is_deleting(home) or not awaits_driver(home):
+        return False
+    if home_class is None or not storage_class.is_served(home_class):
         return False
     if node := selected_node(home):
         return node == policy.identity.node
     # Binding mode Immediate: the class has to name the remote.
-    remotes = storage_class.permitted_remotes(state.home_class)
-    waits = storage_class.waits_for_consumer(state.home_class)
+    remotes = storage_class.permitted_remotes(home_class)
+    waits = storage_class.waits_for_consumer(home_class)
     return not waits and remotes == (policy.remote_id,)
 
 

@@ -452,6 +452,19 @@ async def test_rejected_labels_are_reported(storage: Storage) -> None:
     assert "change them at home" in event["message"]
 
 
+async def test_time_until_bound_and_pending_claims_are_measured(storage: Storage) -> None:
+    await storage.harness.start()
+    claims = storage.harness.engine.find(PvcController)
+    storage.claim()
+    await storage.harness.settle()
+    assert claims.pending_claims() == 1
+    assert sum(claims.executor.duration.counts) == 0
+    await storage.settle()
+    assert claims.pending_claims() == 0
+    assert sum(claims.executor.duration.counts) == 1
+    assert claims.executor.results == {"success": 1, "failure": 0}
+
+
 async def test_settled_claim_is_not_written_again(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()
