@@ -202,7 +202,11 @@ class PvcExecutor:
         except NamespaceTerminating:
             raise
         except (Forbidden, Invalid, BadRequest) as error:
-            message = f"remote: the API server rejects the PersistentVolumeClaim: {error.message}"
+            message = (
+                f"remote: the API server rejects the PersistentVolumeClaim: {error.message}; "
+                "change the PersistentVolumeClaim, or what the remote permits in namespace "
+                f"{namespace_of(claim)}"
+            )
             await self._give_back(home, message)
             return False
         else:

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from translators.object_accessors import Object, is_deleting, name_of, uid_of
+from translators.object_accessors import Object, is_deleting, name_of, namespaced_name, uid_of
 from translators.ownership_labels import has_home_uid
 from translators.storage import followed_metadata, home_volume, remote_pvc, storage_class
 from translators.storage.identifiers import (
@@ -238,11 +238,16 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
         return None
     remote_status = remote.get("status") or {}
     if remote_status.get("phase") == "Lost":
-        message = "the remote has lost the volume of the PersistentVolumeClaim"
+        message = (
+            "the remote has lost the volume of PersistentVolumeClaim "
+            f"{namespaced_name(remote)}; the bridge creates another unless that one had data: "
+            "restore or delete it then"
+        )
         return GiveBack(message, remote if is_unfinished(remote) else None)
     if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
         if state.failure and is_unfinished(remote):
-            return GiveBack(state.failure, remote)
+            message = f"{state.failure}; request what the remote has, or use another StorageClass"
+            return GiveBack(message, remote)
         return None
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 
@@ -250,11 +255,19 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
 def _create_remote(state: PvcState, served: ServedClass, policy: Policy) -> Action:
     home = state.home or {}
     if served.remotes is not None and policy.remote_id not in served.remotes:
-        return GiveBack(f"allowedTopologies of StorageClass {served.name} exclude this remote")
+        message = (
+            f"allowedTopologies of StorageClass {served.name} exclude this remote; use a "
+            "StorageClass that permits it, or run the pod on another node"
+        )
+        return GiveBack(message)
     if unsupported := remote_pvc.unsupported_field(home, served):
         return GiveBack(unsupported)
     if isinstance(state.source, Unresolved):
-        return GiveBack(f"the data source cannot be cloned: {state.source.message}")
+        message = (
+            f"the data source cannot be cloned: {state.source.message}; use a "
+            "PersistentVolumeClaim that is bound to a volume in the same remote, or none"
+        )
+        return GiveBack(message)
     storage_class.find_remote_class(served, state.remote_classes)
     return CreateRemote(remote_pvc.to_remote(home, served, policy, source=state.source))
 
