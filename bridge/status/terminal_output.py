@@ -89,7 +89,7 @@ def _wide_row(status: Object) -> list[str]:
 
 def _volumes_cell(volumes: Object | None) -> str:
     if volumes is None:
-        return ""
+        return "-"
     extra = [f"{volumes[it]} {it}" for it in ("pending", "missing") if volumes[it]]
     return f"{volumes['total']}" + (f" ({', '.join(extra)})" if extra else "")
 
