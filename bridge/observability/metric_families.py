@@ -35,6 +35,7 @@ from sync.base.histograms import Histogram
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 from sync.storage.pvc_controller import PvcController
+from sync.storage.volume_controller import VolumeController
 from translators import quantity
 
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
@@ -150,9 +151,20 @@ def _volumes(engine: Engine) -> Iterator[Metric]:
     )
     yield histogram(
         "bridge_volume_provision_duration_seconds",
-        "Time from the first attempt for a PersistentVolumeClaim until home has its "
-        "PersistentVolume.",
+        "Time from the first attempt for a PersistentVolumeClaim, once its node is selected, until "
+        "home has bound it.",
         claims.executor.duration if claims else Histogram(),
+    )
+    yield gauge(
+        "bridge_volume_claims_pending",
+        "PersistentVolumeClaims that this bridge is to provision and that are not Bound.",
+        claims.pending_claims() if claims else 0,
+    )
+    volumes = engine.find_optional(VolumeController)
+    yield counter(
+        "bridge_volume_deletions{result}",
+        "Volumes deleted with their data in the remote, and attempts to delete them that failed.",
+        volumes.deletions if volumes else dict.fromkeys(("success", "failure"), 0),
     )
 
 

@@ -1,25 +1,21 @@
 """Translates a home PVC to the PVC in the remote that has its data.
 
-The remote PVC has home's labels, access modes, volume mode and request, and the remote's
-StorageClass. It has no annotation of home's scheduler, binder and provisioner: those would bind it
-to a node that the remote does not have.
+The remote PVC has home's labels and annotations (`translators.storage.followed_metadata`), access
+modes, volume mode and request, and the remote's StorageClass. It has no annotation of home's
+scheduler, binder and provisioner: those would bind it to a node that the remote does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from translators.object_accessors import Object, metadata
-from translators.ownership_labels import copied_annotations, remote_metadata
-from translators.pods import dropped_metadata
+from translators.ownership_labels import owner_labels, remote_metadata
 from translators.quantity import parse_quantity
+from translators.storage import followed_metadata
 from translators.storage.identifiers import ANNOTATION_UNFINISHED, remote_claim_name
 from translators.storage.storage_class import ServedClass
 from translators.translation_options import Policy
 
 STORAGE = "storage"
-#: The domains of annotations that Kubernetes' own controllers act on.
-_KUBERNETES = ("kubernetes.io", "k8s.io")
 
 
 def unsupported_field(home: Object, served: ServedClass) -> str:
@@ -63,8 +59,10 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
         remote_spec["dataSource"] = {"kind": "PersistentVolumeClaim", "name": source}
     meta = remote_metadata(home, policy.identity)
     meta["name"] = remote_claim_name(home)
+    passed = followed_metadata.passed_metadata(home, policy)
+    meta["labels"] = {**passed["labels"], **owner_labels(policy.identity)}
     meta["annotations"] = {
-        **_users_annotations(home, policy),
+        **passed["annotations"],
         **meta["annotations"],
         ANNOTATION_UNFINISHED: "true",
     }
@@ -98,17 +96,6 @@ def request_patch(home: Object, remote: Object) -> Object:
     if wanted > current or (0 < reached < wanted < current):
         return {"spec": {"resources": {"requests": {STORAGE: requested(home)}}}}
     return {}
-
-
-def _users_annotations(home: Object, policy: Policy) -> Mapping[str, str]:
-    """Annotations follow the rule for pods, without those that Kubernetes' controllers act on."""
-    annotations = dropped_metadata.kept_keys(copied_annotations(home), policy)
-    return {key: value for key, value in annotations.items() if not _is_of_kubernetes(key)}
-
-
-def _is_of_kubernetes(key: str) -> bool:
-    domain = key.partition("/")[0] if "/" in key else ""
-    return any(domain == it or domain.endswith(f".{it}") for it in _KUBERNETES)
 
 
 def _data_source(spec: Object) -> Object:
