@@ -20,8 +20,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import os
 import pickle
+import ssl
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
@@ -99,6 +101,24 @@ async def run_module(module: str, *arguments: str, data: bytes = b"") -> bytes |
         if child.returncode == 0:
             return output
     return None
+
+
+def import_aiohttp() -> None:
+    """Imports aiohttp without the CAs of the system. Call this before any other import of it.
+
+    aiohttp creates two TLS contexts when it is imported, each with all these CAs. The bridge passes
+    a context of its own with every request. A request without one would trust no CA.
+    """
+    variable = ssl.get_default_verify_paths().openssl_cafile_env
+    previous = os.environ.get(variable)
+    os.environ[variable] = os.devnull
+    try:
+        importlib.import_module("aiohttp")
+    finally:
+        if previous is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = previous
 
 
 def reduce_collections() -> None:
