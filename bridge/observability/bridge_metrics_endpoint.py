@@ -1,7 +1,7 @@
 """Serves the bridge's metrics at ``/metrics``.
 
 Families are collected when a client asks (`bridge.observability.metric_families`); nothing is
-counted here. prometheus_client is imported at the first request: a bridge that nobody scrapes does
+counted here. prometheus_client is imported at the first request: without Prometheus, a bridge does
 not need it (`bridge.base.memory_savings`).
 """
 
