@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.bench import streams
+from e2e.bench import claims, streams
 from e2e.bench.pods import burst, configmap_update, cost_growth, fairness, idle_and_restart, latency
 from e2e.bench.pods.load_targets import connected
 from e2e.bench.pods.pod_load import Shape
@@ -58,6 +58,15 @@ async def test_pods_in_short(simulated: dict[str, Cluster]) -> None:
     writes = reports[0].figures
     assert writes["least.writes"].median >= 4
     assert writes["bridge.writes"].median >= 4
+
+
+async def test_claims_in_short(simulated: dict[str, Cluster]) -> None:
+    """One small round; every target has its figure."""
+    async with connected(simulated) as pair:
+        report = await claims.measure(pair, claims=5, rounds=1, idle_seconds=1, say=print)
+    assert {one.figure for one in TARGETS if one.benchmark == "claims"} <= report.figures.keys()
+    assert report.figures["bridge.idle_writes"].rounds == (0.0,)
+    assert report.figures["bridge.writes_bound"].median >= 4
 
 
 async def test_rest_and_restart_in_short(

@@ -13,16 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from e2e import bridge_process, service_accounts
+from e2e import bridge_process, certificate_approver, service_accounts
 from e2e.bridge_process import REGISTERED, REJECTED_SECONDS, Bridge
 from e2e.clusters import specs
 from e2e.clusters.cluster import Backend, Cluster
 from e2e.clusters.pytest_fixture import running, settings_from_environment
 from e2e.conftest import Bridged, joined, usual_options
 from e2e.kubectl import Json, get, uids, wait_for
+from e2e.provisioned_storage import ProvisionedStorage
 from e2e.restored_home import restored, saved
 from e2e.standby_replica import now, writes
-from e2e.workload_manifests import busybox, web
+from e2e.storage_classes import hostpath
+from e2e.workload_manifests import busybox, volume_claim, web
 
 #: The columns of a rejected bridge.
 _ID = re.compile(r"--take-over-claim ([0-9a-f]{16})")
@@ -53,7 +55,10 @@ def original(native: dict[str, Cluster], node_name: str, tmp_path: Path) -> Iter
         usual_options(node_name),
     )
     try:
-        with joined(bridge, node_name, home=home, remote=remote) as found:
+        with (
+            certificate_approver.approving(home),
+            joined(bridge, node_name, home=home, remote=remote) as found,
+        ):
             yield found
     finally:
         print(bridge.log.read_text())
@@ -190,3 +195,71 @@ def test_claim_of_a_killed_bridge_is_kept_for_its_own_home(
     original.bridge.start()
     _renewed(original)
     assert _starts(original.remote_pods()) == before
+
+
+def test_restored_home_deletes_no_volume(original: Bridged, tmp_path: Path) -> None:
+    """A volume that was created after the backup stays, even after a deliberate takeover, and one
+    that was deleted after it gets no empty volume in its place."""
+    original.wait_until_schedulable()
+    storage = ProvisionedStorage(original)
+    with hostpath(original.remote, default=True), storage.home_class("some") as name:
+        _store(storage, name, "early", "dropped")
+        data = saved(original.home, tmp_path / "etcd")
+        _store(storage, name, "late")
+        original.kubectl("delete", "pod/dropped", "pvc/dropped", "--wait=true")
+        wait_for(lambda: len(storage.remote_claims()) == 2, "the dropped volume is deleted")
+        _renewed(original)
+        before, began = _versions(storage), now()
+
+        with restored(original.home, data, original.bridge.home) as (other, limited):
+            second = replace(
+                original.bridge, home=limited, log=tmp_path / "second.log", process=None
+            )
+            try:
+                _, taken = _refused(second)
+                assert _versions(storage) == before
+                second.args = (*second.args, "--take-over-claim", taken)
+                second.start()
+                assert original.bridge.wait_for_exit() == 1
+                wait_for(
+                    lambda: "late" not in uids(original.remote_pods()),
+                    "the pod that the restored home does not know is deleted",
+                    seconds=60,
+                )
+                wait_for(
+                    lambda: _has_event(other, original.namespace, "VolumeNotInRemote", "dropped"),
+                    "the pod whose volume no longer exists waits",
+                )
+            finally:
+                second.kill()
+                print(second.log.read_text())
+        assert _versions(storage) == before
+        wrote = writes(original.remote, since=began, namespace=original.remote_namespace)
+        assert not [it for it in wrote if it.resource == "persistentvolumeclaims"]
+
+        _, taken = _refused(original.bridge)
+        usual = original.bridge.args
+        original.bridge.args = (*usual, "--take-over-claim", taken)
+        original.bridge.start()
+        assert storage.read("early") == "early\n"
+        storage.clear()
+
+
+def _store(storage: ProvisionedStorage, storage_class: str, *names: str) -> None:
+    """A PVC for each name, and a pod that writes the name to it."""
+    for name in names:
+        storage.bridged.apply(volume_claim(name, storage_class, "8Mi"))
+        script = f"echo {name} > /data/file; sleep 3600"
+        storage.bridged.apply(storage.node_pod(name, name, script))
+    storage.wait_until_ready(*names)
+
+
+def _versions(storage: ProvisionedStorage) -> dict[str, tuple[str, str]]:
+    """Remote PVC → UID and resource version."""
+    found = [it["metadata"] for it in storage.remote_claims()]
+    return {it["name"]: (it["uid"], it["resourceVersion"]) for it in found}
+
+
+def _has_event(cluster: Cluster, namespace: str, reason: str, name: str) -> bool:
+    events = get(cluster, "events", namespace=namespace)
+    return any(it["reason"] == reason and it["involvedObject"]["name"] == name for it in events)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from e2e import bridge_image
+from e2e.bench import claims as claims_bench
 from e2e.bench import (
     hostile_remote,
     memory_savings,
@@ -29,7 +30,7 @@ from e2e.bench import (
 from e2e.bench import streams as stream_bench
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
-from e2e.bench.report_output import Plot, measured, print_reports, say, with_targets
+from e2e.bench.report_output import Measure, Plot, measured, print_reports, say, with_targets
 from e2e.bench.suites import SUITES, Streams
 from e2e.clusters import Settings, down, find, specs, up
 from e2e.clusters.cluster import Cluster
@@ -134,6 +135,30 @@ def references(
             home, objects=objects, unreferenced=unreferenced, rounds=rounds, say=say
         )
         add(with_targets(report.as_json()))
+
+
+@app.command()
+def claims(
+    *,
+    claims: Annotated[
+        int, typer.Option("--claims", "-n", help="Number of PersistentVolumeClaims.", min=1)
+    ] = 200,
+    rounds: Rounds = 3,
+    idle_seconds: Annotated[
+        float, typer.Option(help="Idle time of each round, with all claims Bound.", min=0)
+    ] = 60.0,
+    prefix: StreamsPrefix = PREFIX,
+    plot: Plot = None,
+) -> None:
+    """Create many PersistentVolumeClaims at once: in the remote, and behind the bridge."""
+    measures: dict[str, Measure] = {
+        "claims": lambda pair: claims_bench.measure(
+            pair, claims=claims, rounds=rounds, idle_seconds=idle_seconds, say=say
+        )
+    }
+    with print_reports("claims", plot) as add:
+        for report in measured(measures, nodes=20, prefix=prefix):
+            add(report)
 
 
 @app.command()

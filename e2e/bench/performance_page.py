@@ -102,7 +102,8 @@ def _figures(report: Json) -> str:
 
 
 def _command(benchmark: str, parameters: Json) -> str:
-    options = f" -n {parameters['pods']}" if "pods" in parameters else ""
+    counts = [parameters[key] for key in ("pods", "claims") if key in parameters]
+    options = "".join(f" -n {count}" for count in counts)
     if parameters.get("idle"):
         options += f" --idle {parameters['idle']}"
     if parameters.get("scale", 1) != 1:

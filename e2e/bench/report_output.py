@@ -17,6 +17,7 @@ import typer
 import uvloop
 
 from e2e.bench import report_plot, report_tables
+from e2e.bench.claim_load import ClaimsLost
 from e2e.bench.pods.audit_log import LogGone
 from e2e.bench.pods.benchmark_client import ApiFailed
 from e2e.bench.pods.load_targets import ClusterPair, connected
@@ -35,7 +36,7 @@ Plot = Annotated[
 ]
 
 #: Failures of a run: the report then has the reason instead of figures.
-_FAILURES = (PodsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
+_FAILURES = (PodsLost, ClaimsLost, ApiFailed, BridgeFailed, LogGone, aiohttp.ClientError)
 
 
 def say(line: str) -> None:

@@ -76,6 +76,11 @@ def _growth(
     return Target("growth", figure, what, bound, unit, shape={"scale": 1}, worst=worst)
 
 
+def _claims(figure: str, what: str, bound: float, unit: str = "", *, worst: bool = False) -> Target:
+    figure, shape = f"bridge.{figure}", {"claims": 200}
+    return Target("claims", figure, what, bound, unit, shape=shape, worst=worst)
+
+
 def _update(figure: str) -> Target:
     what = f"update of a ConfigMap that 1,000 pods use: {figure}"
     return Target("configmap", f"bridge.{figure}", what, 1, shape={"pods": 1000}, worst=True)
@@ -127,6 +132,16 @@ TARGETS: tuple[Target, ...] = (
     _growth("pods.large_lost", "10,000 pods: lost, run twice or left", 0, "", worst=True),
     _update("reads"),
     _update("writes"),
+    _claims("bound_of_direct", "200 PVCs at once: time until Bound, of direct", 3.0, "x"),
+    _claims("gone_of_direct", "200 PVCs at once: time of their deletion, of direct", 3.0, "x"),
+    _claims("cpu_bound_ms", "CPU a PVC, until Bound", 6.0, "ms"),
+    _claims("cpu_delete_ms", "CPU a PVC, deletion", 6.0, "ms"),
+    _claims("writes_bound", "API writes a PVC until Bound, Events aside", 4.5),
+    _claims("writes_delete", "API writes a PVC, deletion", 5.5),
+    _claims("idle_cpu_percent", "idle with 200 bound PVCs: of a core", 0.3, "%"),
+    _claims(
+        "idle_writes", "idle with 200 bound PVCs: writes but Lease and node status", 0, worst=True
+    ),
 )
 
 _SPEED = ("exec_output", "exec_input", "port_forward_download", "port_forward_echo", "logs")

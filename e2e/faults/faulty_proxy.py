@@ -14,6 +14,7 @@ import asyncio
 import base64
 import json
 import random
+import re
 import ssl
 import threading
 from collections.abc import AsyncIterator
@@ -43,12 +44,14 @@ _LARGEST = 8 * 2**20
 
 
 class Harm(StrEnum):
-    """Kinds of faults. The first five apply to requests, the others to lines of watches."""
+    """Kinds of faults. The first six apply to requests, the others to lines of watches."""
 
     ANSWER = "answer"
     """The proxy answers with `Rule.code`, without a request to the API server."""
     DELAY = "delay"
-    """The response is late."""
+    """The request reaches the API server late, and not at all if the client has disconnected."""
+    HOLD = "hold"
+    """The API server processes the request; the response is late."""
     REFUSE = "refuse"
     """The connection is cut before the request reaches the API server."""
     LOSE = "lose"
@@ -99,6 +102,8 @@ class Rule:
     retry_after: int | None = None
     seconds: tuple[float, float] = (0.0, 0.0)
     """Minimum and maximum delay."""
+    path: str = ""
+    """A regular expression that the path of the request must contain."""
 
 
 class Proxy:
@@ -227,7 +232,7 @@ class Proxy:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read() if request.can_read_body else None
         watch = request.query.get("watch") in ("1", "true")
-        rule = None if watch else self._draw_rule(request.method, of_watches=False)
+        rule = None if watch else self._draw_rule(request.method, request.path, of_watches=False)
         if rule is not None and rule.harm is Harm.DELAY:
             await asyncio.sleep(self._random.uniform(*rule.seconds))
         if rule is not None and rule.harm is Harm.ANSWER:
@@ -241,6 +246,8 @@ class Proxy:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             return _cut(request)  # like an unreachable API server
+        if rule is not None and rule.harm is Harm.HOLD:
+            await asyncio.sleep(self._random.uniform(*rule.seconds))
         if rule is not None and rule.harm is Harm.LOSE:
             return _cut(request)
         if rule is not None and rule.harm is Harm.TRUNCATE and len(content) > 1:
@@ -277,7 +284,7 @@ class Proxy:
         async for chunk in answer.content.iter_any():
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
-                rule = self._draw_rule("GET", of_watches=True)
+                rule = self._draw_rule("GET", request.path, of_watches=True)
                 if rule is None:
                     await response.write(line + b"\n")
                 elif not await self._spoil(request, response, line + b"\n", rule):
@@ -311,10 +318,10 @@ class Proxy:
                 return True
         return False
 
-    def _draw_rule(self, method: str, *, of_watches: bool) -> Rule | None:
+    def _draw_rule(self, method: str, path: str, *, of_watches: bool) -> Rule | None:
         for rule in self.rules:
             meant = (rule.harm in _OF_WATCHES) is of_watches and method in rule.methods
-            if meant and self._random.random() < rule.chance:
+            if meant and re.search(rule.path, path) and self._random.random() < rule.chance:
                 self.hits += 1
                 return rule
         return None

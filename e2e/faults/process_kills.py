@@ -1,4 +1,5 @@
-"""The bridge is killed or terminated at random moments, or is suspended."""
+"""The bridge is killed or terminated at random moments, or killed at writes of volumes, or is
+suspended."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from e2e.bridge_process import BridgeFailed
+from e2e.faults.bad_responses import NothingMet
 from e2e.faults.environment import Stage
-from e2e.faults.fault_model import Fault
+from e2e.faults.fault_model import Fault, JoinMode
+from e2e.faults.faulty_proxy import Harm, Proxy, Rule
 
 #: Maximum seconds before a kill: about as long as the bridge works on a step of the load.
 _MOMENT = 1.5
@@ -17,6 +20,10 @@ _MOMENT = 1.5
 _STARTING = 2.5
 #: Number of killed starts in a row.
 _ROW = 4
+#: Seconds within which the load must cause a write of a volume; and of the hold that the kill ends.
+_MET_SECONDS, _HELD_SECONDS = 60.0, 30.0
+#: The paths of PVCs and PersistentVolumes.
+VOLUMES = r"/persistentvolume(claim)?s(/|$)"
 
 
 @contextmanager
@@ -89,6 +96,40 @@ def _gone_at_home(stage: Stage) -> Iterator[None]:
     stage.bridge.start()
 
 
+@contextmanager
+def held_writes(*proxies: Proxy, harm: Harm, chance: float = 1.0) -> Iterator[None]:
+    """Holds writes of volumes: before they reach an API server (`Harm.DELAY`), or their responses
+    (`Harm.HOLD`). `Proxy.hits` counts them."""
+    writes = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+    seconds = (_HELD_SECONDS, _HELD_SECONDS)
+    for proxy in proxies:
+        proxy.rules = (Rule(harm, chance, writes, seconds=seconds, path=VOLUMES),)
+    try:
+        yield
+    finally:
+        for proxy in proxies:
+            proxy.rules = ()
+
+
+@contextmanager
+def _killed_at_a_write(stage: Stage) -> Iterator[None]:
+    proxies = (stage.home_proxy, stage.remote_proxy)
+    before = sum(proxy.hits for proxy in proxies)
+
+    def met() -> bool:
+        return sum(proxy.hits for proxy in proxies) > before
+
+    harm = stage.random.choice((Harm.DELAY, Harm.HOLD))
+    with held_writes(*proxies, harm=harm, chance=stage.random.uniform(0.1, 1.0)):
+        stage.work(_MET_SECONDS, until=met)
+        if not met():
+            raise NothingMet("no write of a volume met the kill")
+        stage.require_bridge()
+        stage.bridge.kill()
+    yield
+    stage.bridge.start()
+
+
 def _at_a_random_moment(stage: Stage) -> None:
     for _ in range(stage.random.randint(1, 2)):
         stage.load.step()
@@ -135,6 +176,17 @@ FAULTS = (
         seconds=(0.0, 1.0),
         trials=2,
         counts=_ROW,
+    ),
+    Fault(
+        "bridge: kill -9 at a write of a volume",
+        "the process is killed while it waits for the response to a write of a PVC or "
+        "PersistentVolume, which was done or not",
+        "it is started again",
+        _killed_at_a_write,
+        seconds=(0.0, 2.0),
+        times=4,
+        trials=3,
+        join=JoinMode.PROXY,
     ),
     Fault(
         "bridge: stands still",

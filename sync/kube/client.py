@@ -15,7 +15,7 @@ from sync.kube.list_pages import LIST_LIMIT, ListPages, Page
 from sync.kube.request import MERGE_PATCH
 from sync.kube.response_limits import LargeBodyTurn
 from sync.kube.response_streams import StreamTransport
-from translators.object_accessors import text_or_empty
+from translators.object_accessors import is_deleting, text_or_empty
 from translators.remote_shapes import wrong_part
 
 PatchKind = Literal["merge", "strategic"]
@@ -160,22 +160,30 @@ class KubeClient(StreamTransport):
         namespace: str | None = None,
         grace_seconds: int | None = None,
         resource_version: str | None = None,
-    ) -> None:
+        decode: bool = False,
+    ) -> Object | None:
         """Deletes the object with this UID; with ``resource_version`` only if it is unchanged.
 
         Does nothing if the object no longer exists or a precondition fails; a watch shows which of
-        the two. Any other conflict, such as an admission webhook's, is raised.
+        the two. Any other conflict, such as an admission webhook's, is raised. With ``decode`` the
+        result is the object, if its finalizers keep it; otherwise None.
         """
         preconditions = {"uid": uid}
         if resource_version is not None:
             preconditions["resourceVersion"] = resource_version
+        path = resource.path(name, namespace=namespace)
         try:
-            await self._delete(
-                resource.path(name, namespace=namespace), preconditions, grace_seconds=grace_seconds
+            deleted = await self._delete(
+                path, preconditions, grace_seconds=grace_seconds, decode=decode
             )
         except Conflict as error:
             if not _is_precondition_failure(error):
                 raise
+            return None
+        if deleted.get("kind") != resource.kind:
+            return None  # A Status.
+        deleted = self._checked(resource, deleted, f"DELETE {path}")
+        return deleted if is_deleting(deleted) else None  # Or its last state.
 
     async def delete_unchanged(self, resource: Resource, obj: Object) -> None:
         """Deletes the object unless it has changed since ``obj``. Raises Conflict if it has. Does
@@ -199,8 +207,13 @@ class KubeClient(StreamTransport):
         return obj
 
     async def _delete(
-        self, path: str, preconditions: Object, *, grace_seconds: int | None = None
-    ) -> None:
+        self,
+        path: str,
+        preconditions: Object,
+        *,
+        grace_seconds: int | None = None,
+        decode: bool = False,
+    ) -> Object:
         options: Object = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
@@ -210,11 +223,12 @@ class KubeClient(StreamTransport):
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         try:
-            await self.request("DELETE", path, body=options, decode=False)
+            return await self.request("DELETE", path, body=options, decode=decode)
         except NotFound as error:
             # A webhook or a policy returned the 404; it is not about the object.
             if error.message.startswith(("admission webhook ", "ValidatingAdmissionPolicy ")):
                 raise
+            return {}
 
 
 def _is_precondition_failure(error: Conflict) -> bool:

@@ -88,7 +88,9 @@ class VolumeController:
             volume = self.storage.home_volumes.store.get(key)
             if volume is None:
                 return
-            action = volume_planner.plan_action(volume, confirmed, self._identity)
+            handle = volume_handle(volume)
+            cached = self._lookup.remote_claim(handle) if handle is not None else None
+            action = volume_planner.plan_action(volume, confirmed, self._identity, cached=cached)
             if action != Confirm():
                 await self._execute(volume, action)
                 return
@@ -104,7 +106,11 @@ class VolumeController:
                     raise
             case DeleteVolume():
                 await self._remove_finalizer(volume)
-                await self._account.delete(PERSISTENT_VOLUMES, name_of(volume), uid=uid_of(volume))
+                deleted = await self._account.delete(
+                    PERSISTENT_VOLUMES, name_of(volume), uid=uid_of(volume), decode=True
+                )
+                if deleted is not None:
+                    self.storage.home_volumes.observe_write(deleted)
                 self.deletions["success"] += 1
                 self._log(volume, "deleted: its data was reclaimed")
             case RemoveFinalizer():
@@ -133,13 +139,14 @@ class VolumeController:
         return ConfirmedState(False, remote)
 
     async def _delete_remote(self, volume: Object, remote: Object) -> None:
-        """Deletes the remote PVC; the deletion of the last of it queues the volume again."""
+        """Deletes the remote PVC; the watch shows the end of that, which queues the volume."""
         try:
-            await self._remote.delete(
+            deleted = await self._remote.delete(
                 PERSISTENT_VOLUME_CLAIMS,
                 name_of(remote),
                 namespace=namespace_of(remote),
                 uid=uid_of(remote),
+                decode=True,
             )
         except (Forbidden, Invalid, BadRequest) as error:
             message = (
@@ -148,8 +155,9 @@ class VolumeController:
             )
             self._events.warn(volume, "VolumeFailedDelete", message)
             raise
+        if deleted is not None:
+            self.storage.remote_claims.observe_write(deleted)
         self._log(volume, f"PersistentVolumeClaim {namespaced_name(remote)} deleted in the remote")
-        self.controller.queue.add(key_of(volume))  # A PVC without finalizer no longer exists.
 
     async def _remove_finalizer(self, volume: Object) -> None:
         finalizers = metadata(volume).get("finalizers") or []

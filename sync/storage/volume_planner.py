@@ -3,6 +3,8 @@
 | policy | PersistentVolume              | remote PVC         | action                        |
 |--------|-------------------------------|--------------------|-------------------------------|
 | Delete | Released                      | not confirmed      | confirm with both API servers |
+| Delete | Released                      | cache: in deletion | none: wait                    |
+| Delete | Released, without finalizer   | cache: none        | none: its deletion has begun  |
 | Delete | Released, confirmed           | exists             | delete it                     |
 | Delete | Released, confirmed           | being deleted      | none: wait                    |
 | Delete | Released, confirmed           | gone, or another's | delete the PersistentVolume   |
@@ -12,7 +14,8 @@
 *Released* means that home's PersistentVolume controller has seen the deletion of the PVC.
 *Confirmed* means that the API servers, and not caches, have answered: home that the
 PersistentVolume is unchanged and that it has no such PVC, the remote whether it has the recorded
-PVC. In every other state the data stays.
+PVC. In every other state the data stays. The cache only avoids confirmations while a deletion is
+under way, which the finalizers of Kubernetes delay: it causes no deletion.
 """
 
 from __future__ import annotations
@@ -66,17 +69,37 @@ Action = Confirm | DeleteRemote | DeleteVolume | RemoveFinalizer
 
 
 def plan_action(
-    volume: Object, confirmed: ConfirmedState | None, identity: Identity
+    volume: Object,
+    confirmed: ConfirmedState | None,
+    identity: Identity,
+    *,
+    cached: Object | None = None,
 ) -> Action | None:
-    """The next action for a PersistentVolume of this remote; None if there is nothing to do."""
+    """The next action for a PersistentVolume of this remote; None if there is nothing to do.
+
+    ``cached`` is the PVC of its handle in the remote, if the cache has one.
+    """
     phase = (volume.get("status") or {}).get("phase")
     is_released = phase == "Released"
     if is_released and _deletes_data(volume):
-        return Confirm() if confirmed is None else _reclaim(volume, confirmed, identity)
-    is_marked = FINALIZER in (metadata(volume).get("finalizers") or ())
-    if is_deleting(volume) and is_marked and phase != "Bound":
+        if confirmed is not None:
+            return _reclaim(volume, confirmed, identity)
+        return None if _is_under_way(volume, cached) else Confirm()
+    if is_deleting(volume) and _is_marked(volume) and phase != "Bound":
         return RemoveFinalizer()
     return None
+
+
+def _is_marked(volume: Object) -> bool:
+    return FINALIZER in (metadata(volume).get("finalizers") or ())
+
+
+def _is_under_way(volume: Object, cached: Object | None) -> bool:
+    """Whether the remote PVC is being deleted, or after it the PersistentVolume: the end of either
+    is a change."""
+    if cached is not None and uid_of(cached) == remote_claim_uid(volume):
+        return is_deleting(cached)
+    return is_deleting(volume) and not _is_marked(volume)
 
 
 def _deletes_data(volume: Object) -> bool:

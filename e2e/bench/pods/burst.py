@@ -20,9 +20,6 @@ from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
 from e2e.bench.pods.process_usage import Servers, account, own_cpu_seconds
 from e2e.bench.report import Report, rounded
 
-#: Share of a core below which a process counts as idle.
-AT_REST = 0.02
-
 
 def _unit(unit: str) -> Any:
     return field(default=None, metadata={"unit": unit})
@@ -118,7 +115,7 @@ async def _load(pair: ClusterPair, crowd: Crowd, way: str, runner: Runner | None
         before = _Moment.now(runner, servers)
         running = await crowd.run()
         between = _Moment.now(runner, servers)
-        await _rested(runner)
+        await load_targets.idle(runner)
         middle = _Moment.now(runner, servers)
         gone = await crowd.delete()
         after = _Moment.now(runner, servers)
@@ -140,16 +137,6 @@ async def _load(pair: ClusterPair, crowd: Crowd, way: str, runner: Runner | None
         "peak_mb": account(runner.pid).peak,
     }
     return Run(**{**asdict(run), **mine})
-
-
-async def _rested(runner: Runner | None) -> None:
-    """Waits until the process has finished deferred work and is idle for a while."""
-    await asyncio.sleep(load_targets.REST)
-    while True:
-        before = account(runner.pid).cpu if runner else 0.0
-        await asyncio.sleep(load_targets.REST)
-        if runner is None or account(runner.pid).cpu - before < AT_REST * load_targets.REST:
-            return
 
 
 def counted(run: Run, counts: Mapping[str, Requests], pods: int) -> Run:

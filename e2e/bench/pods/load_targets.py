@@ -25,6 +25,7 @@ from e2e.bench.pods.audit_log import LEAST as LEAST_AGENT
 from e2e.bench.pods.audit_log import Requests
 from e2e.bench.pods.benchmark_client import BenchmarkClient, connect
 from e2e.bench.pods.pod_load import Crowd, PodsLost, Shape
+from e2e.bench.pods.process_usage import account
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 
@@ -32,6 +33,8 @@ DIRECT, LEAST, BRIDGE = LOAD_TARGETS = ("direct", "least", "bridge")
 AGENTS = {LEAST: LEAST_AGENT, BRIDGE: BRIDGE_AGENT}
 #: Seconds for caches, watches and connections to settle before and after a run.
 REST = 2.0
+#: Share of a core below which a process counts as idle.
+AT_REST = 0.02
 #: Seconds for the remote to delete a bridge's objects after home's pods are deleted.
 LEFTOVER_SECONDS = 60.0
 #: The value of `{home}` in the names of remote namespaces.
@@ -121,7 +124,7 @@ async def running(
     try:
         await crowd.prepare()
         async with (
-            _least(pair, run, shape) if way == LEAST else _bridge(pair, run, options)
+            _least(pair, run, shape) if way == LEAST else bridge(pair, run, options)
         ) as runner:
             yield runner, crowd
             await _nothing_left(pair.in_remote, run, "pods")
@@ -132,18 +135,21 @@ async def running(
 
 
 @asynccontextmanager
-async def _bridge(pair: ClusterPair, node: str, options: Sequence[str]) -> AsyncIterator[Runner]:
+async def bridge(
+    pair: ClusterPair, node: str, options: Sequence[str] = ()
+) -> AsyncIterator[Runner]:
+    """A bridge with this virtual node, which leaves afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         args = ("--name", node, "--home-name", HOME_NAME, "--port", "0", *options)
-        bridge = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
+        made = Bridge(pair.home, pair.remote, Path(folder, "log"), args)
         try:
             # In a thread, since it blocks and watches of this process must continue.
-            await asyncio.to_thread(bridge.start)
-            assert bridge.process is not None
-            yield Runner(bridge.process.pid, node, bridge)
-            bridge.stop()
+            await asyncio.to_thread(made.start)
+            assert made.process is not None
+            yield Runner(made.process.pid, node, made)
+            made.stop()
         finally:
-            bridge.kill()
+            made.kill()
             await asyncio.to_thread(_leave, pair, node)
 
 
@@ -184,6 +190,16 @@ def _process(pair: ClusterPair, node: str, namespace: str) -> Iterator[int]:
             yield process.pid
         finally:
             process.send_signal(signal.SIGTERM)
+
+
+async def idle(runner: Runner | None) -> None:
+    """Waits until the process has finished deferred work and is idle for a while."""
+    await asyncio.sleep(REST)
+    while True:
+        before = account(runner.pid).cpu if runner else 0.0
+        await asyncio.sleep(REST)
+        if runner is None or account(runner.pid).cpu - before < AT_REST * REST:
+            return
 
 
 async def _nothing_left(remote: BenchmarkClient, node: str, *kinds: str) -> None:

@@ -130,12 +130,12 @@ def test_plan_of_a_claim_deletes_only_unfinished_claims(
 
 
 @settings(max_examples=400)
-@given(_volumes(), st.booleans(), _remotes())
+@given(_volumes(), st.booleans(), _remotes(), st.none() | _remotes())
 def test_plan_of_a_volume_deletes_data_only_by_order_of_home(
-    volume: Object, claim_exists: bool, remote: Object | None
+    volume: Object, claim_exists: bool, remote: Object | None, cached: Object | None
 ) -> None:
     for confirmed in (None, ConfirmedState(claim_exists, remote)):
-        action = volume_planner.plan_action(volume, confirmed, IDENTITY)
+        action = volume_planner.plan_action(volume, confirmed, IDENTITY, cached=cached)
         if not isinstance(action, DeleteRemote | DeleteVolume | Confirm):
             continue
         assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"

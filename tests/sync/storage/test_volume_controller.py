@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from sync.cache.store import Key
-from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, Resource
 from sync.storage.volume_controller import VolumeController
-from tests.fakeapi import Fault
+from tests.fakeapi import FakeApi, Fault
 from tests.sync.engine_harness import REMOTE_NAMESPACE
 from tests.sync.storage.storage_harness import Storage
 from translators.ownership_labels import LABEL_HOME
@@ -27,6 +27,43 @@ async def test_delete_policy_deletes_remote_claim_and_volume(storage: Storage) -
     assert not storage.volumes()
     deletions = storage.harness.engine.find(VolumeController).deletions
     assert deletions == {"success": 1, "failure": 0}
+
+
+async def test_deletion_confirms_once_before_and_once_after_the_remote(storage: Storage) -> None:
+    """Both objects have finalizers of Kubernetes, as in every cluster: their deletion takes a
+    while, in which nothing is read or written again."""
+    await storage.harness.start()
+    home = await storage.bound()
+    remote, name = storage.remote_claim(home), storage.volume()["metadata"]["name"]
+    assert remote is not None
+    there = (PERSISTENT_VOLUME_CLAIMS, remote["metadata"]["name"], REMOTE_NAMESPACE)
+    _set_finalizers(storage.remote, ["kubernetes.io/pvc-protection"], *there)
+    protected = [*storage.volume()["metadata"]["finalizers"], "kubernetes.io/pv-protection"]
+    _set_finalizers(storage.home, protected, PERSISTENT_VOLUMES, name)
+    await storage.settle()
+    reads = len(storage.remote.requests("GET", "*/persistentvolumeclaims/*"))
+    writes = len(storage.home.requests("PATCH", f"*/persistentvolumes/{name}"))
+
+    await _delete_claim(storage)
+    assert len(storage.remote.requests("DELETE", "*/persistentvolumeclaims/*")) == 1
+    assert len(storage.home.requests("PATCH", f"*/persistentvolumes/{name}")) == writes + 1
+    storage.remote.remove(*there)
+    await storage.settle(waiting=True)
+    # A second confirmation, and the finalizer.
+    assert len(storage.home.requests("PATCH", f"*/persistentvolumes/{name}")) == writes + 3
+    assert len(storage.remote.requests("GET", "*/persistentvolumeclaims/*")) == reads + 2
+    assert len(storage.home.requests("DELETE", f"*/persistentvolumes/{name}")) == 1
+    assert storage.volume()["metadata"]["finalizers"] == ["kubernetes.io/pv-protection"]
+
+
+def _set_finalizers(
+    cluster: FakeApi,
+    finalizers: list[str],
+    resource: Resource,
+    name: str,
+    namespace: str | None = None,
+) -> None:
+    cluster.update(resource, name, {"metadata": {"finalizers": finalizers}}, namespace)
 
 
 async def test_retain_policy_keeps_remote_claim(storage: Storage) -> None:
