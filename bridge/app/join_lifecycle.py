@@ -31,6 +31,7 @@ from bridge.checks.required_at_join import checked_clusters
 from bridge.clusters.token_renewal import Keep, keep_renewed_token, renewing_token
 from bridge.election.election_lease import Candidate
 from bridge.election.elector import LeaderElector
+from bridge.fleet.fleet_report import FleetMember
 from bridge.node import join_record
 from bridge.observability.recent_errors import RecentErrors
 from bridge.relay.relay_counters import RelayMetrics
@@ -84,12 +85,15 @@ async def cancel_when_set(stop: asyncio.Event) -> AsyncIterator[None]:
 
 
 async def serve_node(
-    settings: JoinSettings, notify: Callable[[str], None], consent: Consent
+    settings: JoinSettings,
+    notify: Callable[[str], None],
+    consent: Consent,
+    member: FleetMember | None = None,
 ) -> NoReturn:
-    """Runs `join` until cancelled."""
+    """Runs `join` until cancelled. ``member``: the place of the join among several."""
     recent_errors = RecentErrors()
     with recent_errors.collect():
-        await _serve_node(settings, notify, consent, recent_errors)
+        await _serve_node(settings, notify, consent, recent_errors, member or FleetMember())
     raise AssertionError("a join ends with an error, or is cancelled")
 
 
@@ -98,6 +102,7 @@ async def _serve_node(
     notify: Callable[[str], None],
     consent: Consent,
     recent_errors: RecentErrors,
+    member: FleetMember,
 ) -> None:
     probes = ProbeHandler()
     consent = consent.for_join()
@@ -152,6 +157,7 @@ async def _serve_node(
             remote=remote,
             election=election,
             recent_errors=recent_errors,
+            fleet=member.report,
             relay_metrics=factory.relay_metrics,
             notify=notify,
         )
@@ -163,6 +169,7 @@ async def _serve_node(
 
         await kubelet.start()
         try:
+            member.set_running()
             first = factory.new_term(engine, claim, kubelet)
             kubelet.use_engine(engine, first.node.node)
             node = await first.node.find_node()

@@ -218,12 +218,17 @@ class JoinSettings:
     """The id of the other bridge's claim to take over (`bridge.remote_claim.claim_record`)."""
 
 
+#: The desired state of one of several joins: ``left`` is what `bridge leave` does.
+PartState = Literal["joined", "left"]
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One join of several. ``label`` names it until the node's name is known."""
 
     label: str
     settings: JoinSettings
+    state: PartState = "joined"
 
 
 def invalid_option(option: str, value: str, what: str, hint: str) -> SettingsError:

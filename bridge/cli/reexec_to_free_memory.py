@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from bridge.base import memory_savings
 from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, LogFormat, Part
+from bridge.fleet.config_file_source import FollowedFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class ServeRequest:
     logs: LogSettings = field(default_factory=LogSettings)
     assume_yes: bool = False
     """Whether ``--yes`` gives the user's consent without a question."""
+    file: FollowedFile | None = None
+    """The file of `bridge run`, which is followed; None for `bridge join`."""
 
 
 def start(request: ServeRequest) -> None:
@@ -58,30 +61,39 @@ def serve(request: ServeRequest) -> None:
     from bridge.observability import trace_exporter
 
     configure_reports(request.logs, nodes=isinstance(request.settings, tuple))
-    command = _command(request)
+    command, reload = _command(request)
     with trace_exporter.export_traces(request.logs.traces):
         memory_savings.freeze_imports()
-        run(command, exit_within=STOP_SECONDS)
+        run(command, exit_within=STOP_SECONDS, reload=reload)
     report_line("stopped; workloads in the remote keep running")
 
 
-def _command(request: ServeRequest) -> Callable[[asyncio.Event], Awaitable[None]]:
+def _command(
+    request: ServeRequest,
+) -> tuple[Callable[[asyncio.Event], Awaitable[None]], Callable[[], None] | None]:
+    """The command, and what has it read its configuration again."""
     from bridge.app import join_lifecycle, run_several_joins
+    from bridge.cli import fleet_actions
     from bridge.cli.run_until_signal import report_line
     from sync.runtime.log_fields import NODE
 
     def report_with_node(text: str) -> None:
-        is_json = request.logs.log_format == "json"
-        report_line(text if is_json else type(text)(f"{NODE.get()}: {text}"))
+        is_console, node = request.logs.log_format == "console", NODE.get()
+        report_line(type(text)(f"{node}: {text}") if is_console and node else text)
 
     settings = request.settings
-    if isinstance(settings, tuple):
-        return lambda stop: run_several_joins.run_joins(
-            settings, notify=report_with_node, stop=stop, consent=_consent(request)
-        )
-    return lambda stop: join_lifecycle.join(
-        settings, notify=report_line, stop=stop, consent=_consent(request)
-    )
+    if isinstance(settings, JoinSettings):
+        return lambda stop: join_lifecycle.join(
+            settings, notify=report_line, stop=stop, consent=_consent(request)
+        ), None
+    source = fleet_actions.file_source(request.file, settings, request.logs)
+    return lambda stop: run_several_joins.run_joins(
+        source,
+        leave=fleet_actions.leave_action(report_with_node),
+        notify=report_with_node,
+        stop=stop,
+        consent=_consent(request),
+    ), source.read_now
 
 
 def _consent(request: ServeRequest) -> Consent:

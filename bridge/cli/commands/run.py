@@ -29,7 +29,8 @@ def run(
     """Join one or more remote clusters in one process, from a configuration file.
 
     Each join is a virtual node of its own, with the options of bridge join as keys. The bridge
-    retries a join that fails; the others keep running. Runs in the foreground until Ctrl-C.
+    retries a join that fails; the others keep running. Changes of the file take effect while the
+    bridge runs. Runs in the foreground until Ctrl-C.
     """
     from bridge.cli.run_until_signal import fail
 
@@ -45,10 +46,12 @@ def run(
     from bridge.cli.options.common_options import check_traces
     from bridge.cli.reexec_to_free_memory import ServeRequest, start
     from bridge.cli.run_config_file import read
+    from bridge.fleet.config_file_source import followed
 
+    file = followed(config)
     try:
         parts, logs = read(config)
     except SettingsError as error:
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
-    start(ServeRequest(parts, logs, assume_yes=yes))
+    start(ServeRequest(parts, logs, assume_yes=yes, file=file))

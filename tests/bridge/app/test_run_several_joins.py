@@ -13,6 +13,8 @@ from bridge.app import join_lifecycle, run_several_joins
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings, Part
 from bridge.election.elector import NodeLeft
+from bridge.fleet import supervisor
+from bridge.fleet.desired_state import FixedSource
 from sync.kube.api_resources import NODES
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.runtime.log_fields import NODE
@@ -28,8 +30,13 @@ pytestmark = pytest.mark.usefixtures("soon")
 @pytest.fixture(autouse=True)
 def restart_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failed joins are restarted soon."""
-    monkeypatch.setattr(run_several_joins, "RETRY_FIRST", 0.01)
-    monkeypatch.setattr(run_several_joins, "RETRY_CAP", 0.1)
+    monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.01)
+    monkeypatch.setattr(supervisor, "RETRY_CAP", 0.1)
+
+
+async def never(part: Part) -> None:
+    """Nothing leaves."""
+    raise AssertionError(part)
 
 
 def ready(two: Clusters, name: str) -> bool:
@@ -53,7 +60,10 @@ async def test_joins_run_in_parallel_and_a_failed_one_is_restarted(
     stop = asyncio.Event()
     running = asyncio.create_task(
         run_several_joins.run_joins(
-            parts, notify=lambda text: messages.append(f"{NODE.get()}: {text}"), stop=stop
+            FixedSource(tuple(parts)),
+            leave=never,
+            notify=lambda text: messages.append(f"{NODE.get()}: {text}"),
+            stop=stop,
         )
     )
     try:
@@ -100,9 +110,9 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Serves:
     return made
 
 
-def parts(*names: str) -> list[Part]:
+def parts(*names: str) -> FixedSource:
     settings = JoinSettings(KubeconfigRef(), KubeconfigRef())
-    return [Part(name, replace(settings, name=name)) for name in names]
+    return FixedSource(tuple(Part(name, replace(settings, name=name)) for name in names))
 
 
 async def test_error_of_a_join_is_logged_and_the_join_restarted(
@@ -115,7 +125,7 @@ async def test_error_of_a_join_is_logged_and_the_join_restarted(
     ]
     stop = asyncio.Event()
     running = asyncio.create_task(
-        run_several_joins.run_joins(parts("good", "bad"), notify=print, stop=stop)
+        run_several_joins.run_joins(parts("good", "bad"), leave=never, notify=print, stop=stop)
     )
     async with asyncio.timeout(SOON):
         while serves.begun.count("bad") < 4:  # noqa: ASYNC110
@@ -138,5 +148,7 @@ async def test_left_node_is_not_joined_again_and_the_last_one_ends_the_run(
     serves.ends = {name: [ExceptionGroup("", [NodeLeft("it left")])] for name in ("a", "b")}
     with pytest.raises(NodeLeft, match="no node remains to serve"):
         async with asyncio.timeout(SOON):
-            await run_several_joins.run_joins(parts("a", "b"), notify=print, stop=asyncio.Event())
+            await run_several_joins.run_joins(
+                parts("a", "b"), leave=never, notify=print, stop=asyncio.Event()
+            )
     assert sorted(serves.begun) == ["a", "b"]

@@ -18,6 +18,7 @@ from bridge.base.join_settings import Part
 from bridge.cli.commands.join import join
 from bridge.cli.options.install_options import INSTALL
 from bridge.cli.run_config_file import KEYS, ConfigError, read, schema
+from bridge.fleet.desired_state import DesiredState, FleetSource
 from sync.kube.credentials import KubeconfigRef
 from tests.bridge.cli.conftest import Invoke
 
@@ -62,7 +63,9 @@ def test_every_join_option_is_a_key(tmp_path: Path) -> None:
 def test_schema_is_valid_and_agrees_with_the_reader(tmp_path: Path) -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     jsonschema.validate(example(), schema())
-    assert schema()["properties"]["remotes"]["items"]["properties"].keys() == KEYS.keys()
+    remote = schema()["properties"]["remotes"]["items"]["properties"]
+    assert remote.keys() == KEYS.keys() | {"state"}
+    assert schema()["properties"]["defaults"]["properties"].keys() < KEYS.keys()
     several_wrong: list[Any] = [
         {},
         {"remotes": []},
@@ -70,7 +73,9 @@ def test_schema_is_valid_and_agrees_with_the_reader(tmp_path: Path) -> None:
         {"remotes": [{"kubeconfig": "r", "port": "x"}]},
         {"remotes": [{"kubeconfig": "r", "port": 70000}]},
         {"remotes": [{"kubeconfig": "r", "network": "round"}]},
+        {"remotes": [{"kubeconfig": "r", "state": "gone"}]},
         {"remotes": [{"kubeconfig": "r"}], "defaults": {"name": "a"}},
+        {"remotes": [{"kubeconfig": "r"}], "defaults": {"state": "left"}},
     ]
     for wrong in several_wrong:
         with pytest.raises(jsonschema.ValidationError):
@@ -104,6 +109,14 @@ MISSING = "kubeconfig is missing: Kubeconfig of the remote cluster."
         (
             "{remotes: [{kubeconfig: r}], defaults: {port: 1}}",
             "defaults.port: each join has its own; write it in remotes",
+        ),
+        (
+            "{remotes: [{kubeconfig: r}], defaults: {state: left}}",
+            "defaults.state: each join has its own; write it in remotes",
+        ),
+        (
+            "remotes: [{kubeconfig: r, state: left}]",
+            "remotes[0].state: left requires name: the node that leaves",
         ),
         (
             "remotes: [{kubeconfig: r, port: 1}, {kubeconfig: s, port: 1}]",
@@ -186,6 +199,49 @@ def test_missing_ports_are_assigned_around_explicit_ones(tmp_path: Path) -> None
     assert [part.settings.port for part in parts] == [10251, 10250, 10252, 0]
 
 
+def test_joins_keep_their_ports_when_others_come_and_go(tmp_path: Path) -> None:
+    remotes: list[dict[str, object]] = [{"kubeconfig": "r", "name": it} for it in ("b", "a")]
+    remotes.append({"kubeconfig": "unnamed"})
+    unnamed = str(tmp_path / "unnamed")
+    kept = {"a": 10250, "b": 10251, unnamed: 10252}
+    parts, _ = read(written(tmp_path, {"remotes": remotes}), kept)
+    assert [part.settings.port for part in parts] == [10251, 10250, 10252]
+    remotes[0] = {"kubeconfig": "r", "name": "new"}
+    parts, _ = read(written(tmp_path, {"remotes": remotes}), kept)
+    assert [part.settings.port for part in parts] == [10251, 10250, 10252]
+    remotes[0] = {"kubeconfig": "r", "name": "new", "port": 10252}
+    parts, _ = read(written(tmp_path, {"remotes": remotes}), kept)
+    assert [part.settings.port for part in parts] == [10252, 10250, 10251]
+
+
+def test_join_that_leaves_takes_no_port(tmp_path: Path) -> None:
+    remotes = [
+        {"kubeconfig": "r", "name": "a", "state": "left"},
+        {"kubeconfig": "r", "name": "b", "state": "joined"},
+    ]
+    parts, _ = read(written(tmp_path, {"remotes": remotes}))
+    assert [part.state for part in parts] == ["left", "joined"]
+    assert parts[1].settings.port == 10250
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("remotes:\n- kubeconfig: r\n- kubeconfig: s\n  prot: 1\n", 4),
+        ("remotes:\n- kubeconfig: r\n\n- name: a\n", 4),
+        ("remotes:\n- kubeconfig: r\n  # comment\n  port: x\n", 4),
+        ("log-format: json\nremotes: []\n", 2),
+        ("remotes:\n- kubeconfig: r\ndefaults:\n  labels:\n  - a\n", 2),
+        ("verbose: 1\nremotes:\n- kubeconfig: r\n", 1),
+        ("- a\n", 1),
+    ],
+)
+def test_error_ends_with_the_line(tmp_path: Path, content: str, line: int) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(written(tmp_path, content))
+    assert str(caught.value).endswith(f" (line {line})")
+
+
 def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
     remotes = [{"kubeconfig": "sub/r"}, {"kubeconfig": "/etc/r"}, {"kubeconfig": "~/r"}]
     parts, _ = read(written(tmp_path, {"remotes": remotes}))
@@ -203,8 +259,10 @@ def test_run_starts_the_joins_of_the_file(
 
     consents: list[Consent] = []
 
-    async def run(parts: tuple[Part, ...], *, consent: Consent, **_: object) -> None:
-        ran.extend(parts)
+    async def run(source: FleetSource, *, consent: Consent, **_: object) -> None:
+        state = await anext(source.states())
+        assert isinstance(state, DesiredState)
+        ran.extend(state.parts)
         consents.append(consent)
 
     monkeypatch.setattr(run_several_joins, "run_joins", run)

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from bridge.fleet.fleet_report import FleetReport
 from bridge.status import status_endpoint
 from sync.kube.api_resources import NODES, PERSISTENT_VOLUMES, Object
 from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
@@ -110,6 +111,10 @@ async def test_every_field_is_documented(two: Clusters) -> None:
         two.remote.break_watches()
         found = await once(session, lambda it: it["bridge"]["errors"] and it["pods"]["refusedPods"])
     found["bridge"]["streams"]["logs"] = 1
+    assert found["bridge"]["fleet"] is None
+    report = FleetReport(source="bridge.yaml")
+    report.set_state("osaka", "running")
+    found["bridge"]["fleet"] = report.as_json()
     assert fields(found) == documented - {"podsUnknown", "bridgeUnknown"}
 
 

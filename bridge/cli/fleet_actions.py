@@ -1,0 +1,101 @@
+"""The parts of `bridge run` that need more than a running bridge keeps in memory.
+
+- The configuration file is read again by a child process, because its options are those of the
+  command line: the option parser takes 12 MB, and a file is read seldom. The file's text stays in
+  the child; a pickle of the joins, or the error, comes back.
+- A remote is left by the code of `bridge leave`, which is imported when it is first needed.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from bridge.base import memory_savings
+from bridge.base.join_settings import Part, SettingsError
+from bridge.cli.reexec_to_free_memory import LogSettings
+from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile
+from bridge.fleet.desired_state import DesiredState
+from bridge.fleet.supervisor import Leave
+
+#: The answer of the child: the content of the file, or why it is invalid.
+_Answer = tuple[tuple[Part, ...], LogSettings] | str
+
+
+def file_source(
+    file: FollowedFile | None, first: tuple[Part, ...], logs: LogSettings
+) -> ConfigFileSource:
+    """The source of the joins in the file, which was read at the start with this result."""
+    followed = file or FollowedFile(Path("bridge.yaml"), None, is_regular=False)
+
+    async def read(ports: Mapping[str, int]) -> DesiredState:
+        parts, new_logs = await read_in_child(followed.path, ports)
+        return DesiredState(parts, _warnings(logs, new_logs))
+
+    return ConfigFileSource(followed, first, read)
+
+
+async def read_in_child(
+    path: Path, ports: Mapping[str, int]
+) -> tuple[tuple[Part, ...], LogSettings]:
+    """The content of the file (`bridge.cli.run_config_file.read`). Raises SettingsError."""
+    question = pickle.dumps((path, dict(ports)))
+    output = await memory_savings.run_module(__name__, data=question)
+    if output is None:
+        raise SettingsError(
+            f"{path}: the process that reads it failed; validate the file with "
+            "`bridge config validate`"
+        )
+    answer: _Answer = pickle.loads(output)  # noqa: S301  # a process of this one wrote it
+    if isinstance(answer, str):
+        raise SettingsError(answer)
+    return answer
+
+
+def _answer(path: Path, ports: Mapping[str, int]) -> _Answer:
+    from bridge.cli.run_config_file import read
+
+    try:
+        return read(path, ports)
+    except SettingsError as error:
+        return str(error)
+
+
+def _warnings(before: LogSettings, now: LogSettings) -> tuple[str, ...]:
+    names = {"verbose": "verbose", "log_format": "log-format", "traces": "traces"}
+    changed = [key for name, key in names.items() if getattr(before, name) != getattr(now, name)]
+    if not changed:
+        return ()
+    return (f"{', '.join(changed)} changed, which takes effect at the next start of the bridge",)
+
+
+def leave_action(notify: Callable[[str], None]) -> Leave:
+    """Leaves a remote as `bridge leave NODE --kubeconfig REMOTE --yes` does."""
+
+    async def leave(part: Part) -> None:
+        from bridge.leave import leave_procedure
+        from bridge.leave.leave_summary import LeaveSettings
+
+        def confirm(lines: list[str]) -> bool:
+            for line in lines:
+                notify(f"to be removed: {line}")
+            return True
+
+        join = part.settings
+        settings = LeaveSettings(
+            name=join.name or part.label,
+            home=join.home,
+            remote=join.remote,
+            force=False,
+            cert_dir=join.cert_dir,
+            remote_namespaces=join.remote_namespaces,
+        )
+        await leave_procedure.leave(settings, notify=notify, confirm=confirm)
+
+    return leave
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(pickle.dumps(_answer(*pickle.load(sys.stdin.buffer))))  # noqa: S301

@@ -1,0 +1,124 @@
+"""The configuration file of `bridge run` as a source: noticed when it changes, and read again.
+
+The file is compared every `POLL_SECONDS`, through symbolic links: a mounted ConfigMap changes by
+the swap of one, editors rename a new file, others write in place. A file counts once it is the same
+at two polls, and while it was read: half a file can be valid, and has fewer remotes. `read_now`
+(SIGHUP) reads it at once, changed or not.
+
+Kubeconfigs and certificates that the file names do not count: the clients of a running join follow
+them (`sync.kube.credentials`), and `bridge.fleet.supervisor` those of a failing one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bridge.base.join_settings import Part, SettingsError
+from bridge.fleet.desired_state import DesiredState, InvalidState, by_key
+
+#: Seconds between two looks at the file.
+POLL_SECONDS = 1.0
+
+#: Identity, size and time of a file's content: device, inode, size, mtime in nanoseconds; None if
+#: there is no such file.
+Fingerprint = tuple[int, int, int, int] | None
+#: Reads the file. Gets the ports of the remotes by key, so that those without a configured one keep
+#: theirs. Raises SettingsError.
+Read = Callable[[Mapping[str, int]], Awaitable[DesiredState]]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedFile:
+    """A file that was read at the start."""
+
+    path: Path
+    """Absolute: the working directory may change."""
+    fingerprint: Fingerprint
+    """From before it was read."""
+    is_regular: bool = True
+    """Whether it can be read again, unlike a pipe."""
+
+
+def followed(path: Path) -> FollowedFile:
+    """The file as it is now. Call this before the first read."""
+    is_regular = True
+    with contextlib.suppress(OSError):
+        is_regular = stat.S_ISREG(path.stat().st_mode)
+    return FollowedFile(path.absolute(), fingerprint(path), is_regular)
+
+
+def fingerprint(path: Path) -> Fingerprint:
+    """The fingerprint of the file at the end of all links."""
+    try:
+        found = os.stat(path)  # noqa: PTH116  # works for a path in a thread as well
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+async def fingerprints(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
+    """The fingerprints of files, which may be on a network: the event loop does not wait."""
+    known = tuple(paths)
+    return await asyncio.to_thread(lambda: tuple(map(fingerprint, known)))
+
+
+class ConfigFileSource:
+    """Yields the state of a configuration file, at first as it was read before."""
+
+    def __init__(self, file: FollowedFile, first: tuple[Part, ...], read: Read) -> None:
+        self.name = str(file.path)
+        self._file = file
+        self._first = first
+        self._read = read
+        self._requested = asyncio.Event()
+
+    def read_now(self) -> None:
+        """Has the file read at once."""
+        self._requested.set()
+
+    async def states(self) -> AsyncIterator[DesiredState | InvalidState]:
+        """The state of the start, and then of each change; an invalid file yields its error."""
+        yield DesiredState(self._first)
+        ports, seen = _ports(self._first), self._file.fingerprint
+        while self._file.is_regular:
+            found = await self._next_change(seen)
+            state: DesiredState | InvalidState
+            try:
+                state = await self._read(ports)
+            except SettingsError as error:
+                state = InvalidState(str(error))
+            if await self._fingerprint() != found:
+                continue
+            seen = found
+            if isinstance(state, DesiredState):
+                ports = _ports(state.parts)
+            yield state
+
+    async def _next_change(self, seen: Fingerprint) -> Fingerprint:
+        """The new fingerprint once the file has settled, or when a read is requested."""
+        last = seen
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._requested.wait()
+            now = await self._fingerprint()
+            if self._requested.is_set() or (now != seen and now == last):
+                self._requested.clear()
+                return now
+            last = now
+
+    async def _fingerprint(self) -> Fingerprint:
+        (found,) = await fingerprints([self._file.path])
+        return found
+
+
+def _ports(parts: Iterable[Part]) -> Mapping[str, int]:
+    return {
+        key: part.settings.port for key, part in by_key(parts).items() if part.state == "joined"
+    }

@@ -1,0 +1,94 @@
+"""The state of a fleet, as `bridge status` and the metrics show it. Holds no options."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Literal, get_args
+
+from translators.object_accessors import Object
+from translators.timestamps import format_time
+
+#: ``waiting``: for its predecessor to stop. ``joining``: the checks run. ``running``: the kubelet
+#: API listens, and the bridge serves the node or stands by. ``retrying``: the last attempt failed.
+#: ``stopping``: no longer desired. ``leaving``, ``left``: as by `bridge leave`.
+RemoteState = Literal["waiting", "joining", "running", "retrying", "stopping", "leaving", "left"]
+STATES: tuple[RemoteState, ...] = get_args(RemoteState)
+#: Longest error in a report, in characters.
+MAX_ERROR_LENGTH = 500
+
+
+@dataclass(slots=True)
+class RemoteReport:
+    """One remote."""
+
+    state: RemoteState
+    error: str = ""
+    """Why the last attempt failed; "" once another has succeeded."""
+
+
+@dataclass(slots=True)
+class FleetReport:
+    """The remotes of one process; without a source, it is that of `bridge join`."""
+
+    source: str = ""
+    """The name of the source."""
+    remotes: dict[str, RemoteReport] = field(default_factory=dict)
+    """By key (`bridge.fleet.desired_state.by_key`)."""
+    error: str = ""
+    """Why the newest state of the source is not in effect; "" if it is."""
+    loads: Counter[str] = field(default_factory=lambda: Counter(success=0, failure=0))
+    """How often the source had a valid (``success``) or an invalid (``failure``) state."""
+    loaded_at: float = 0.0
+    """When the state in effect was read, in seconds since the epoch; 0 before the first."""
+
+    def record_load(self, error: str = "") -> None:
+        """Records a state of the source; ``error`` if it is invalid."""
+        self.loads["failure" if error else "success"] += 1
+        self.error = error[:MAX_ERROR_LENGTH]
+        if not error:
+            self.loaded_at = time.time()
+
+    def set_state(self, key: str, state: RemoteState, error: str | None = None) -> None:
+        """Records the state of a remote; without ``error`` the last one stays."""
+        remote = self.remotes.setdefault(key, RemoteReport(state))
+        remote.state = state
+        if error is not None:
+            remote.error = error[:MAX_ERROR_LENGTH]
+
+    def counts(self) -> dict[str, int]:
+        """The number of remotes in each state."""
+        counted = Counter[str](it.state for it in self.remotes.values())
+        return {state: counted[state] for state in STATES}
+
+    def as_json(self) -> Object | None:
+        """The field ``bridge.fleet`` of a status; None without a source."""
+        if not self.source:
+            return None
+        loaded = (
+            format_time(datetime.fromtimestamp(self.loaded_at, UTC)) if self.loaded_at else None
+        )
+        return {
+            "source": self.source,
+            "loaded": loaded,
+            "error": self.error,
+            "remotes": [
+                {"name": key, "state": it.state, "error": it.error}
+                for key, it in self.remotes.items()
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMember:
+    """One remote's view of the fleet: all states, and its own to report."""
+
+    report: FleetReport = field(default_factory=FleetReport)
+    key: str = ""
+
+    def set_running(self) -> None:
+        """Reports that the join's checks have passed and its kubelet API listens."""
+        if self.key in self.report.remotes:
+            self.report.set_state(self.key, "running", "")
