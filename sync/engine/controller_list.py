@@ -16,6 +16,7 @@ from sync.relay.forward_controller import ForwardRelayController, Listeners
 from sync.relay.reverse_controller import Forwarder, ReverseRelayController
 from sync.storage.capacity_controller import StorageCapacityController
 from sync.storage.pvc_controller import PvcController
+from sync.storage.snapshot_controller import SnapshotController
 from sync.storage.volume_controller import VolumeController
 
 
@@ -58,6 +59,8 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
             VolumeController(context, context.storage),
             StorageCapacityController(context, context.storage),
         ]
+        if (snapshots := context.storage.snapshots) is not None:
+            controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

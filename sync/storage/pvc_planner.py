@@ -236,7 +236,7 @@ def _create_remote(state: PvcState, served: ServedClass, policy: Policy) -> Acti
     if unsupported := remote_pvc.unsupported_field(home, served):
         return GiveBack(unsupported)
     if isinstance(state.source, Unresolved):
-        return GiveBack(f"the data source cannot be cloned: {state.source.message}")
+        return GiveBack(f"the data source cannot be used: {state.source.message}")
     storage_class.find_remote_class(served, state.remote_classes)
     return CreateRemote(remote_pvc.to_remote(home, served, policy, source=state.source))
 
