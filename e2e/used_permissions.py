@@ -64,6 +64,7 @@ TABLES: Mapping[str, tuple[Permission, ...]] = {
         *permissions.REMOTE_NAMESPACE_LEAVE,
         *permissions.REMOTE_METRICS["api"],
         *permissions.for_remote_storage(),
+        *permissions.for_remote_snapshots(),
         *(it for each in permissions.REMOTE_CLUSTER_READS.values() for it in each),
         *permissions.REMOTE_CLAIM,
         *permissions.REMOTE_LEAVE,

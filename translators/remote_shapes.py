@@ -325,6 +325,16 @@ _SHAPES: Mapping[str, Mapping[str, Shape | type]] = {
             }
         ),
     },
+    "VolumeSnapshot": {
+        "status": Fields(
+            {
+                "readyToUse": bool,
+                "creationTime": Time,
+                "restoreSize": Quantity,
+                "error": Fields({"message": str, "time": Time}),
+            }
+        ),
+    },
     "StorageClass": {
         "provisioner": str,
         "volumeBindingMode": str,

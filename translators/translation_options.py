@@ -93,6 +93,8 @@ class Policy:
     """Seconds until a pod that the remote cannot schedule fails at home; None waits forever."""
 
     storage: Storage = "none"
+    snapshots: bool = False
+    """Whether both sides have VolumeSnapshots, and the permissions are granted."""
     remote_id: str = ""
     """The remote's identity; needed to provision volumes."""
     remote_namespaces: tuple[str, ...] = ()

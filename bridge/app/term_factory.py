@@ -178,6 +178,7 @@ class TermFactory:
             relay_cidr=facts.relay_cidr,
             relay_image=settings.relay.image if facts.network == "relay" else "",
             storage=facts.storage,
+            snapshots=facts.snapshots,
             remote_id=facts.remote_id,
             daemonsets=settings.daemonsets,
             control_plane_nodes=settings.control_plane_nodes,

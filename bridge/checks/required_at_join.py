@@ -77,6 +77,8 @@ class JoinFacts:
     """The version of the remote's API server, if its nodes are unknown."""
     storage: Storage = "none"
     """Whether the bridge provisions volumes."""
+    snapshots: bool = False
+    """Whether these have snapshots."""
 
     @property
     def network(self) -> Network:
@@ -203,7 +205,7 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
     if relay_ip:
         notify(f"home: Services forward to pods in the remote through this bridge at {relay_ip}")
     reads = await context.cluster_reads()
-    has_identity = settings.service_accounts == "home"
+    has_identity, storage = settings.service_accounts == "home", await context.storage()
     return JoinFacts(
         identity,
         await context.remote_id(),
@@ -220,7 +222,8 @@ async def _check(context: CheckContext, notify: Notify) -> JoinFacts:
         claim_places=await context.claim_places(),
         remote_ids=remote_identity.ids if settings.remote_namespaces else (),
         remote_version="" if reads.nodes else await context.remote_version(),
-        storage=(await context.storage()).mode,
+        storage=storage.mode,
+        snapshots=storage.snapshots,
     )
 
 

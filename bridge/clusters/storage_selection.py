@@ -10,8 +10,13 @@ from bridge.base.join_settings import JoinSettings
 from bridge.base.printable_text import summarize_names
 from bridge.node import join_record, node_object
 from bridge.rbac import permissions
+from sync.kube import discovery
 from sync.kube.api_errors import Forbidden
-from sync.kube.api_resources import PERSISTENT_VOLUMES
+from sync.kube.api_resources import (
+    PERSISTENT_VOLUMES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+)
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object
 from translators.storage.identifiers import volume_handle
@@ -27,6 +32,9 @@ class SelectedStorage:
 
     mode: Storage
     reason: str
+    snapshots: bool = False
+    """Whether volumes have snapshots: both sides serve VolumeSnapshots, and the permissions are
+    granted."""
 
 
 async def select_storage(
@@ -43,11 +51,15 @@ async def select_storage(
     missing now, and home has volumes in the remote, or does not say: pods would mount other
     PersistentVolumeClaims than before.
     """
-    if settings.storage != "auto":
-        return SelectedStorage(settings.storage, "by --storage")
+    if settings.storage == "none":
+        return SelectedStorage("none", "by --storage")
+    if settings.storage == "provision":
+        snapshots = await _snapshots(settings, home, remote)
+        return SelectedStorage("provision", "by --storage", snapshots)
     missing = await _missing(settings, home, remote)
     if not missing:
-        return SelectedStorage("provision", "all permissions for it are granted")
+        snapshots = await _snapshots(settings, home, remote)
+        return SelectedStorage("provision", "all permissions for it are granted", snapshots)
     names = summarize_names(missing, _MAX_NAMED)
     node = await registered_node()
     provisioned = node is not None and join_record.recorded_storage(node) == "provision"
@@ -79,3 +91,17 @@ async def _missing(settings: JoinSettings, home: KubeClient, remote: KubeClient)
         *await permissions.missing_permissions(home, permissions.HOME_STORAGE, ""),
         *await permissions.missing_permissions(remote, in_remote, ""),
     ]
+
+
+async def _snapshots(settings: JoinSettings, home: KubeClient, remote: KubeClient) -> bool:
+    """Whether volumes have snapshots, see `SelectedStorage.snapshots`. Raises KubeError."""
+    if not await discovery.serves_resource(home, VOLUME_SNAPSHOT_CONTENTS):
+        return False
+    if not await discovery.serves_resource(remote, VOLUME_SNAPSHOTS):
+        return False
+    in_remote = permissions.for_remote_snapshots(settings.remote_namespaces)
+    missing = [
+        *await permissions.missing_permissions(home, permissions.HOME_SNAPSHOTS, ""),
+        *await permissions.missing_permissions(remote, in_remote, ""),
+    ]
+    return not missing

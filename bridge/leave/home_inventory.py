@@ -6,6 +6,7 @@ A credential that may not list a resource cannot have created any, so the resour
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bridge.leave.leave_summary import HomeState, LeaveSettings
 from bridge.node import join_record, node_object
 from bridge.node.node_lease import LEASE_NAMESPACE, LEASE_SECONDS
 from bridge.relay.forward import stale_endpoint_slices
+from sync.kube import discovery
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
     CSI_STORAGE_CAPACITIES,
@@ -27,6 +29,8 @@ from sync.kube.api_resources import (
     NODES,
     PERSISTENT_VOLUMES,
     PODS,
+    VOLUME_SNAPSHOT_CONTENTS,
+    Resource,
 )
 from sync.kube.client import KubeClient
 from translators import offload_admission_patch
@@ -34,7 +38,8 @@ from translators.derived_names import label_value
 from translators.object_accessors import Object, metadata, name_of
 from translators.ownership_labels import LABEL_NODE
 from translators.storage import storage_capacity
-from translators.storage.identifiers import volume_handle
+from translators.storage.identifiers import VolumeHandle, volume_handle
+from translators.storage.volume_snapshot import served_handle
 from translators.timestamps import parse_time
 from translators.virtual_node_identity import Identity, home_id_from_uid
 
@@ -162,18 +167,24 @@ async def list_storage_capacities(home: KubeClient, identity: Identity) -> list[
 
 
 async def _list_volumes(home: KubeClient, node: Object | None) -> list[Object]:
-    """Home's PersistentVolumes with data in the node's remote; empty if the credential may not
-    list them."""
+    """Home's PersistentVolumes and VolumeSnapshotContents with data in the node's remote; without
+    those that the credential may not list."""
     remote_id = node_object.remote_id_of(node or {})
-    try:
-        volumes = (await home.list(PERSISTENT_VOLUMES)).items if remote_id else []
-    except Forbidden:
+    if not remote_id:
         return []
-    return [
-        it
-        for it in volumes
-        if (handle := volume_handle(it)) is not None and handle.remote_id == remote_id
-    ]
+    readers: dict[Resource, Callable[[Object], VolumeHandle | None]] = {
+        PERSISTENT_VOLUMES: volume_handle
+    }
+    if await discovery.serves_resource(home, VOLUME_SNAPSHOT_CONTENTS):
+        readers[VOLUME_SNAPSHOT_CONTENTS] = served_handle
+    found: list[Object] = []
+    for resource, handle_of in readers.items():
+        with contextlib.suppress(Forbidden):
+            for it in (await home.list(resource)).items:
+                handle = handle_of(it)
+                if handle is not None and handle.remote_id == remote_id:
+                    found.append(it)
+    return found
 
 
 def _leftover_relay_cidr(node: Object | None) -> str:

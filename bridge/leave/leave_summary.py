@@ -18,6 +18,7 @@ from sync.cleanup.remote_inventory import Inventory
 from sync.kube.client import KubeClient
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object, name_of, namespaced_name
+from translators.storage import volume_snapshot
 from translators.storage.identifiers import claim_of_volume
 from translators.virtual_node_identity import Identity
 
@@ -69,8 +70,8 @@ class HomeState:
     relay_slices: list[Object] = field(default_factory=list)
     """EndpointSlices that route home's Services to the bridge."""
     volumes: list[Object] = field(default_factory=list)
-    """Home's PersistentVolumes with data in the node's remote, if no other virtual node serves
-    it."""
+    """Home's PersistentVolumes and VolumeSnapshotContents with data in the node's remote, if no
+    other virtual node serves it."""
     storage_capacities: list[Object] = field(default_factory=list)
     """CSIStorageCapacity objects of the node."""
     relay_cidr: str = ""
@@ -151,20 +152,30 @@ def volumes_error(name: str, volumes: Sequence[Object]) -> str:
     """Why the node cannot leave: home's volumes have their data in its remote."""
     return (
         f"home: {_volume_names(volumes)} have their data in the remote of node {name}, and pods "
-        "cannot use it without the node; delete their PersistentVolumeClaims, or leave with "
-        "--keep-volumes, which keeps the volumes and their data for the next join"
+        "cannot use it without the node; delete their PersistentVolumeClaims and VolumeSnapshots, "
+        "or leave with --keep-volumes, which keeps the volumes and their data for the next join"
     )
 
 
 def _volume_names(volumes: Sequence[Object]) -> str:
-    names = []
-    for volume in volumes[:MAX_LISTED]:
-        claim = claim_of_volume(volume)
-        of = f" ({claim.namespace}/{claim.name})" if claim is not None else ""
-        names.append(f"{name_of(volume)}{of}")
-    if (more := len(volumes) - MAX_LISTED) > 0:
-        names.append(f"{more} more")
-    return f"PersistentVolumes {', '.join(names)}"
+    snapshots = [it for it in volumes if volume_snapshot.is_served(it)]
+    others = [it for it in volumes if not volume_snapshot.is_served(it)]
+    listed = {
+        "PersistentVolumes": [_volume_name(it) for it in others],
+        "VolumeSnapshots": [str(volume_snapshot.snapshot_ref(it)) for it in snapshots],
+    }
+    return " and ".join(f"{kind} {_first(names)}" for kind, names in listed.items() if names)
+
+
+def _volume_name(volume: Object) -> str:
+    claim = claim_of_volume(volume)
+    of = f" ({claim.namespace}/{claim.name})" if claim is not None else ""
+    return f"{name_of(volume)}{of}"
+
+
+def _first(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MAX_LISTED} more"] if len(names) > MAX_LISTED else []
+    return ", ".join([*names[:MAX_LISTED], *more])
 
 
 def _keep_workloads_lines(settings: LeaveSettings, inventory: Inventory) -> list[str]:

@@ -116,6 +116,20 @@ RULES: dict[tuple[str, ...], tuple[str, str]] = {
         _all_of(f"o.spec.?csi.?driver.orValue('') == '{DRIVER}'"),
         f"write only PersistentVolumes of the driver {DRIVER}",
     ),
+    ("volumesnapshotcontents", "volumesnapshotcontents/status"): (
+        " && ".join(
+            (
+                _all_of(f"o.?spec.?driver.orValue('') == '{DRIVER}'"),
+                "variables.after.?spec == variables.before.?spec",
+                *(
+                    f"variables.after.metadata.?{key} == variables.before.metadata.?{key}"
+                    for key in _FIXED_METADATA
+                    if key != "finalizers"
+                ),
+            )
+        ),
+        f"change only the status and finalizers of VolumeSnapshotContents of the driver {DRIVER}",
+    ),
     ("persistentvolumeclaims", "persistentvolumeclaims/status"): (
         " && ".join(
             (

@@ -49,6 +49,9 @@ from sync.kube.api_resources import (
     STORAGE_CLASSES,
     SUBJECT_ACCESS_REVIEWS,
     TOKEN_REVIEWS,
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
     Resource,
 )
 from sync.kube.client import KubeClient
@@ -151,6 +154,14 @@ HOME_STORAGE = (
         ("create", "list", "watch", "patch", "delete"),
         namespace=storage_capacity.NAMESPACE,
     ),
+)
+#: Granted with `HOME_STORAGE`, and used where both sides serve VolumeSnapshots: the bridge is to
+#: home's snapshot controller what csi-snapshotter is beside a CSI driver.
+HOME_SNAPSHOTS = (
+    Permission(VOLUME_SNAPSHOTS, ("list", "watch")),
+    Permission(VOLUME_SNAPSHOT_CLASSES, ("list", "watch")),
+    Permission(VOLUME_SNAPSHOT_CONTENTS, ("list", "watch", "patch")),
+    Permission(VOLUME_SNAPSHOT_CONTENTS, ("patch",), "status"),
 )
 #: Optional, and in no Role: with this `bridge check` finds out whether home has a CSIDriver.
 HOME_CSI_DRIVERS = (Permission(CSI_DRIVERS, ("get",)),)
@@ -277,6 +288,8 @@ REMOTE_STORAGE_CLASSES = (
     Permission(STORAGE_CLASSES, ("list", "watch")),
     Permission(CSI_STORAGE_CAPACITIES, ("list", "watch")),
 )
+#: Granted with `REMOTE_STORAGE`, and used where both sides serve VolumeSnapshots.
+REMOTE_SNAPSHOTS = (Permission(VOLUME_SNAPSHOTS, ("create", "get", "list", "watch", "delete")),)
 #: Needed in the remote by `bridge leave`, in addition.
 REMOTE_LEAVE = (Permission(LEASES, ("delete",), namespace="kube-node-lease"),)
 #: The same in each prepared namespace.
@@ -351,6 +364,11 @@ def for_remote_storage(namespaces: Collection[str] = ()) -> tuple[Permission, ..
     """The permissions to provision volumes in the remote, or in its prepared namespaces."""
     claims = in_namespaces(REMOTE_STORAGE, namespaces) if namespaces else REMOTE_STORAGE
     return (*REMOTE_STORAGE_CLASSES, *claims)
+
+
+def for_remote_snapshots(namespaces: Collection[str] = ()) -> tuple[Permission, ...]:
+    """The permissions for snapshots in the remote, or in its prepared namespaces."""
+    return in_namespaces(REMOTE_SNAPSHOTS, namespaces) if namespaces else REMOTE_SNAPSHOTS
 
 
 def in_namespaces(

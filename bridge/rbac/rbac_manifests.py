@@ -88,7 +88,8 @@ class HomePermissions:
         needs_csr = self.serving != "self-signed" or self.identity == "node"
         certificates = permissions.HOME_CERTIFICATES if needs_csr else ()
         leave = permissions.HOME_LEAVE if self.leave else ()
-        storage = permissions.HOME_STORAGE if self.storage == "provision" else ()
+        volumes = (*permissions.HOME_STORAGE, *permissions.HOME_SNAPSHOTS)
+        storage = volumes if self.storage == "provision" else ()
         granted = (
             *permissions.HOME,
             *permissions.in_place_of_node(self.identity),
@@ -142,7 +143,8 @@ class RemotePermissions:
         if not self.namespaces:
             metrics = _of_sources(self.metrics)
             base = (*permissions.REMOTE, *permissions.REMOTE_LEAVE, *permissions.REMOTE_OWNERSHIP)
-            storage = permissions.for_remote_storage() if self._provisions else ()
+            volumes = (*permissions.for_remote_storage(), *permissions.for_remote_snapshots())
+            storage = volumes if self._provisions else ()
             return (*base, *metrics, *storage)
         classes = permissions.REMOTE_STORAGE_CLASSES if self._provisions else ()
         if not self.cluster_reads:
@@ -162,12 +164,13 @@ class RemotePermissions:
     def per_namespace(self) -> tuple[Permission, ...]:
         """The permissions in the prepared namespaces."""
         metrics = _of_sources("api") if self.metrics in ("api", "auto") else ()
+        volumes = (*permissions.REMOTE_STORAGE, *permissions.REMOTE_SNAPSHOTS)
         granted = (
             *permissions.REMOTE_NAMESPACE,
             *permissions.REMOTE_NAMESPACE_LEAVE,
             *permissions.REMOTE_OWNERSHIP,
             *(() if self.cluster_reads else metrics),
-            *(permissions.REMOTE_STORAGE if self._provisions else ()),
+            *(volumes if self._provisions else ()),
         )
         return permissions.in_namespaces(granted, self.namespaces)
 

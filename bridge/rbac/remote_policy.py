@@ -64,6 +64,7 @@ _LABELLED = {
     ),
     "discovery.k8s.io": ("endpointslices",),
     "coordination.k8s.io": ("leases",),
+    "snapshot.storage.k8s.io": ("volumesnapshots", "volumesnapshots/status"),
 }
 _IS_NAMESPACE = "request.resource.resource == 'namespaces'"
 _IS_BINDING = (

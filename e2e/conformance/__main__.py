@@ -43,9 +43,7 @@ def run(
     ] = None,
     storage: Annotated[
         Storage | None,
-        typer.Option(
-            help="With --only real: the tests of volumes, on a class of this provisioner."
-        ),
+        typer.Option(help="Only the tests of volumes, with volumes of this provisioner."),
     ] = None,
     procs: Annotated[int, typer.Option(help="Tests at a time.", min=1)] = DEFAULT_PROCS,
     repeat_failed: Annotated[
@@ -58,8 +56,6 @@ def run(
     """Run the selection on both nodes, and compare the results."""
     if baseline is not None and only is not Node.VIRTUAL:
         raise InvalidRequest("--baseline is for --only virtual", where="--baseline")
-    if storage is not None and only is not Node.REAL:
-        raise InvalidRequest("--storage is for --only real", where="--storage")
     request = Request(
         nodes=tuple(Node) if only is None else (only,),
         focus=focus,

@@ -34,7 +34,7 @@ def _tables(exceptions: Mapping[str, str]) -> str:
     parts = [
         "## What is run",
         _table(("tests", "which are"), _rows(GROUPS)),
-        "## What is run with `--storage`",
+        "## What is run on volumes, and alone with `--storage`",
         _table(("tests", "which are"), _rows(STORAGE_GROUPS)),
         "## What is left out, on both nodes",
         _table(("tests", "because a test"), _rows(SKIPS)),

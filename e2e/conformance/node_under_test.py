@@ -17,6 +17,7 @@ NODE = "virtual"
 #: The bridge is the node at home, as a kubelet is; the administrator's join approves its request.
 _IDENTITY = ("--home-identity", "node", "--yes")
 _JOIN = ("--name", NODE, "--taints", "none", "--port", "10250", *_IDENTITY)
+_STORAGE = ("--storage", "provision")
 
 #: Timeout of the node's readiness.
 _READY = "60s"
@@ -38,8 +39,11 @@ def require_real_alone(home: Cluster) -> None:
 
 
 @contextmanager
-def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -> Iterator[None]:
-    """Cordons home's real nodes, and serves a virtual node without taint.
+def virtual_alone(
+    home: Cluster, remote: Cluster, folder: Path, say: Progress, *, storage: bool = False
+) -> Iterator[None]:
+    """Cordons home's real nodes, and serves a virtual node without taint. With `storage` the bridge
+    provisions volumes.
 
     Afterwards the bridge has left, and the real nodes are schedulable.
 
@@ -47,7 +51,8 @@ def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -
     :raises ClusterError: the node was not Ready in time, or the bridge could not leave.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    bridge = Bridge(home, remote, folder / "bridge.log", _JOIN)
+    options = (*_JOIN, *(_STORAGE if storage else ()))
+    bridge = Bridge(home, remote, folder / "bridge.log", options)
     with ExitStack() as undo:
         undo.callback(home.kubectl, "uncordon", *home.node_names)
         home.kubectl("cordon", *home.node_names)
@@ -60,7 +65,8 @@ def virtual_alone(home: Cluster, remote: Cluster, folder: Path, say: Progress) -
 
 
 def _leave(bridge: Bridge) -> None:
-    command = ["leave", "--name", NODE, "--yes", "--force"]
+    # Volumes that tests left behind were reported, and must not hide the results.
+    command = ["leave", "--name", NODE, "--yes", "--force", "--keep-volumes"]
     left = bridge_process.run(*command, "--kubeconfig", bridge.remote.kubeconfig, home=bridge.home)
     if left.returncode != 0:
         raise ClusterError(f"bridge leave: {left.stderr}", where=str(bridge.log))

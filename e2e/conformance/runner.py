@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,11 +14,14 @@ from e2e.clusters.go_build import programs
 from e2e.clusters.go_recipes import kubernetes, kubernetes_e2e
 from e2e.conformance import exceptions as exempt
 from e2e.conformance import image_stand_ins
-from e2e.conformance.node_under_test import require_real_alone, virtual_alone
+from e2e.conformance.node_under_test import NODE, require_real_alone, virtual_alone
 from e2e.conformance.report import Json, Report, Run, run_from_json
 from e2e.conformance.selection import Selection, select
 from e2e.conformance.storage import Storage
 from e2e.conformance.upstream_suite import Suite
+
+#: The provisioner that supports more.
+DEFAULT_STORAGE = Storage.HOSTPATH
 
 
 class Node(StrEnum):
@@ -32,7 +36,8 @@ class Request:
     """The parameters of a run; `output` is the folder for logs and JUnit files.
 
     `nodes` are run in this order. `baseline` is an earlier report that replaces a run on the real
-    node. With `storage` the tests of volumes run, on a class of that provisioner.
+    node. With `storage` only the tests of volumes run, on a class of that provisioner; without, all
+    tests run, those of volumes on a class of `DEFAULT_STORAGE`.
     """
 
     nodes: tuple[Node, ...]
@@ -54,9 +59,9 @@ def conduct(
     :raises ClusterError: the tests could not run; see `e2e.clusters.errors`.
     :raises BridgeFailed: the bridge did not join.
     """
-    home, remote = clusters["home"], clusters["remote"]
-    require_real_alone(home)
-    suite = _provide(clusters, settings, request.storage, say)
+    require_real_alone(clusters["home"])
+    storage = request.storage or DEFAULT_STORAGE
+    suite = _provide(clusters, settings, storage, say)
     names = suite.names()
     selection = select(
         names, focus=request.focus, smoke=request.smoke, storage=request.storage is not None
@@ -71,12 +76,9 @@ def conduct(
             runs[Node.REAL] = run_from_json(request.baseline, Node.REAL, selection.names)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
+    served = storage if selection.needs_storage else None
     for node in request.nodes:
-        with ExitStack() as prepared:
-            if node is Node.VIRTUAL:
-                prepared.enter_context(virtual_alone(home, remote, request.output / node, say))
-            if request.storage is not None:
-                prepared.enter_context(request.storage.served(home))
+        with _prepared(node, clusters, request.output / node, served, say):
             runs[node] = _run(suite, selection, node, request)
     return (
         Report(selection.names, runs.get(Node.REAL), runs.get(Node.VIRTUAL), exceptions),
@@ -84,8 +86,25 @@ def conduct(
     )
 
 
+@contextmanager
+def _prepared(
+    node: Node, clusters: dict[str, Cluster], folder: Path, storage: Storage | None, say: Progress
+) -> Iterator[None]:
+    """Home has only this node for tests and, with `storage`, its StorageClass."""
+    home, remote = clusters["home"], clusters["remote"]
+    with ExitStack() as prepared:
+        if node is Node.VIRTUAL:
+            joined = virtual_alone(home, remote, folder, say, storage=storage is not None)
+            prepared.enter_context(joined)
+            if storage is not None:
+                prepared.enter_context(storage.served_by_bridge(home, remote, NODE, say))
+        elif storage is not None:
+            prepared.enter_context(storage.served(home))
+        yield
+
+
 def _provide(
-    clusters: dict[str, Cluster], settings: Settings, storage: Storage | None, say: Progress
+    clusters: dict[str, Cluster], settings: Settings, storage: Storage, say: Progress
 ) -> Suite:
     """Builds the programs, and loads the images of the tests into every node."""
     version, cache = settings.kubernetes, settings.cache
@@ -94,7 +113,7 @@ def _provide(
     archive = image_stand_ins.archive(cache, version, components, e2e, say)
     for cluster in clusters.values():
         cluster.load_images(archive)
-    return Suite(e2e, clusters["home"], say, storage.definition if storage else None)
+    return Suite(e2e, clusters["home"], say, storage.definition)
 
 
 def _run(suite: Suite, selection: Selection, node: Node, request: Request) -> Run:

@@ -51,14 +51,14 @@ GROUPS = (
     Rule(r"^\[sig-network\] EndpointSlice", "addresses of pods behind Services"),
 )
 
-# With `--storage`, instead of the groups above.
+# With `--storage`, these alone.
 STORAGE_GROUPS = (
     Rule(
         r"^External Storage .*\[Testpattern: (Dynamic PV|Generic Ephemeral)",
         "volumes that a provisioner makes",
     ),
     Rule(r"^\[sig-storage\] (PVC|PV) Protection", "deletion of what is in use"),
-    Rule(r"^\[sig-apps\] StatefulSet .*PVC", "claims of StatefulSets"),
+    Rule(r"^\[sig-apps\] StatefulSet", "StatefulSets, most of which have volumes"),
 )
 
 SKIPS = (
@@ -95,6 +95,11 @@ class Selection:
     names: tuple[str, ...]
     skipped: dict[str, int]
 
+    @property
+    def needs_storage(self) -> bool:
+        """Whether any of the tests needs a StorageClass."""
+        return any(_any(STORAGE_GROUPS, name) for name in self.names)
+
 
 def listed(output: str) -> list[str]:
     """The names in the output of `e2e.test --list-tests`."""
@@ -105,8 +110,8 @@ def select(
     names: Iterable[str], *, focus: str = "", smoke: bool = False, storage: bool = False
 ) -> Selection:
     """Selects from all names; `focus` narrows them to matching names, `smoke` to a few. `storage`
-    selects the tests of volumes instead."""
-    groups = STORAGE_GROUPS if storage else GROUPS
+    selects the tests of volumes only."""
+    groups = STORAGE_GROUPS if storage else GROUPS + STORAGE_GROUPS
     few = "|".join(SMOKE) if smoke else ""
     chosen, skipped = [], dict.fromkeys((rule.reason for rule in SKIPS), 0)
     for name in names:

@@ -2,20 +2,30 @@
 
 With a definition (`storage_drivers/`), the suite has additional tests, "External Storage": they
 copy an existing class, whose provisioner is the one under test. Other storage tests use the default
-class, which it is as well.
+class, which it is as well. On the real node the class is one of a provisioner in home; on the
+virtual node the bridge serves it, with volumes of the same provisioner in the remote.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
-from e2e.clusters.cluster import Cluster
+from e2e import bridge_process
+from e2e.clusters.cluster import Cluster, Progress
+from e2e.clusters.errors import ClusterError
+from e2e.kubectl import get, get_one
 from e2e.storage_classes import hostpath, local_path
+from translators.ownership_labels import LABEL_REMOTE
+from translators.storage.identifiers import volume_handle
 
 #: The class in the definitions.
 CLASS = "conformance"
+#: Seconds for the deletion of the volumes whose namespaces the last tests have deleted.
+_DELETION = 90.0
 
 
 class Storage(StrEnum):
@@ -33,3 +43,44 @@ class Storage(StrEnum):
         """The class exists in the cluster, as the default one, for the block."""
         make = local_path if self is Storage.LOCAL_PATH else hostpath
         return make(cluster, CLASS, default=True)
+
+    @contextmanager
+    def served_by_bridge(
+        self, home: Cluster, remote: Cluster, node: str, say: Progress
+    ) -> Iterator[None]:
+        """The class exists at home, as the default one, for the block, and leads to the remote of
+        the virtual node. Afterwards the volumes are deleted, as long as the bridge runs.
+
+        :raises ClusterError: `bridge storage-class` failed.
+        """
+        with self.served(remote) as remote_class:
+            # With one remote, tests of the binding mode Immediate have volumes, too.
+            remote_id = get_one(home, "node", node)["metadata"]["labels"][LABEL_REMOTE]
+            options = ("--remote-class", remote_class, "--remote-id", remote_id, "--default")
+            printed = bridge_process.run("storage-class", CLASS, *options)
+            if printed.returncode != 0:
+                raise ClusterError(f"bridge storage-class: {printed.stderr}")
+            # An interrupted run may have left one, and most fields of a class are immutable.
+            remove = ("delete", "storageclass", CLASS, "--ignore-not-found")
+            home.kubectl(*remove)
+            home.kubectl("apply", "-f", "-", input=printed.stdout)
+            try:
+                yield
+                _await_deletion(home, say)
+            finally:
+                home.kubectl(*remove)
+
+
+def _await_deletion(home: Cluster, say: Progress) -> None:
+    deadline = time.monotonic() + _DELETION
+    while left := _volumes(home):
+        if time.monotonic() > deadline:
+            say(f"volumes are left at home: {', '.join(left)}")
+            return
+        time.sleep(1)
+
+
+def _volumes(home: Cluster) -> list[str]:
+    """Home's volumes that are in the remote."""
+    volumes = get(home, "persistentvolumes")
+    return [str(it["metadata"]["name"]) for it in volumes if volume_handle(it)]

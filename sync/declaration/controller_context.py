@@ -21,6 +21,19 @@ from translators.virtual_node_identity import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotInformers:
+    """The informers of VolumeSnapshots. The account reads home's objects, of all namespaces."""
+
+    home_snapshots: Informer
+    home_contents: Informer
+    """Home's VolumeSnapshotContents. Indexes: ``handle`` (the remote VolumeSnapshot) and ``source``
+    (the remote PVC of which it is taken)."""
+    home_classes: Informer
+    remote_snapshots: Informer
+    """This home's VolumeSnapshots in the remote."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageInformers:
     """The informers of `sync.storage`. The account reads home's objects, of all namespaces."""
 
@@ -35,6 +48,8 @@ class StorageInformers:
     """This home's PVCs in the remote. Index: ``origin`` (the home PVC that each was created
     for)."""
     remote_classes: Informer
+    snapshots: SnapshotInformers | None = None
+    """None where a side lacks VolumeSnapshots, or the permissions are not granted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,7 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
     if context.storage is not None:
         from sync.storage.capacity_controller import StorageCapacityController
         from sync.storage.pvc_controller import PvcController
+        from sync.storage.snapshot_controller import SnapshotController
         from sync.storage.volume_controller import VolumeController
 
         controllers += [
@@ -63,6 +64,8 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
             VolumeController(context, context.storage),
             StorageCapacityController(context, context.storage),
         ]
+        if (snapshots := context.storage.snapshots) is not None:
+            controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))
     return controllers

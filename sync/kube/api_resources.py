@@ -80,6 +80,13 @@ CSI_DRIVERS = _cluster_scoped("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
 CSI_STORAGE_CAPACITIES = Resource(
     "storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity"
 )
+VOLUME_SNAPSHOTS = Resource("snapshot.storage.k8s.io", "v1", "volumesnapshots", "VolumeSnapshot")
+VOLUME_SNAPSHOT_CONTENTS = _cluster_scoped(
+    "snapshot.storage.k8s.io", "v1", "volumesnapshotcontents", "VolumeSnapshotContent"
+)
+VOLUME_SNAPSHOT_CLASSES = _cluster_scoped(
+    "snapshot.storage.k8s.io", "v1", "volumesnapshotclasses", "VolumeSnapshotClass"
+)
 SERVICE_CIDRS = _cluster_scoped("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR")
 POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics")
 TOKEN_REVIEWS = _cluster_scoped("authentication.k8s.io", "v1", "tokenreviews", "TokenReview")

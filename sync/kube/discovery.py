@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from sync.kube.api_errors import ApiError
 from sync.kube.api_resources import Object, Resource
@@ -57,6 +58,22 @@ async def list_namespaced_resources(
         for resource in _listable(group_version, answer):
             resources.setdefault((resource.group, resource.plural), resource)
     return ListableResources(tuple(resources.values()), incomplete)
+
+
+async def serves_resource(client: KubeClient, resource: Resource) -> bool:
+    """Whether the API server serves the resource: a CustomResourceDefinition may be missing. Raises
+    KubeError.
+
+    For a group version that it does not serve, a server responds 404 without a Status, which is no
+    `NotFound`.
+    """
+    try:
+        served = await client.request("GET", f"/apis/{resource.api_version}")
+    except ApiError as error:
+        if error.code != HTTPStatus.NOT_FOUND:
+            raise
+        return False
+    return any(it.get("name") == resource.plural for it in served.get("resources") or ())
 
 
 def _versions(group: Object) -> list[str]:

@@ -127,6 +127,7 @@ class PvcController:
                 Watch(storage.remote_claims, self.remote_claim_changed),
                 Watch(storage.remote_classes, self.remote_class_changed, replay=False),
                 Watch(self._home_pods, self.home_pod_changed, replay=False),
+                *self._snapshot_watches(),
                 *(Watch(it, self.remote_event_changed, replay=False) for it in self._remote_events),
             ],
         )
@@ -171,6 +172,24 @@ class PvcController:
         if old is None and new is not None:
             for claim in claims_of_pod(new):
                 self.controller.queue.add(Key(*claim))
+
+    def _snapshot_watches(self) -> list[Watch]:
+        snapshots = self.storage.snapshots
+        if snapshots is None:
+            return []
+        return [
+            Watch(snapshots.home_snapshots, self.snapshot_changed, replay=False),
+            Watch(snapshots.home_contents, replay=False),
+        ]
+
+    def snapshot_changed(self, _: Object | None, new: Object | None) -> None:
+        """Queues the unbound PVCs that are to be restored from a VolumeSnapshot which is ready."""
+        if new is None or not (new.get("status") or {}).get("readyToUse"):
+            return
+        for claim in self.storage.home_claims.store:
+            source = remote_pvc.source_snapshot(claim)
+            if source == name_of(new) and namespace_of(claim) == namespace_of(new):
+                self._queue_unbound(claim)
 
     def remote_event_changed(self, old: Object | None, new: Object | None) -> None:
         """Repeats a warning of the remote about a PVC on the home PVC, once for each message."""
@@ -255,8 +274,13 @@ class PvcController:
         return remote if is_owned(remote, self._identity) else None
 
     def _source_of(self, home: Object) -> str | Unresolved:
-        name = remote_pvc.source_claim(home)
-        return self._lookup.resolve(ClaimKey(namespace_of(home), name)) if name else ""
+        """The remote object of which the home PVC is a clone; "" if it is none."""
+        namespace = namespace_of(home)
+        if name := remote_pvc.source_claim(home):
+            return self._lookup.resolve(ClaimKey(namespace, name))
+        if name := remote_pvc.source_snapshot(home):
+            return self._lookup.resolve_snapshot(ClaimKey(namespace, name))
+        return ""
 
 
 def _slim_event(event: Object) -> Object:

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from sync.cache.store import Key
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
-from translators.object_accessors import Object, RemoteNamespace, name_of, namespace_of
-from translators.storage import pvc_resolution
+from translators.object_accessors import (
+    HomeNamespace,
+    Object,
+    RemoteNamespace,
+    name_of,
+    namespace_of,
+)
+from translators.storage import pvc_resolution, volume_snapshot
 from translators.storage.identifiers import (
     ClaimKey,
     VolumeHandle,
@@ -48,6 +54,21 @@ class PvcLookup:
         handle = pvc_resolution.used_handle(home, volume, self._policy, name=key.name)
         remote = None if isinstance(handle, Unresolved) else self.remote_claim(handle)
         return pvc_resolution.resolve(home, volume, remote, self._policy, name=key.name)
+
+    def resolve_snapshot(self, key: ClaimKey) -> str | Unresolved:
+        """The name of the remote VolumeSnapshot for a home VolumeSnapshot
+        (`volume_snapshot.resolve_source`)."""
+        snapshots = self._storage.snapshots
+        if snapshots is None:
+            return volume_snapshot.not_served(key.name)
+        snapshot = snapshots.home_snapshots.store.get(Key(*key))
+        status: Object = (snapshot or {}).get("status") or {}
+        bound = str(status.get("boundVolumeSnapshotContentName") or "")
+        content = snapshots.home_contents.store.get(Key("", bound))
+        namespace = self._policy.identity.remote_namespace(HomeNamespace(key.namespace))
+        return volume_snapshot.resolve_source(
+            key.name, snapshot, content, self._policy, namespace=namespace
+        )
 
     async def refresh(self, pod: Object) -> None:
         """Reads the pod's PVCs from home's API server: home binds a pod right after its PVCs, and

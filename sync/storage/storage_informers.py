@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 
 from sync.cache.informer import Informer
 from sync.cache.namespaced_informer import NamespacedInformer
-from sync.declaration.controller_context import StorageInformers
+from sync.cache.store import Indexer
+from sync.declaration.controller_context import SnapshotInformers, StorageInformers
 from sync.kube.api_resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     STORAGE_CLASSES,
+    VOLUME_SNAPSHOT_CLASSES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+    Resource,
 )
 from sync.kube.client import KubeClient
 from translators.object_accessors import Object, metadata, namespace_of
 from translators.ownership_labels import home_selector, origin_of
+from translators.storage import volume_snapshot
 from translators.storage.identifiers import (
     DRIVER,
     ClaimKey,
@@ -49,8 +55,25 @@ def storage_informers(account: KubeClient, remote: KubeClient, policy: Policy) -
             slim=_slim_volume,
         ),
         home_classes=Informer(account, STORAGE_CLASSES),
-        remote_claims=_remote_claims(remote, policy),
+        remote_claims=_in_remote(remote, PERSISTENT_VOLUME_CLAIMS, policy, {"origin": _origin_of}),
         remote_classes=Informer(remote, STORAGE_CLASSES),
+        snapshots=_snapshot_informers(account, remote, policy) if policy.snapshots else None,
+    )
+
+
+def _snapshot_informers(
+    account: KubeClient, remote: KubeClient, policy: Policy
+) -> SnapshotInformers:
+    return SnapshotInformers(
+        home_snapshots=Informer(account, VOLUME_SNAPSHOTS, slim=_without_managed_fields),
+        home_contents=Informer(
+            account,
+            VOLUME_SNAPSHOT_CONTENTS,
+            indexers={"handle": _snapshot_handle_of, "source": _snapshot_source_of},
+            slim=_without_managed_fields,
+        ),
+        home_classes=Informer(account, VOLUME_SNAPSHOT_CLASSES),
+        remote_snapshots=_in_remote(remote, VOLUME_SNAPSHOTS, policy),
     )
 
 
@@ -58,16 +81,19 @@ def _namespace_on_node(node: str, claim: Object) -> Iterable[Hashable]:
     return (namespace_of(claim),) if selected_node(claim) == node else ()
 
 
-def _remote_claims(remote: KubeClient, policy: Policy) -> Informer:
-    labels, indexers = home_selector(policy.identity), {"origin": _origin_of}
+def _in_remote(
+    remote: KubeClient,
+    resource: Resource,
+    policy: Policy,
+    indexers: Mapping[str, Indexer] | None = None,
+) -> Informer:
+    """This home's objects in the remote, or in its prepared namespaces."""
+    labels = home_selector(policy.identity)
     if not policy.remote_namespaces:
-        return Informer(remote, PERSISTENT_VOLUME_CLAIMS, labels=labels, indexers=indexers)
+        return Informer(remote, resource, labels=labels, indexers=indexers)
+    namespaces = policy.remote_namespaces
     return NamespacedInformer(
-        remote,
-        PERSISTENT_VOLUME_CLAIMS,
-        namespaces=policy.remote_namespaces,
-        labels=labels,
-        indexers=indexers,
+        remote, resource, namespaces=namespaces, labels=labels, indexers=indexers
     )
 
 
@@ -84,6 +110,16 @@ def _claim_of(volume: Object) -> Iterable[Hashable]:
 def _handle_of(volume: Object) -> Iterable[Hashable]:
     handle = volume_handle(volume)
     return () if handle is None else (handle,)
+
+
+def _snapshot_handle_of(content: Object) -> Iterable[Hashable]:
+    handle = volume_snapshot.served_handle(content)
+    return () if handle is None else (handle,)
+
+
+def _snapshot_source_of(content: Object) -> Iterable[Hashable]:
+    handle = volume_snapshot.source_handle(content)
+    return () if handle is None or not volume_snapshot.is_served(content) else (handle,)
 
 
 def _without_managed_fields(obj: Object) -> Object:

@@ -43,23 +43,27 @@ def test_the_smoke_test_takes_few_of_the_selection() -> None:
     assert select([few, JOB, "[sig-node] Events should be sent"], smoke=True).names == (few,)
 
 
-def test_storage_selects_the_tests_of_provisioned_volumes_instead() -> None:
+def test_storage_selects_the_tests_of_provisioned_volumes_only() -> None:
     external = "External Storage [Driver: x] [Testpattern: "
     data = f"{external}Dynamic PV (default fs)] volumes should store data"
     ephemeral = f"{external}Generic Ephemeral-volume (default fs) (late-binding)] ephemeral should"
     claims = "[sig-apps] StatefulSet should perform rolling updates with PVCs"
+    protection = "[sig-storage] PVC Protection Verify that PVC in active use is not removed"
     others = [
         f"{external}Dynamic PV (ext4)] volumes should store data",
         f"{external}Dynamic PV (block volmode)] volumes should store data",
         f"{external}Pre-provisioned PV (default fs)] volumes should store data",
         PODS,
     ]
-    assert select([data, ephemeral, claims, *others], storage=True).names == (
-        data,
-        ephemeral,
-        claims,
-    )
-    assert select([data, ephemeral, PODS]).names == (PODS,)
+    volumes = (data, ephemeral, claims, protection)
+    assert select([*volumes, *others], storage=True).names == volumes
+    assert set(select([*volumes, *others]).names) == {*volumes, PODS}
+
+
+def test_class_is_needed_for_tests_of_volumes_only() -> None:
+    protection = "[sig-storage] PVC Protection Verify that PVC in active use is not removed"
+    assert select([PODS, protection]).needs_storage
+    assert not select([PODS, protection], focus="Pods").needs_storage
 
 
 @pytest.mark.parametrize(

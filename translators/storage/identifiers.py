@@ -73,10 +73,13 @@ def volume_name(claim_uid: HomeUid | str) -> str:
 def volume_handle(volume: Object) -> VolumeHandle | None:
     """The remote PVC of a PersistentVolume; None if the bridge's driver does not serve it."""
     csi = (volume.get("spec") or {}).get("csi") or {}
-    match = _HANDLE.fullmatch(str(csi.get("volumeHandle") or ""))
-    if csi.get("driver") != DRIVER or match is None:
-        return None
-    return VolumeHandle(match[1], RemoteNamespace(match[2]), match[3])
+    return parse_handle(csi.get("volumeHandle")) if csi.get("driver") == DRIVER else None
+
+
+def parse_handle(text: object) -> VolumeHandle | None:
+    """The handle as `str` of a `VolumeHandle` writes it; None if it has another form."""
+    match = _HANDLE.fullmatch(text if isinstance(text, str) else "")
+    return VolumeHandle(match[1], RemoteNamespace(match[2]), match[3]) if match else None
 
 
 def remote_claim_uid(volume: Object) -> str:

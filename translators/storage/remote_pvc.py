@@ -16,6 +16,8 @@ from translators.storage.storage_class import ServedClass
 from translators.translation_options import Policy
 
 STORAGE = "storage"
+_CLAIM = "PersistentVolumeClaim"
+_SNAPSHOTS, _SNAPSHOT = "snapshot.storage.k8s.io", "VolumeSnapshot"
 
 
 def unsupported_field(home: Object, served: ServedClass) -> str:
@@ -31,13 +33,13 @@ def unsupported_field(home: Object, served: ServedClass) -> str:
                 f"{', '.join(served.access_modes)}"
             )
     source = _data_source(spec)
-    if source and not _is_claim(source):
+    if source and not (_is_claim(source) or _is_snapshot(source)):
         return (
             f"the data source {source.get('kind')} {source.get('name')} is not copied to the "
             "remote; use a PersistentVolumeClaim in the same remote, or none"
         )
     if source and source.get("namespace") not in (None, metadata(home).get("namespace")):
-        return "the data source is in another namespace; use a PersistentVolumeClaim of this one"
+        return "the data source is in another namespace; use one of this namespace"
     return ""
 
 
@@ -47,8 +49,15 @@ def source_claim(home: Object) -> str:
     return str(source.get("name") or "") if source and _is_claim(source) else ""
 
 
+def source_snapshot(home: Object) -> str:
+    """The name of the home VolumeSnapshot from which this PVC is restored; "" if it is not."""
+    source = _data_source(home.get("spec") or {})
+    return str(source.get("name") or "") if source and _is_snapshot(source) else ""
+
+
 def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str = "") -> Object:
-    """The remote PVC, marked as unfinished. ``source`` is the remote PVC that it is a clone of."""
+    """The remote PVC, marked as unfinished. ``source`` is the remote PVC that it is a clone of, or
+    the remote VolumeSnapshot from which it is restored."""
     spec: Object = home.get("spec") or {}
     kept = ("accessModes", "volumeMode")
     remote_spec: Object = {key: spec[key] for key in kept if key in spec}
@@ -56,7 +65,9 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
     if served.remote_class:
         remote_spec["storageClassName"] = served.remote_class
     if source:
-        remote_spec["dataSource"] = {"kind": "PersistentVolumeClaim", "name": source}
+        is_restored = _is_snapshot(_data_source(spec))
+        kind = {"apiGroup": _SNAPSHOTS, "kind": _SNAPSHOT} if is_restored else {"kind": _CLAIM}
+        remote_spec["dataSource"] = {**kind, "name": source}
     meta = remote_metadata(home, policy.identity)
     meta["name"] = remote_claim_name(home)
     passed = followed_metadata.passed_metadata(home, policy)
@@ -105,4 +116,8 @@ def _data_source(spec: Object) -> Object:
 
 
 def _is_claim(source: Object) -> bool:
-    return source.get("kind") == "PersistentVolumeClaim" and not source.get("apiGroup")
+    return source.get("kind") == _CLAIM and not source.get("apiGroup")
+
+
+def _is_snapshot(source: Object) -> bool:
+    return source.get("kind") == _SNAPSHOT and source.get("apiGroup") == _SNAPSHOTS

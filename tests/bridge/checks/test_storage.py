@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from bridge.base.command_error import PreflightError
 from bridge.base.join_settings import JoinSettings
@@ -20,6 +21,8 @@ from sync.kube.api_resources import (
     CSI_STORAGE_CAPACITIES,
     NAMESPACES,
     PERSISTENT_VOLUMES,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
     Object,
 )
 from tests.bridge.two_clusters import Clusters
@@ -74,6 +77,39 @@ async def test_auto_does_not_provision_without_a_permission(
     selected = await _select(two, client_for)
     assert selected.mode == "none"
     assert "persistentvolumeclaims" in selected.reason
+
+
+@pytest.mark.parametrize("storage", ["auto", "provision"])
+async def test_group_that_is_not_served_means_no_snapshots(
+    two: Clusters, client_for: ClientFor, storage: str
+) -> None:
+    async def not_served(_: web.Request) -> web.Response:
+        return web.Response(status=404, text="404 page not found")
+
+    for api in (two.home, two.remote):
+        api.route("GET", f"/apis/{VOLUME_SNAPSHOTS.api_version}", not_served)
+    assert not (await _select(two, client_for, storage=storage)).snapshots
+
+
+@pytest.mark.parametrize("storage", ["auto", "provision"])
+async def test_snapshots_need_resources_of_both_sides(
+    two: Clusters, client_for: ClientFor, storage: str
+) -> None:
+    two.home.register(VOLUME_SNAPSHOT_CONTENTS)
+    assert not (await _select(two, client_for, storage=storage)).snapshots
+    two.remote.register(VOLUME_SNAPSHOTS)
+    assert (await _select(two, client_for, storage=storage)).snapshots
+
+
+@pytest.mark.parametrize("side", ["home", "remote"])
+async def test_snapshots_are_optional(two: Clusters, client_for: ClientFor, side: str) -> None:
+    """Without their permissions volumes are provisioned nevertheless."""
+    two.home.register(VOLUME_SNAPSHOT_CONTENTS)
+    two.remote.register(VOLUME_SNAPSHOTS)
+    getattr(two, side).api.authorize = _may_not("volumesnapshots")
+    assert await _select(two, client_for) == SelectedStorage(
+        "provision", "all permissions for it are granted"
+    )
 
 
 async def test_named_mode_is_not_reviewed(two: Clusters, client_for: ClientFor) -> None:

@@ -16,6 +16,7 @@ from sync.kube.api_resources import (
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
+    VOLUME_SNAPSHOT_CONTENTS,
 )
 from tests.bridge.leave.test_leave_procedure import World, _cluster
 from tests.bridge.two_clusters import Clusters
@@ -73,6 +74,24 @@ async def test_leave_refuses_and_lists_the_volumes(world: World) -> None:
     assert "pvc-1 (shop/db)" in message
     assert "pvc-2" not in message
     assert "--keep-volumes" in message
+
+
+async def test_leave_refuses_while_snapshots_are_in_remote(world: World) -> None:
+    home = world.two.home
+    home.register(VOLUME_SNAPSHOT_CONTENTS)
+    handle = f"{home_id_from_uid(_cluster(world.two.remote))}/{REMOTE_NAMESPACE}/data-0123"
+    home.remove(PERSISTENT_VOLUMES, "pvc-1")
+    home.put(
+        VOLUME_SNAPSHOT_CONTENTS.manifest(
+            {"name": "snapcontent-1"},
+            spec={
+                "driver": "volumes.cluster-bridge.io",
+                "source": {"volumeHandle": handle},
+                "volumeSnapshotRef": {"namespace": "shop", "name": "friday", "uid": "u"},
+            },
+        )
+    )
+    assert "VolumeSnapshots shop/friday" in await world.refused()
 
 
 async def test_kept_volumes_and_their_data_are_untouched(world: World) -> None:

@@ -50,6 +50,7 @@ async def test_tables_match_requests(harness: EngineHarness) -> None:
     assert not storage.home.objects(PERSISTENT_VOLUMES)
     assert storage.remote.objects(PERSISTENT_VOLUME_CLAIMS, REMOTE_NAMESPACE) == []
     assert storage.home.find(STORAGE_CLASSES, CLASS)
+    assert not any("snapshot" in entry.path for entry in (*storage.home.log, *storage.remote.log))
     at_home = _granted(*permissions.HOME_STORAGE, *permissions.HOME_NAMESPACE_STORAGE)
     assert _uses(storage.home) == at_home
     assert _uses(storage.remote) == _granted(*permissions.for_remote_storage())

@@ -159,9 +159,9 @@ async def test_rejection_by_quota_gives_claim_back(storage: Storage) -> None:
                     "name": "s",
                 }
             },
-            "the data source VolumeSnapshot s",
+            "VolumeSnapshot s is not in this remote",
         ),
-        ({"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}}, "cannot be cloned"),
+        ({"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}}, "cannot be used"),
     ],
 )
 async def test_unsupported_field_gives_claim_back(
