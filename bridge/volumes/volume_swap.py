@@ -57,14 +57,20 @@ class Create:
     volume: Object
 
 
+@dataclass(frozen=True, slots=True)
+class SetPolicy:
+    """Give a PersistentVolume its own reclaim policy again."""
+
+    volume: Object
+    policy: str
+
+
+Action = Remove | Create | SetPolicy
+
+
 def swapped(one: Object, other: Object) -> dict[str, Object]:
     """Both PersistentVolumes with the data of the other, by name."""
     return {name_of(one): _with_data_of(one, other), name_of(other): _with_data_of(other, one)}
-
-
-def unswapped(one: Object, other: Object) -> dict[str, Object]:
-    """Both PersistentVolumes as they are, to be created again; by name."""
-    return {name_of(one): _with_data_of(one, one), name_of(other): _with_data_of(other, other)}
 
 
 def restored(volumes: Mapping[str, Object]) -> dict[str, Object]:
@@ -82,11 +88,17 @@ def has_data(volume: Object | None, wanted: Object) -> bool:
 
 def plan_volumes(
     current: Mapping[str, Object | None], wanted: Mapping[str, Object]
-) -> list[Remove] | list[Create]:
+) -> list[Action]:
     """The next writes by which the current PersistentVolumes become the wanted ones; [] if they
     are. None is created before each with other data is deleted."""
-    stale = [Remove(it) for name, it in current.items() if it and not has_data(it, wanted[name])]
-    return stale or [Create(it) for name, it in wanted.items() if current[name] is None]
+    found = [(it, wanted[name]) for name, it in current.items() if it is not None]
+    stale: list[Action] = [Remove(it) for it, goal in found if not has_data(it, goal)]
+    if stale:
+        return stale
+    policies: list[Action] = [
+        SetPolicy(it, _policy(goal)) for it, goal in found if _policy(it) != _policy(goal)
+    ]
+    return policies + [Create(it) for name, it in wanted.items() if current[name] is None]
 
 
 async def read_volumes(home: KubeClient, names: Mapping[str, Object]) -> dict[str, Object | None]:
@@ -103,16 +115,16 @@ async def reach(home: KubeClient, wanted: Mapping[str, Object]) -> None:
                     await remove(home, volume)
                 case Create(volume):
                     await _create(home, volume)
+                case SetPolicy(volume, policy):
+                    await _set_policy(home, volume, policy)
 
 
 async def remove(home: KubeClient, volume: Object) -> None:
     """Deletes a PersistentVolume and keeps its data. Raises KubeError."""
     name, uid = name_of(volume), uid_of(volume)
     try:
-        if volume["spec"].get("persistentVolumeReclaimPolicy") != "Retain":
-            spec = {"persistentVolumeReclaimPolicy": "Retain"}
-            retain: Object = {"metadata": {"uid": uid}, "spec": spec}
-            await home.patch(PERSISTENT_VOLUMES, name, retain)
+        if _policy(volume) != "Retain":
+            await _set_policy(home, volume, "Retain")
         await home.delete(PERSISTENT_VOLUMES, name, uid=uid)
         # A bound PersistentVolume is protected, and its provisioner's finalizers wait for it.
         meta: Object = {"uid": uid, "finalizers": None}
@@ -147,6 +159,12 @@ async def _create(home: KubeClient, volume: Object) -> None:
         return  # The response to an earlier request was lost; the caller reads again.
 
 
+async def _set_policy(home: KubeClient, volume: Object, policy: str) -> None:
+    spec = {"persistentVolumeReclaimPolicy": policy}
+    patch = {"metadata": {"uid": uid_of(volume)}, "spec": spec}
+    await home.patch(PERSISTENT_VOLUMES, name_of(volume), patch)
+
+
 def _with_data_of(place: Object, data: Object) -> Object:
     """The PersistentVolume with the name and the claim of ``place`` and all else of ``data``."""
     meta, reference = metadata(data), place["spec"]["claimRef"]
@@ -167,6 +185,10 @@ def _with_data_of(place: Object, data: Object) -> Object:
 
 def _data(volume: Object) -> Object:
     return {key: value for key, value in volume["spec"].items() if key not in _GENERAL}
+
+
+def _policy(volume: Object) -> str:
+    return str(volume["spec"].get("persistentVolumeReclaimPolicy") or "")
 
 
 def _claim_uid(volume: Object) -> str:

@@ -11,6 +11,8 @@ the buffers of one connection are held in each direction.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import secrets
 from collections.abc import AsyncIterator
@@ -27,6 +29,8 @@ from sync.kube.pod_exec import PROTOCOL
 _STDIN, _STDOUT, _STDERR, _STATUS = 0, 1, 2, 3
 #: Bytes of standard error that are kept: the last.
 STDERR_MAX = 4096
+#: Seconds for the rest of standard error after the end of standard output.
+STDERR_SECONDS = 5.0
 _TOKEN_BYTES = 16
 #: Bytes of the trailer: end of line, token, blank, three digits, end of line.
 _TRAILER = 2 * _TOKEN_BYTES + 6
@@ -45,6 +49,7 @@ class ShellStream:
         self._socket = socket
         self._client = client
         self._path = path
+        self._token = token.encode()
         self._end = re.compile(rb"\n%s (\d{3})\n" % token.encode())
         self._stderr = bytearray()
         self.exit_status: int | None = None
@@ -53,7 +58,8 @@ class ShellStream:
     @property
     def stderr(self) -> str:
         """The last standard error, in one line."""
-        lines = self._stderr.decode(errors="replace").splitlines()
+        text = self._stderr.partition(self._token)[0].decode(errors="replace")
+        lines = text.splitlines()
         return "; ".join(line.strip() for line in lines if line.strip())
 
     async def write(self, data: bytes) -> None:
@@ -72,6 +78,8 @@ class ShellStream:
                 self.exit_status = int(end[1])
                 if rest := (held + data)[:-_TRAILER]:
                     yield rest
+                if self.exit_status:
+                    await self._read_stderr()
                 return
             if len(data) >= _TRAILER:
                 if held:
@@ -87,6 +95,14 @@ class ShellStream:
             side=self._client.side,
             what=f"GET {self._path}",
         )
+
+    async def _read_stderr(self) -> None:
+        """Reads standard error to its end, which can arrive after that of standard output."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STDERR_SECONDS):
+                async for _ in self._stdout():
+                    if self._token in self._stderr:
+                        return
 
     async def _stdout(self) -> AsyncIterator[bytes]:
         with self._client.map_read_errors(self._path):
@@ -118,7 +134,8 @@ async def open_shell(
 
 
 def _with_trailer(script: str, token: str) -> str:
-    return f"(\n{script}\n)\nprintf '\\n%s %03d\\n' {token} $?\nexec cat >/dev/null"
+    end = f"printf '\\n%s %03d\\n' {token} $status"
+    return f"(\n{script}\n)\nstatus=$?\necho {token} >&2\n{end}\nexec cat >/dev/null"
 
 
 def _failure(raw: bytes) -> str:
