@@ -134,7 +134,7 @@ def test_swapped_volumes_keep_name_and_claim() -> None:
 
 
 def test_no_two_volumes_ever_lead_to_the_same_data() -> None:
-    """From any state on the way, nothing is created before each volume with other data was deleted."""
+    """From any state on the way, a volume is created after those with other data were deleted."""
     old = {"a": volume("a", "1"), "b": volume("b", "2")}
     new = volume_swap.swapped(old["a"], old["b"])
     states: list[list[Object | None]] = [[None, old[it], new[it]] for it in ("a", "b")]
