@@ -38,7 +38,10 @@ class BridgeFailed(Exception):
 
 
 def run(
-    *args: str | Path, home: Cluster | None = None, env: Mapping[str, str] | None = None
+    *args: str | Path,
+    home: Cluster | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Runs `bridge ARGS` to its end; ``home`` is the cluster of KUBECONFIG."""
     return subprocess.run(
@@ -47,7 +50,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout,
         check=False,
     )
 

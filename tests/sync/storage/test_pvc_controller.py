@@ -492,3 +492,27 @@ async def test_replaced_home_claim_with_stale_volume_name_is_reported(storage: S
     assert storage.home.get(PERSISTENT_VOLUMES, f"pvc-{home['metadata']['uid']}")
     assert storage.home_claim()["status"]["phase"] == "Pending"
     assert storage.home.objects(PODS) == []
+
+
+async def test_remote_claim_names_the_home_claim_that_has_its_volume_now(storage: Storage) -> None:
+    """As after `bridge volume move`, whose volume was provisioned for another home PVC."""
+    storage.home_class()
+    storage.remote_class()
+    await storage.harness.start()
+    home = await storage.bound()
+    moved = storage.remote_claim(home)
+    assert moved is not None
+    previous = {"cluster-bridge.io/home-name": "temporary", "cluster-bridge.io/home-uid": "other"}
+    change: Object = {"metadata": {"annotations": previous}}
+    name, namespace = moved["metadata"]["name"], moved["metadata"]["namespace"]
+    storage.remote.update(PERSISTENT_VOLUME_CLAIMS, name, change, namespace)
+    storage.home.update(
+        PERSISTENT_VOLUMES,
+        storage.volume()["metadata"]["name"],
+        {"metadata": {"labels": {"a": "b"}}},
+    )
+    await storage.settle()
+    found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, namespace)
+    annotations = found["metadata"]["annotations"]
+    assert annotations["cluster-bridge.io/home-name"] == "data"
+    assert annotations["cluster-bridge.io/home-uid"] == home["metadata"]["uid"]

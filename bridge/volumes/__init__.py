@@ -1,0 +1,1 @@
+"""`bridge volume`: copies and moves the data of PersistentVolumeClaims between nodes."""

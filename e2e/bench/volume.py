@@ -1,0 +1,155 @@
+"""`bridge volume copy` between two clusters, compared with `kubectl cp` to one in the same run.
+
+In each round, in turn, kubectl copies a file of random bytes from this machine into a pod of the
+remote, and the bridge copies a volume of home with such a file into the remote. Two rates of the
+bridge count: that of the whole command, with the start of its pods and the comparison of checksums,
+and that of the stream of data alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from e2e import bridge_process
+from e2e.bench import streams
+from e2e.bench.report import Report
+from e2e.bridge_process import Bridge
+from e2e.clusters.cluster import Cluster, Provisioner
+from e2e.kubectl import wait_for
+from e2e.storage_classes import local_path
+from e2e.workload_manifests import BUSYBOX, pod, shell, volume_claim
+
+NAMESPACE, CLASS, CLAIM, COPY, POD = "bench", "bench-volume", "source", "copy", "cp"
+#: Seconds for one copy.
+PATIENCE = 900.0
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of a run."""
+
+    rounds: int
+    size: int
+    """Bytes of the volume."""
+
+
+def run(
+    home: Cluster, remote: Cluster, settings: Settings, say: Callable[[str], None], log: Path
+) -> Report:
+    """Joins, measures, and leaves."""
+    report = Report("volume", {"rounds": settings.rounds, "bytes": settings.size})
+    taken: dict[str, list[float]] = {"kubectl_cp": [], "command": [], "stream": []}
+    file = log.with_name("random")
+    _write_random(file, settings.size)
+    with _volume(home, remote, settings.size, log):
+        for number in range(settings.rounds):
+            taken["kubectl_cp"].append(_kubectl_cp(remote, file, settings.size))
+            command, stream = _bridge_copy(home, settings.size)
+            taken["command"].append(command)
+            taken["stream"].append(stream)
+            latest = ", ".join(f"{name} {found[-1]:.1f} MB/s" for name, found in taken.items())
+            say(f"volume, round {number + 1}: {latest}")
+    for name, found in taken.items():
+        report.add(f"{name}.rate", "MB/s", found)
+    for name in ("command", "stream"):
+        pairs = zip(taken[name], taken["kubectl_cp"], strict=True)
+        report.add(f"{name}.of_kubectl_cp", "x", [ours / theirs for ours, theirs in pairs])
+    return report
+
+
+def _write_random(file: Path, size: int) -> None:
+    with file.open("wb") as out:
+        for begin in range(0, size, _CHUNK):
+            out.write(os.urandom(min(_CHUNK, size - begin)))
+
+
+def _kubectl_cp(remote: Cluster, file: Path, size: int) -> float:
+    """MB/s of `kubectl cp` into a pod of the remote."""
+    began = time.perf_counter()
+    remote.kubectl("cp", "-n", NAMESPACE, str(file), f"{POD}:/data/file", timeout=PATIENCE)
+    rate = size / (time.perf_counter() - began) / 1e6
+    count = remote.kubectl("exec", "-n", NAMESPACE, POD, "--", "stat", "-c", "%s", "/data/file")
+    if int(count.stdout) != size:
+        raise RuntimeError(f"kubectl cp copied {count.stdout} of {size} bytes")
+    remote.kubectl("exec", "-n", NAMESPACE, POD, "--", "rm", "/data/file")
+    return rate
+
+
+def _bridge_copy(home: Cluster, size: int) -> tuple[float, float]:
+    """MB/s of the whole command, and of its stream."""
+    options = ("--to", streams.NODE, "--storage-class", CLASS, "--image", BUSYBOX, "--yes")
+    began = time.perf_counter()
+    done = bridge_process.run(
+        *("volume", "copy", f"{NAMESPACE}/{CLAIM}", COPY, *options, "-o", "json"),
+        home=home,
+        timeout=PATIENCE,
+    )
+    took = time.perf_counter() - began
+    if done.returncode:
+        raise RuntimeError(f"bridge volume copy failed: {done.stderr}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    home.kubectl("delete", "pvc", "-n", NAMESPACE, COPY, timeout=120)
+    return size / took / 1e6, size / result["copySeconds"] / 1e6
+
+
+@contextmanager
+def _volume(home: Cluster, remote: Cluster, size: int, log: Path) -> Iterator[Bridge]:
+    """A joined node, a volume of home with random bytes, and a pod of the remote for kubectl."""
+    home.provision_volumes(Provisioner.LOCAL_PATH, print)
+    with (
+        streams.joined(home, remote, log) as bridge,
+        local_path(home, default=True) as near,
+        local_path(remote, default=True),
+    ):
+        printed = bridge_process.run("storage-class", CLASS)
+        home.kubectl("apply", "-f", "-", input=printed.stdout)
+        clusters = (home, remote)
+        for cluster in clusters:
+            cluster.kubectl("create", "namespace", NAMESPACE)
+        try:
+            _apply(home, volume_claim(CLAIM, near, f"{size // 10**6 + 64}M"))
+            script = (
+                f"head -c {size} /dev/urandom > /data/file && sync && touch /tmp/done; sleep 3600"
+            )
+            claim = {"name": "data", "persistentVolumeClaim": {"claimName": CLAIM}}
+            _start(home, "writer", script, claim)
+            probe = ("exec", "-n", NAMESPACE, "writer", "--", "ls", "/tmp/done")
+            wait_for(
+                lambda: home.kubectl(*probe, check=False).returncode == 0,
+                "the volume is written",
+                seconds=PATIENCE,
+            )
+            home.kubectl("delete", "pod", "-n", NAMESPACE, "writer", timeout=120)
+            _start(remote, POD, "sleep 36000", {"name": "data", "emptyDir": {}})
+            yield bridge
+        finally:
+            for cluster in clusters:
+                cluster.kubectl("delete", "namespace", NAMESPACE, timeout=120)
+            claims = ("get", "pv", "-o", "jsonpath={.items[*].spec.claimRef.namespace}")
+            wait_for(
+                lambda: NAMESPACE not in home.kubectl(*claims).stdout.split(),
+                "the volumes are deleted",
+                seconds=120,
+            )
+            home.kubectl("delete", "storageclass", CLASS)
+
+
+def _start(cluster: Cluster, name: str, script: str, volume: dict[str, Any]) -> None:
+    mounts = [{"name": "data", "mountPath": "/data"}]
+    main = shell("main", script, volumeMounts=mounts)
+    node = cluster.node_names[0]
+    _apply(cluster, pod(node, name, containers=[main], volumes=[volume]))
+    ready = ("wait", "-n", NAMESPACE, "--for=condition=Ready", f"pod/{name}")
+    cluster.kubectl(*ready, "--timeout=90s", timeout=100)
+
+
+def _apply(cluster: Cluster, manifest: str) -> None:
+    cluster.kubectl("apply", "-n", NAMESPACE, "-f", "-", input=manifest)
