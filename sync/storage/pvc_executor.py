@@ -52,6 +52,7 @@ from sync.storage.pvc_planner import (
     PvcState,
     RecordOrigin,
     SelectNode,
+    Update,
 )
 from translators.object_accessors import (
     HomeNamespace,
@@ -142,16 +143,8 @@ class PvcExecutor:
                 if self._may_attempt(home):
                     await self._give_back(home, message, remote)
                 return False
-            case Expand(remote, patch):
-                return await self._expand(home, remote, patch)
-            case FollowMetadata(remote, patch):
-                return await self._follow_metadata(home, remote, patch)
-            case RecordOrigin(remote, patch):
-                return await self._patch(self._storage.remote_claims, remote, patch)
-            case PatchVolume(volume, patch):
-                return await self._patch(self._storage.home_volumes, volume, patch)
-            case PatchStatus(patch, is_optional):
-                return await self._patch_status(home, patch, is_optional=is_optional)
+            case Expand() | FollowMetadata() | RecordOrigin() | PatchVolume() | PatchStatus():
+                return await self._follow(home, action)
 
     # -- provision -------------------------------------------------------------------------
 
@@ -305,6 +298,19 @@ class PvcExecutor:
         )
 
     # -- follow ----------------------------------------------------------------------------
+
+    async def _follow(self, home: Object, action: Update) -> bool:
+        match action:
+            case Expand(remote, patch):
+                return await self._expand(home, remote, patch)
+            case FollowMetadata(remote, patch):
+                return await self._follow_metadata(home, remote, patch)
+            case RecordOrigin(remote, patch):
+                return await self._patch(self._storage.remote_claims, remote, patch)
+            case PatchVolume(volume, patch):
+                return await self._patch(self._storage.home_volumes, volume, patch)
+            case PatchStatus(patch, is_optional):
+                return await self._patch_status(home, patch, is_optional=is_optional)
 
     async def _expand(self, home: Object, remote: Object, patch: Object) -> bool:
         try:

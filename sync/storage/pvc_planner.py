@@ -156,18 +156,10 @@ class PatchStatus:
     is_optional: bool = field(default=False)
 
 
+#: Of a PVC that is bound to its volume.
+Update = Expand | FollowMetadata | RecordOrigin | PatchVolume | PatchStatus
 Action = (
-    SelectNode
-    | CreateRemote
-    | FinishRemote
-    | CreateVolume
-    | GiveBack
-    | DeleteUnfinished
-    | Expand
-    | FollowMetadata
-    | RecordOrigin
-    | PatchVolume
-    | PatchStatus
+    SelectNode | CreateRemote | FinishRemote | CreateVolume | GiveBack | DeleteUnfinished | Update
 )
 
 
