@@ -25,7 +25,7 @@ help:
 	@echo 'make test-skew  the main tests with another Kubernetes on one side; builds it the first time'
 	@echo 'make conformance  the upstream tests on a real node and on the virtual one; ARGS for options'
 
-$(READY): pyproject.toml e2e/setup.sh
+$(READY): pyproject.toml bridge/base/version.py e2e/setup.sh
 	@sh e2e/setup.sh $(PYTHON) $(VENV) >&2
 	@touch $@
 

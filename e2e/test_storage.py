@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e import bridge_process
 from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, wait_for
 from e2e.provisioned_storage import DATA, ProvisionedStorage
@@ -84,7 +85,8 @@ def test_stateful_set_keeps_its_data(storage: ProvisionedStorage) -> None:
 
 
 def test_capacity_of_remote_is_shown_and_grows(storage: ProvisionedStorage) -> None:
-    """The true capacity appears at home, with either binding mode; an expansion follows."""
+    """The true capacity appears at home, with either binding mode; expansions and labels follow,
+    and the commands show where the data is."""
     bridged = storage.bridged
     rounding = {"roundUpTo": "4Mi"}
     with (
@@ -107,6 +109,36 @@ def test_capacity_of_remote_is_shown_and_grows(storage: ProvisionedStorage) -> N
         for name in ("a", "b"):
             bridged.kubectl("patch", "pvc", name, "-p", json.dumps(grow))
         wait_for(lambda: capacities() == ["20Mi", "20Mi"], "the volumes have grown")
+
+        def teams() -> list[str]:
+            labels = [it["metadata"]["labels"] for it in storage.remote_claims()]
+            return sorted(it["team"] for it in labels if "team" in it)
+
+        bridged.kubectl("label", "pvc", "a", "team=blue")
+        wait_for(lambda: teams() == ["blue"], "the label follows")
+        bridged.kubectl("label", "pvc", "a", "team-")
+        wait_for(lambda: teams() == [], "its removal follows")
+        _check_commands(storage, now)
+
+
+def _check_commands(storage: ProvisionedStorage, remote_class: str) -> None:
+    """`bridge explain pvc` and `bridge status` show the volumes."""
+    bridged = storage.bridged
+    done = bridge_process.run(
+        *("explain", "pvc/a", "-n", bridged.namespace, "-o", "json"),
+        *("--kubeconfig", bridged.remote.kubeconfig),
+        home=bridged.home,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["state"], found["waitsFor"], found["pods"]) == ("Bound", None, ["a"])
+    remote = found["remote"]
+    assert (remote["storageClass"], remote["capacity"]) == (remote_class, "20Mi")
+    assert remote["name"] in {it["metadata"]["name"] for it in storage.remote_claims()}
+    done = bridge_process.run("status", bridged.node, "-o", "json", home=bridged.home)
+    (node,) = json.loads(done.stdout)["nodes"]
+    assert node["volumes"]["total"] >= 2
+    assert node["volumes"]["pending"] == 0
 
 
 def test_pod_bound_by_node_name_and_ephemeral_volume(storage: ProvisionedStorage) -> None:

@@ -129,13 +129,23 @@ def test_standby_takes_over(storage: ProvisionedStorage, tmp_path: Path) -> None
 
 
 def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> None:
-    """`bridge leave` refuses, and with --keep-volumes leaves every byte where it was."""
+    """`bridge leave` refuses, and with --keep-volumes leaves every byte where it was. It deletes a
+    claim of the remote that has no volume yet."""
     bridged = storage.bridged
-    with local_path(storage.remote, default=True), storage.home_class("some") as name:
+    failing = {"provisionError": "no disk is free"}
+    with (
+        local_path(storage.remote, default=True),
+        storage.home_class("some") as name,
+        hostpath(storage.remote, "full", binding=IMMEDIATE, parameters=failing) as full,
+        storage.home_class("full", "--remote-class", full) as home_full,
+    ):
         bridged.apply(volume_claim("data", name, "8Mi"))
         _write(storage, "a", "data")
         (volume,) = storage.volumes()
         (claim,) = storage.remote_claims()
+        bridged.apply(volume_claim("more", home_full, "8Mi"))
+        bridged.apply(storage.node_pod("more", "more"))
+        wait_for(lambda: len(storage.remote_claims()) == 2, "the bridge provisions")
         bridged.bridge.stop()
         refused = _leave(bridged)
         assert refused.returncode == 1
@@ -148,7 +158,8 @@ def test_leave_keeps_volumes_for_the_next_join(storage: ProvisionedStorage) -> N
         assert pruned.returncode == 0
         (same,) = storage.remote_claims()
         assert same["metadata"]["uid"] == claim["metadata"]["uid"]
-        assert storage.phases() == {"data": "Bound"}
+        assert storage.phases() == {"data": "Bound", "more": "Pending"}
+        bridged.kubectl("delete", "pod/more", "pvc/more", "--ignore-not-found")
 
         bridged.bridge.start(until=REGISTERED)
         bridged.wait_until_schedulable()

@@ -29,8 +29,7 @@ from bridge.kubelet.server import KubeletServer
 from bridge.net.open_file_budget import max_streams, raise_open_file_limit
 from bridge.node import node_object
 from bridge.node.node_lease import LeaseAnnotation
-from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint
-from bridge.observability.metric_families import BridgeCollector
+from bridge.observability.bridge_metrics_endpoint import MetricsEndpoint, MetricSources
 from bridge.observability.recent_errors import RecentErrors
 from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
 from bridge.rbac import permissions
@@ -172,7 +171,7 @@ class NodeKubelet:
         self._directory.engine = engine
         self.readiness.engine = engine
         self._metrics_endpoint.expose(
-            BridgeCollector(
+            MetricSources(
                 version(), engine, self._server, self._metrics, self._election, self._relay_metrics
             )
         )

@@ -1,10 +1,11 @@
-"""The version of the bridge."""
+"""The version of the bridge, of which the distribution ``cluster-bridge`` is built."""
 
 from __future__ import annotations
 
-from importlib import metadata
+#: A constant, so that a bridge need not load `importlib.metadata` (`bridge.base.memory_savings`).
+VERSION = "0.1.0"
 
 
 def version() -> str:
-    """The version of the installed distribution ``cluster-bridge``."""
-    return metadata.version("cluster-bridge")
+    """The version of the bridge that runs."""
+    return VERSION

@@ -278,6 +278,12 @@ _CHECKS = (
         "No volume in the remote is unused",
         "delete the PersistentVolumeClaims in the remote if their data is not needed any more",
     ),
+    Check(
+        "BRG604",
+        "Volumes of home have their data in the remote",
+        "restore the PersistentVolumeClaims in the remote, run the pods on nodes that have their "
+        "volumes, or delete the PersistentVolumeClaims at home to start with empty volumes",
+    ),
 )
 
 #: By id, in order.

@@ -53,6 +53,7 @@ def restarted_request() -> ServeRequest | None:
 def serve(request: ServeRequest) -> None:
     """Joins, and serves the virtual nodes until a signal stops the process."""
     memory_savings.reduce_collections()
+    memory_savings.import_aiohttp()
     from bridge.cli.run_until_signal import STOP_SECONDS, report_line, run
     from bridge.observability import trace_exporter
 

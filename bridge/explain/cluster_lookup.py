@@ -22,8 +22,7 @@ from bridge.clusters.cluster_reads_selection import missing_reads, select_cluste
 from bridge.clusters.connection import as_preflight_errors, cluster_uid, connect
 from bridge.explain import best_effort_reads
 from bridge.explain.candidate_ranking import Candidate, look_up_storage, rank_candidates
-from bridge.install.remote_kubeconfig_lookup import check_remote_of_node, resolve_remote_kubeconfig
-from bridge.node import node_object
+from bridge.explain.remote_connection import connect_remote
 from sync.kube.api_errors import AlreadyExists, ApiError, NotFound
 from sync.kube.api_resources import (
     CONFIG_MAPS,
@@ -47,6 +46,7 @@ from translators.explain.persistent_volume_claims import PodStorage
 from translators.object_accessors import HomeNamespace, Object, metadata, name_of, namespace_of
 from translators.ownership_labels import is_owned
 from translators.pods import remote_pod
+from translators.storage.identifiers import volume_handle
 from translators.translation_options import Policy
 from translators.virtual_node_identity import home_id_from_uid
 
@@ -67,7 +67,7 @@ _NO_UID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class ExplainSettings:
-    """The options of `bridge explain pod`."""
+    """The options of `bridge explain`."""
 
     home: KubeconfigRef
     remote: KubeconfigRef | None
@@ -97,6 +97,8 @@ class RemoteFacts:
     objects: dict[tuple[str, str], Object | None] = field(default_factory=dict)
     """Dependencies by kind and name; None is a missing object, and objects that could not be read
     are absent."""
+    claims: dict[str, Object | None] = field(default_factory=dict)
+    """The remote PVCs of the pod's home PVCs, by their name in the remote."""
     nodes: list[Object] | None = None
     priority_classes: frozenset[str] = frozenset()
     rejection: str = ""
@@ -268,26 +270,8 @@ async def _look_up_remote(
     facts: PodFacts,
     policy: Policy,
 ) -> None:
-    with as_preflight_errors("home"):
-        found = await resolve_remote_kubeconfig(
-            stack, home, facts.node or {}, settings.remote, warn=facts.not_checked.append
-        )
-    if found is None:
-        named = (metadata(facts.node or {}).get("annotations") or {}).get(
-            node_object.ANNOTATION_KUBECONFIG, "its kubeconfig"
-        )
-        facts.not_checked.append(f"the remote: {named} is not on this machine; set --kubeconfig")
-        return
-    try:
-        remote = await stack.enter_async_context(
-            connect(found.ref, side="remote", notify=lambda _: None)
-        )
-        with as_preflight_errors("remote"):
-            await check_remote_of_node(remote, facts.node or {})
-    except PreflightError as error:
-        if settings.remote is not None:
-            raise
-        facts.not_checked.append(f"{error}; to use another file, set --kubeconfig")
+    remote = await connect_remote(stack, home, facts.node or {}, settings.remote, facts.not_checked)
+    if remote is None:
         return
     with as_preflight_errors("remote"):
         facts.remote = await _read_remote(remote, facts, policy)
@@ -327,6 +311,8 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
     found.objects = await best_effort_reads.get_objects(
         remote, map(_resource_name, remote_dependencies), namespace, not_checked
     )
+    if policy.storage == "provision":
+        found.claims = await _remote_claims(remote, facts.storage, policy, not_checked)
     if (
         found.namespace is not None
         and found.pod is None
@@ -335,6 +321,25 @@ async def _read_remote(remote: KubeClient, facts: PodFacts, policy: Policy) -> R
         found.rejection = await _dry_run_rejection(
             remote, facts.pod, policy, found.priority_classes
         )
+    return found
+
+
+async def _remote_claims(
+    remote: KubeClient, storage: PodStorage, policy: Policy, not_checked: list[str]
+) -> dict[str, Object | None]:
+    """The remote PVCs that the pod's home PVCs lead to."""
+    handles = [
+        handle
+        for volume in storage.volumes.values()
+        if volume is not None and (handle := volume_handle(volume)) is not None
+    ]
+    found: dict[str, Object | None] = {}
+    for handle in handles:
+        if handle.remote_id == policy.remote_id:
+            read = await best_effort_reads.get_objects(
+                remote, [(PERSISTENT_VOLUME_CLAIMS, handle.name)], handle.namespace, not_checked
+            )
+            found |= {name: it for (_, name), it in read.items()}
     return found
 
 

@@ -8,7 +8,7 @@ from translators.explain.dependencies import Dependency
 from translators.mirror import service
 from translators.object_accessors import HomeNamespace, Object, name_of, namespace_of
 from translators.ownership_labels import is_owned
-from translators.storage import pvc_resolution, storage_class
+from translators.storage import pvc_resolution, remote_pvc, storage_class
 from translators.storage.identifiers import bound_volume, claim_names, class_name
 from translators.storage.pvc_resolution import Unresolved
 from translators.translation_options import Policy
@@ -104,11 +104,23 @@ def _provisioned_claim(name: str, facts: PodFacts, policy: Policy) -> str:
     volume = facts.storage.volumes.get(bound_volume(home))
     handle = pvc_resolution.used_handle(home, volume, policy, name=name)
     if not isinstance(handle, Unresolved):
-        return f"the claim {handle.namespace}/{handle.name}, with its data"
+        return f"the claim {handle.namespace}/{handle.name}{_claim_state(handle.name, facts)}"
     found = facts.storage.classes.get(class_name(home))
     if not bound_volume(home) and found is not None and storage_class.is_served(found):
         return "a new volume in the remote, once a node is selected"
     return f"nothing: {handle.message}"
+
+
+def _claim_state(name: str, facts: PodFacts) -> str:
+    """Phase, capacity and class of a remote PVC, as the end of a sentence."""
+    if facts.remote is None or name not in facts.remote.claims:
+        return ", with its data"
+    claim = facts.remote.claims[name]
+    if claim is None:
+        return ", which is missing in the remote"
+    phase = str((claim.get("status") or {}).get("phase") or "Pending")
+    parts = [phase, remote_pvc.capacity(claim), class_name(claim)]
+    return f" with its data: {', '.join(filter(None, parts))}"
 
 
 def missing_message(it: Object) -> str:

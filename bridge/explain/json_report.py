@@ -289,28 +289,34 @@ def _conditions(side: str, obj: Object) -> list[Object]:
 
 
 def _events(facts: PodFacts) -> list[Object]:
-    """The latest Events of both clusters. Events that the bridge mirrored to home appear once."""
-    found, seen = [], set()
+    """The latest Events of both clusters."""
     there = facts.remote.events if facts.remote is not None else []
-    for side, events in (("remote", there), ("home", facts.events)):
-        for event in events:
-            content = (event.get("reason"), event.get("message"))
-            if content in seen:
-                continue
-            seen.add(content)
-            found.append(
-                {
-                    "side": side,
-                    "type": event.get("type"),
-                    "reason": event.get("reason"),
-                    "message": str(event.get("message") or "").strip(),
-                    "last": event.get("lastTimestamp")
-                    or event.get("eventTime")
-                    or metadata(event).get("creationTimestamp"),
-                    "count": event.get("count") or 1,
-                }
-            )
-    return sorted(found, key=lambda it: str(it["last"]))[-MAX_EVENTS:]
+    events = [("remote", it) for it in there] + [("home", it) for it in facts.events]
+    return event_rows(events)[-MAX_EVENTS:]
+
+
+def event_rows(events: Iterable[tuple[str, Object]]) -> list[Object]:
+    """Events with their side, the oldest first. Events that the bridge mirrored to home appear
+    once, if those of the remote come first."""
+    found, seen = [], set()
+    for side, event in events:
+        content = (event.get("reason"), event.get("message"))
+        if content in seen:
+            continue
+        seen.add(content)
+        found.append(
+            {
+                "side": side,
+                "type": event.get("type"),
+                "reason": event.get("reason"),
+                "message": str(event.get("message") or "").strip(),
+                "last": event.get("lastTimestamp")
+                or event.get("eventTime")
+                or metadata(event).get("creationTimestamp"),
+                "count": event.get("count") or 1,
+            }
+        )
+    return sorted(found, key=lambda it: str(it["last"]))
 
 
 def _summary(facts: PodFacts, answer: Object) -> tuple[str, str]:

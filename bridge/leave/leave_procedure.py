@@ -16,7 +16,8 @@ wait ends after ``timeout`` seconds.
 
 Volumes of home with data in the remote are an error before anything is changed, unless another
 virtual node serves that remote. With ``keep_volumes`` they stay as they are. No option deletes
-data: neither home's PersistentVolumes nor the remote's PVCs are touched.
+data: home's PersistentVolumes are not touched, and of the remote's PVCs only those that the bridge
+was still provisioning, which no pod has mounted, are deleted (`bridge.leave.unfinished_claims`).
 
 An unreachable remote is an error before anything is changed. With ``force`` home is cleaned up
 anyway, and what is left in the remote is reported. With ``keep_workloads`` the remote is only read:
@@ -66,7 +67,7 @@ async def leave(
             notify(Caveat(line))
         if home_state.volumes and not settings.keep_volumes:
             raise PreflightError(leave_summary.volumes_error(settings.name, home_state.volumes))
-        remote_state = await _connect_remote(stack, settings, home_state, notify)
+        remote_state = await _connect_remote(stack, settings, home, home_state, notify)
         await _check_claim(settings, home, home_state, remote_state)
         for line in leave_summary.warning_lines(settings, home_state, remote_state):
             notify(Caveat(line))
@@ -95,11 +96,15 @@ async def _connect_home(
 
 
 async def _connect_remote(
-    stack: AsyncExitStack, settings: LeaveSettings, home_state: HomeState, notify: Notify
+    stack: AsyncExitStack,
+    settings: LeaveSettings,
+    home: KubeClient,
+    home_state: HomeState,
+    notify: Notify,
 ) -> RemoteState:
     """The remote's state. Raises PreflightError if it cannot be read, unless ``force`` is set."""
     try:
-        return await _read_remote(stack, settings, home_state, notify)
+        return await _read_remote(stack, settings, home, home_state, notify)
     except PreflightError as error:
         if not settings.force:
             raise PreflightError(
@@ -110,7 +115,11 @@ async def _connect_remote(
 
 
 async def _read_remote(
-    stack: AsyncExitStack, settings: LeaveSettings, home_state: HomeState, notify: Notify
+    stack: AsyncExitStack,
+    settings: LeaveSettings,
+    home: KubeClient,
+    home_state: HomeState,
+    notify: Notify,
 ) -> RemoteState:
     installation = home_state.installation
     stored = installation.stored if installation is not None else None
@@ -122,7 +131,8 @@ async def _read_remote(
     with as_preflight_errors("remote"):
         if home_state.node is not None:
             await check_remote_of_node(client, home_state.node)
-        return RemoteState(client, inventory=await remote_cleanup.collect(client, home_state))
+        found = await remote_cleanup.collect(home, client, home_state)
+        return RemoteState(client, inventory=found)
 
 
 def _remote_kubeconfig(settings: LeaveSettings, node: Object | None) -> KubeconfigRef:
@@ -216,7 +226,9 @@ class _Removal:
         # Both may have changed during the confirmation.
         home_state.pods = await home_inventory.list_pods(home, settings.name)
         if remote_state.client is not None and not settings.keep_workloads:
-            remote_state.inventory = await remote_cleanup.collect(remote_state.client, home_state)
+            remote_state.inventory = await remote_cleanup.collect(
+                home, remote_state.client, home_state
+            )
         async with eviction.renew_lease(home, None if is_served else home_state.lease):
             await eviction.evict_pods(
                 home,
@@ -267,7 +279,12 @@ class _Removal:
         if client is not None:
             with self._recording_failures(), as_preflight_errors("remote"):
                 await remote_cleanup.remove(
-                    client, self.settings, self.home_state, self.remote_state, notify=self.notify
+                    self.home,
+                    client,
+                    self.settings,
+                    self.home_state,
+                    self.remote_state,
+                    notify=self.notify,
                 )
 
     async def _remove_claim(self) -> None:

@@ -229,6 +229,7 @@ def format_counts(inventory: Inventory) -> str:
     counts = {
         "Pod": len(inventory.pods),
         "copy": len(inventory.copies),
+        "PersistentVolumeClaim": len(inventory.unfinished_claims),
         "Namespace": len(inventory.namespaces),
     }
     return ", ".join(f"{kind}: {count}" for kind, count in counts.items() if count)
@@ -240,6 +241,8 @@ def remote_lines(inventory: Inventory) -> list[str]:
     for resource in dict.fromkeys(resource for resource, _ in inventory.copies):
         copies = [copy for kind, copy in inventory.copies if kind is resource]
         lines += _object_lines(f"remote: {resource.kind}", copies)
+    claims = _object_lines("remote: PersistentVolumeClaim", inventory.unfinished_claims)
+    lines += [f"{line}, which has no data yet" for line in claims]
     namespaces = _object_lines("remote: Namespace", inventory.namespaces)
     return lines + [f"{line}, if otherwise empty" for line in namespaces]
 

@@ -15,6 +15,7 @@ from bridge.base.command_error import PreflightError
 from bridge.base.progress_lines import Caveat, Waiting
 from bridge.clusters.cluster_reads_selection import read_scope
 from bridge.clusters.connection import Notify
+from bridge.leave import unfinished_claims
 from bridge.leave.leave_summary import HomeState, LeaveSettings, RemoteState, format_counts
 from sync.cleanup import remote_inventory
 from sync.cleanup.remote_inventory import Inventory
@@ -25,17 +26,18 @@ from translators.object_accessors import Object, is_deleting, name_of, namespace
 MAX_ROUNDS = 5
 
 
-async def collect(remote: KubeClient, state: HomeState) -> Inventory:
+async def collect(home: KubeClient, remote: KubeClient, state: HomeState) -> Inventory:
     """The inventory of the node in the remote. Raises KubeError."""
-    return await remote_inventory.take_inventory(
-        remote,
-        state.identity,
-        others=state.sibling_nodes,
-        scope=await read_scope(remote, state.remote_namespaces),
+    scope = await read_scope(remote, state.remote_namespaces)
+    found = await remote_inventory.take_inventory(
+        remote, state.identity, others=state.sibling_nodes, scope=scope
     )
+    found.unfinished_claims = await unfinished_claims.find(home, remote, state, scope)
+    return found
 
 
 async def remove(
+    home: KubeClient,
     remote: KubeClient,
     settings: LeaveSettings,
     home_state: HomeState,
@@ -50,7 +52,7 @@ async def remove(
     siblings, label = home_state.sibling_nodes, home_state.identity.node_label
     kept: dict[str, str] = {}
     for _ in range(MAX_ROUNDS):
-        found = remote_state.inventory = await collect(remote, home_state)
+        found = remote_state.inventory = await collect(home, remote, home_state)
         for obj in _objects(found):
             if uid_of(obj) not in known:
                 known.add(uid_of(obj))
@@ -64,7 +66,7 @@ async def remove(
             hint="leave again to keep waiting, or with --force to leave them behind",
             notify=notify,
         )
-        left = await collect(remote, home_state)
+        left = await collect(home, remote, home_state)
         if not remaining_objects(left, kept):
             break
     else:
@@ -85,8 +87,8 @@ async def delete_inventory(
     hint: str,
     notify: Notify,
 ) -> dict[str, str]:
-    """Deletes the pods, and after their termination the copies and the namespaces that are empty
-    and used only by nodes that ``has_ended`` (by label value).
+    """Deletes the pods, and after their termination the copies, the unfinished PVCs, and the
+    namespaces that are empty and used only by nodes that ``has_ended`` (by label value).
 
     Returns the namespaces that stay, with the reason. Raises PreflightError, which ends with
     ``hint``, if pods do not terminate within ``timeout`` seconds, and KubeError.
@@ -108,6 +110,7 @@ async def delete_inventory(
         ) from None
     await remote_inventory.delete_objects(remote, inventory.copies)
     await remote_inventory.transfer_shared_copies(remote, inventory.shared)
+    await unfinished_claims.delete(remote, inventory.unfinished_claims, notify=notify)
     return dict(
         await remote_inventory.delete_namespaces(remote, inventory.namespaces, has_ended=has_ended)
     )
@@ -116,8 +119,9 @@ async def delete_inventory(
 def remaining_objects(left: Inventory, kept: Mapping[str, str]) -> list[Object]:
     """The objects that `delete_inventory` should have deleted; ``kept`` is what it returned."""
     copies = [copy for _, copy in left.copies if not is_deleting(copy)]
+    claims = [it for it in left.unfinished_claims if not is_deleting(it)]
     namespaces = [it for it in left.namespaces if not is_deleting(it) and name_of(it) not in kept]
-    return [*left.pods, *copies, *namespaces]
+    return [*left.pods, *copies, *claims, *namespaces]
 
 
 def describe(obj: Object) -> str:
@@ -126,4 +130,5 @@ def describe(obj: Object) -> str:
 
 
 def _objects(inventory: Inventory) -> list[Object]:
-    return [*inventory.pods, *(copy for _, copy in inventory.copies), *inventory.namespaces]
+    copies = [copy for _, copy in inventory.copies]
+    return [*inventory.pods, *copies, *inventory.unfinished_claims, *inventory.namespaces]

@@ -23,8 +23,8 @@ from prometheus_client.registry import Collector
 
 from bridge.election.elector import LeaderElector
 from bridge.kubelet.server import KubeletServer
-from bridge.observability.bridge_metrics_endpoint import counter, gauge, histogram
-from bridge.pod_metrics.kubelet_metrics_endpoints import PodMetricsEndpoints
+from bridge.observability.bridge_metrics_endpoint import MetricSources
+from bridge.observability.metric_exposition import counter, gauge, histogram
 from bridge.relay.relay_counters import (
     FORWARD_RESULTS,
     REVERSE_RESULTS,
@@ -35,6 +35,7 @@ from sync.base.histograms import Histogram
 from sync.engine.engine import Engine
 from sync.kube.client import KubeClient
 from sync.storage.pvc_controller import PvcController
+from sync.storage.volume_controller import VolumeController
 from translators import quantity
 
 #: Values of ``status.phase``; a phase without pods is 0, not missing.
@@ -48,35 +49,31 @@ _THROTTLED = {(method, "429"): 0 for method in ("GET", "POST", "PATCH", "DELETE"
 class BridgeCollector(Collector):
     """Collects all families from the parts of one join."""
 
-    version: str
-    engine: Engine
-    server: KubeletServer
-    pod_metrics: PodMetricsEndpoints
-    election: LeaderElector
-    relay: RelayMetrics
+    sources: MetricSources
 
     def collect(self) -> Iterator[Metric]:
         """All families with their current values, in the order of the response."""
+        sources, engine = self.sources, self.sources.engine
         yield gauge(
             "bridge_build_info{version,python}",
             "Versions of the bridge and of Python.",
-            {(self.version, platform.python_version()): 1},
+            {(sources.version, platform.python_version()): 1},
         )
-        yield from _election(self.election)
-        yield from _node(self.engine)
-        yield from _volumes(self.engine)
-        yield from _requests((self.engine.home_pods.client, self.engine.remote_pods.client))
-        yield from _watches(self.engine)
-        yield from _work_queues(self.engine)
-        yield from _kubelet_api(self.server)
+        yield from _election(sources.election)
+        yield from _node(engine)
+        yield from _volumes(engine)
+        yield from _requests((engine.home_pods.client, engine.remote_pods.client))
+        yield from _watches(engine)
+        yield from _work_queues(engine)
+        yield from _kubelet_api(sources.server)
         yield counter(
             "bridge_scrapes{path,result}",
             "Responses with resource metrics: complete, or partial where a kubelet of the remote "
             "(or its metrics API) did not answer.",
-            self.pod_metrics.scrapes,
+            sources.pod_metrics.scrapes,
         )
-        yield from _forward_relay(self.relay)
-        yield from _reverse_relay(self.relay.reverse)
+        yield from _forward_relay(sources.relay)
+        yield from _reverse_relay(sources.relay.reverse)
 
 
 def _election(election: LeaderElector) -> Iterator[Metric]:
@@ -150,9 +147,20 @@ def _volumes(engine: Engine) -> Iterator[Metric]:
     )
     yield histogram(
         "bridge_volume_provision_duration_seconds",
-        "Time from the first attempt for a PersistentVolumeClaim until home has its "
-        "PersistentVolume.",
+        "Time from the first attempt for a PersistentVolumeClaim, once its node is selected, until "
+        "home has bound it.",
         claims.executor.duration if claims else Histogram(),
+    )
+    yield gauge(
+        "bridge_volume_claims_pending",
+        "PersistentVolumeClaims that this bridge is to provision and that are not Bound.",
+        claims.pending_claims() if claims else 0,
+    )
+    volumes = engine.find_optional(VolumeController)
+    yield counter(
+        "bridge_volume_deletions{result}",
+        "Volumes deleted with their data in the remote, and attempts to delete them that failed.",
+        volumes.deletions if volumes else dict.fromkeys(("success", "failure"), 0),
     )
 
 

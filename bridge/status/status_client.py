@@ -92,8 +92,8 @@ async def _with_bridge_status(
             else node_pod_summary.summarize_node(node, pods)
         )
         if isinstance(answer, str):
-            return {**status, "bridge": None, "bridgeUnknown": answer}
-        return {**status, "bridge": answer}
+            return {**status, "volumes": None, "bridge": None, "bridgeUnknown": answer}
+        return {**status, **answer}
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(*it), name=f"status-{name_of(it[0])}") for it in found]
@@ -101,13 +101,14 @@ async def _with_bridge_status(
 
 
 async def fetch_bridge_status(home: KubeClient, name: str) -> Object | str:
-    """The state of the node's bridge, or why it cannot be read."""
+    """The state of the node's bridge and what it knows of volumes (`bridge` and `volumes` of its
+    status), or why it cannot be read."""
     path = NODES.path(name, subresource="proxy") + STATUS_PATH
     try:
         async with asyncio.timeout(TIMEOUT_SECONDS):
             answer = orjson.loads(await home.read(path, timeout=TIMEOUT_SECONDS))
-            found: Object = answer["bridge"]
-            return found
+            # A bridge of an earlier version reports no volumes.
+            return {"bridge": answer["bridge"], "volumes": answer.get("volumes")}
     except TimeoutError:
         return (
             f"no answer in {TIMEOUT_SECONDS:.0f} s through home's API server; is it running, and "

@@ -34,6 +34,8 @@ from sync.engine.engine import Engine
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.runtime.workqueue import WorkQueue
+from sync.storage.pvc_controller import PvcController
+from translators import quantity
 from translators.object_accessors import Object
 from translators.timestamps import format_time
 
@@ -123,13 +125,30 @@ class StatusEndpoint:
     async def _build_node(self) -> Object:
         nodes = [] if self._node is None else list(self._node.store)
         if self._engine is None or not nodes:
-            return {"name": self._node_name, "ready": None}
+            return {"name": self._node_name, "ready": None, "volumes": None}
         pods = node_pod_summary.PodCounts()
         for count, pod in enumerate(list(self._engine.home_pods.store), start=1):
             pods.add(pod)
             if count % PODS_PER_BATCH == 0:
                 await asyncio.sleep(0)
-        return node_pod_summary.summarize_node(nodes[0], pods)
+        node = node_pod_summary.summarize_node(nodes[0], pods)
+        return {**node, "volumes": await self._build_volumes(self._engine)}
+
+    async def _build_volumes(self, engine: Engine) -> Object | None:
+        claims = engine.find_optional(PvcController)
+        if claims is None or not claims.storage.remote_claims.synced.is_set():
+            return None  # Every volume would seem to be missing.
+        summary = await claims.summarize_volumes()
+        return {
+            "total": summary.total,
+            "capacity": quantity.format_quantity(summary.capacity, binary=True),
+            "pending": claims.pending_claims(),
+            "missing": len(summary.missing),
+            "missingVolumes": [
+                {"name": it.name, "claim": it.claim, "message": it.problem}
+                for it in summary.missing[: node_pod_summary.MAX_NAMED]
+            ],
+        }
 
     async def _build_bridge(self) -> Object:
         engine = self._engine

@@ -42,6 +42,7 @@ def build_tree(status: Object) -> Branch:
         _network(status),
         _resources(status),
         _pods(status),
+        _volumes(status),
         *_bridge(status),
         _versions(status),
     ]
@@ -67,6 +68,10 @@ def one_line(status: Object) -> str:
         parts.append(f"{pods['total']} pods" + (f" ({', '.join(phases)})" if phases else ""))
         parts += [f"{pods['refused']} refused"] if pods["refused"] else []
         parts += [f"{pods['deleting']} deleting"] if pods["deleting"] else []
+    volumes = status.get("volumes")
+    if volumes is not None:
+        parts += [f"{volumes['pending']} volumes pending"] if volumes["pending"] else []
+        parts += [f"{volumes['missing']} volumes missing"] if volumes["missing"] else []
     bridge = status.get("bridge")
     if bridge is None:
         parts.append("bridge: no answer")
@@ -143,6 +148,27 @@ def _pods(status: Object) -> Branch | None:
             Branch("not created in the remote", str(pods["refused"]), "warn", tuple(named))
         )
     return Branch("pods", f"{pods['total']}, {pods['ready']} ready", children=tuple(below))
+
+
+def _volumes(status: Object) -> Branch | None:
+    """None without a volume, so that nodes that provision none have no such branch."""
+    volumes = status.get("volumes")
+    if volumes is None or not (volumes["total"] or volumes["pending"]):
+        return None
+    below = []
+    if volumes["pending"]:
+        below.append(Branch("pending", f"{volumes['pending']} PersistentVolumeClaims"))
+    if volumes["missing"]:
+        named = [
+            Branch(it["claim"] or it["name"], it["message"], "bad")
+            for it in volumes["missingVolumes"]
+        ]
+        if more := volumes["missing"] - len(named):
+            named.append(Branch("and", f"{more} more", "dim"))
+        text = f"{volumes['missing']}, whose pods cannot start"
+        below.append(Branch("missing in the remote", text, "bad", tuple(named)))
+    text = f"{volumes['total']} with {volumes['capacity']}"
+    return Branch("volumes", text, children=tuple(below))
 
 
 def _bridge(status: Object) -> Iterator[Branch]:

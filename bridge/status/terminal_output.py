@@ -56,7 +56,17 @@ def render_table(statuses: Sequence[Object]) -> str:
     return format_table(_WIDE_HEADERS, map(_wide_row, statuses)) if statuses else NO_NODES
 
 
-_WIDE_HEADERS = ("name", "status", "pods", "cpu", "memory", "bridge", "kubelet", "remote")
+_WIDE_HEADERS = (
+    "name",
+    "status",
+    "pods",
+    "cpu",
+    "memory",
+    "volumes",
+    "bridge",
+    "kubelet",
+    "remote",
+)
 
 
 def _wide_row(status: Object) -> list[str]:
@@ -70,10 +80,18 @@ def _wide_row(status: Object) -> list[str]:
         status_tree.format_readiness(status)[0],
         str((status.get("pods") or {}).get("total", "?")),
         *requested,
+        _volumes_cell(status.get("volumes")),
         versions.get("bridge") or "?",
         versions.get("kubelet") or "?",
         ((bridge.get("clusters") or {}).get("remote") or {}).get("server") or "?",
     ]
+
+
+def _volumes_cell(volumes: Object | None) -> str:
+    if volumes is None:
+        return "-"
+    extra = [f"{volumes[it]} {it}" for it in ("pending", "missing") if volumes[it]]
+    return f"{volumes['total']}" + (f" ({', '.join(extra)})" if extra else "")
 
 
 def all_ready(statuses: Sequence[Object]) -> bool:

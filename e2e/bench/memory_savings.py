@@ -1,7 +1,8 @@
 """Resident memory of a bridge with and without each measure of `bridge.base.memory_savings`.
 
-The bridge runs as a process between two simulated API servers with TLS, so no cluster is needed. It
-is measured idle, and after pods were created and deleted. Each round measures all variants.
+The bridge runs as a process between two simulated API servers with TLS, so no cluster is needed,
+and without storage. It is measured idle, and after pods were created and deleted. Each round
+measures all variants.
 """
 
 from __future__ import annotations
@@ -49,9 +50,19 @@ _NO_RELEASE = (
     "async def release_memory():\n    await asyncio.get_running_loop().create_future()\n"
     "memory_savings.release_memory = release_memory\n"
 )
+#: Imports of a join at once, of what it otherwise imports when it is needed.
+_IMPORT = "from bridge.base import memory_savings\nmemory_savings.import_aiohttp()\nimport "
 WITHOUT: Mapping[str, Variant] = {
     "restart_with": Variant(_NO_RESTART),
     "run_module": Variant(_NO_CHILD),
+    "import_aiohttp": Variant(
+        "from bridge.base import memory_savings\nmemory_savings.import_aiohttp = lambda: None\n"
+    ),
+    "late prometheus_client": Variant(f"{_IMPORT}prometheus_client\n"),
+    "late controllers of storage": Variant(
+        f"{_IMPORT}sync.storage.pvc_controller, sync.storage.volume_controller\n"
+    ),
+    "version as a constant": Variant(f"{_IMPORT}importlib.metadata\n"),
     "release_memory": Variant(_NO_RELEASE, after_burst=True),
 }
 
@@ -91,7 +102,7 @@ async def _resident(code: str, pods: int) -> int:
         tls = authority.server_context(authority.issue("server", address="127.0.0.1"))
         async with FakeApi(tls=tls) as home, FakeApi(tls=tls) as remote:
             both = clusters(home, remote, folder)
-            async with join_process(both, extra=code) as process:
+            async with join_process(both, extra=code, options=["--storage", "none"]) as process:
                 await process.wait_for_output("is registered")
                 if pods:
                     await _burst(both, pods)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-#: Specs of pods for which a value is kept: those of the pods that the workers handle at once, and
-#: of the last watch events. A spec has about 2**13 bytes. With the two caches of specs, the CPU of
-#: a pod until it runs was 4% lower (`python -m e2e.bench burst`).
-CACHED_SPECS = 256
+#: Specs of pods for which a value is kept: those of the pods that the workers handle at once. A
+#: spec has about 2**13 bytes, and is kept after its pod. With 256 a bridge with 500 pods took 1 MB
+#: more, and no less CPU (`python -m e2e.bench burst`).
+CACHED_SPECS = 32
 
 V = TypeVar("V")
 

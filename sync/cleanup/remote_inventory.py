@@ -96,9 +96,11 @@ class Inventory:
     namespaces: list[Object] = field(default_factory=list)
     shared: list[SharedCopy] = field(default_factory=list)
     """Copies that this virtual node created and another one uses, so that they stay."""
+    unfinished_claims: list[Object] = field(default_factory=list)
+    """PVCs without data that a leaving node was provisioning (`bridge.leave.unfinished_claims`)."""
 
     def __bool__(self) -> bool:
-        return bool(self.pods or self.copies or self.namespaces)
+        return bool(self.pods or self.copies or self.namespaces or self.unfinished_claims)
 
 
 @dataclass(frozen=True, slots=True)

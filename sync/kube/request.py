@@ -3,6 +3,7 @@ aiohttp session."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,9 @@ class RequestDefaults:
         options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
         if config.ssl is not None:
             options["ssl"] = config.ssl
+        elif config.proxy and config.proxy.startswith("https:"):
+            # aiohttp's own context may trust no CA (`bridge.base.memory_savings`).
+            options["ssl"] = ssl.create_default_context()
         if config.server_hostname:
             options["server_hostname"] = config.server_hostname
         if config.proxy:

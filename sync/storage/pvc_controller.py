@@ -8,6 +8,8 @@ handle, so that nothing has to be remembered.
 
 from __future__ import annotations
 
+import asyncio
+
 from sync.base.namespace_fair_cache import FairCache
 from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
@@ -36,12 +38,14 @@ from translators.storage.identifiers import (
     claim_of_volume,
     claims_of_pod,
     class_name,
+    is_bound,
     is_unfinished,
     remote_claim_name,
     volume_handle,
     volume_name,
 )
 from translators.storage.pvc_resolution import Unresolved
+from translators.storage.volume_state import VolumeSummary
 from translators.timestamps import parse_time
 
 #: PVCs reconciled at once.
@@ -56,6 +60,8 @@ _EVENT_FIELDS = ("involvedObject", "reason", "message")
 #: Seconds for which a provisioner of the remote may fail before the PVC is given back: most
 #: failures pass.
 PATIENCE = 60.0
+#: Volumes that are summed up before the event loop runs other tasks.
+VOLUMES_PER_BATCH = 200
 #: Plans of one reconcile: a new PVC takes four, an expansion as many.
 PLANS = 12
 
@@ -88,6 +94,26 @@ class PvcController:
         """Counts what became of PVCs, for metrics."""
         return self._executor
 
+    def pending_claims(self) -> int:
+        """The number of home PVCs that this bridge is to provision and that are not Bound."""
+        storage = self.storage
+        return sum(
+            not is_bound(it)
+            and pvc_planner.is_to_provision(
+                it, storage.home_classes.store.get(Key("", class_name(it))), self._policy
+            )
+            for it in storage.home_claims.store
+        )
+
+    async def summarize_volumes(self) -> VolumeSummary:
+        """Home's PersistentVolumes with data in this remote. Other tasks run between batches."""
+        summary = VolumeSummary(self._policy.remote_id, self._identity)
+        for count, volume in enumerate(list(self.storage.home_volumes.store), start=1):
+            summary.add(volume, self._lookup.remote_claim)
+            if count % VOLUMES_PER_BATCH == 0:
+                await asyncio.sleep(0)
+        return summary
+
     def declare(self) -> Declaration:
         """Returns the declaration for the engine."""
         storage = self.storage
@@ -110,6 +136,8 @@ class PvcController:
         claim = new or old or {}
         if new is None:
             self._executor.forget(uid_of(claim))
+        elif is_bound(new) and (old is None or not is_bound(old)):
+            self._executor.observe_bound(uid_of(claim))
         self.controller.queue.add(key_of(claim))
 
     def home_volume_changed(self, old: Object | None, new: Object | None) -> None:

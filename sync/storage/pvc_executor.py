@@ -37,6 +37,7 @@ from sync.runtime.log_fields import changes, object_fields
 from sync.runtime.workqueue import WorkQueue
 from sync.storage.pvc_planner import (
     REASON_FAILED,
+    REASON_REFUSED,
     REASON_RESIZE_FAILED,
     Action,
     CreateRemote,
@@ -44,6 +45,7 @@ from sync.storage.pvc_planner import (
     DeleteUnfinished,
     Expand,
     FinishRemote,
+    FollowMetadata,
     GiveBack,
     PatchStatus,
     PatchVolume,
@@ -83,6 +85,8 @@ class _Attempts:
     began: float
     given_back: int = 0
     next_at: float = 0.0
+    has_volume: bool = False
+    """Whether this bridge has created the PersistentVolume."""
 
 
 class PvcExecutor:
@@ -104,11 +108,18 @@ class PvcExecutor:
         self.results: Counter[str] = Counter({"success": 0, "failure": 0})
         """How many volumes were provisioned, and how many attempts failed."""
         self.duration = Histogram()
-        """Seconds from the first attempt for a PVC to its PersistentVolume."""
+        """Seconds from the first attempt for a PVC, which follows the selection of the node at
+        once, until home has bound it."""
 
     def forget(self, claim_uid: str) -> None:
         """Forgets earlier attempts: the PVC was deleted, or the cause of a failure removed."""
         self._attempts.pop(claim_uid)
+
+    def observe_bound(self, claim_uid: str) -> None:
+        """Records how long a PVC took that home has bound to a volume of this bridge."""
+        attempts = self._attempts.pop(claim_uid)
+        if attempts is not None and attempts.has_volume:
+            self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
 
     async def execute(self, state: PvcState, action: Action) -> bool:
         """Carries out the action. Returns whether to plan again now. Raises KubeError and
@@ -132,6 +143,8 @@ class PvcExecutor:
                 return False
             case Expand(remote, patch):
                 return await self._expand(home, remote, patch)
+            case FollowMetadata(remote, patch):
+                return await self._follow_metadata(home, remote, patch)
             case PatchVolume(volume, patch):
                 return await self._patch(self._storage.home_volumes, volume, patch)
             case PatchStatus(patch, is_optional):
@@ -189,7 +202,11 @@ class PvcExecutor:
         except NamespaceTerminating:
             raise
         except (Forbidden, Invalid, BadRequest) as error:
-            message = f"remote: the API server rejects the PersistentVolumeClaim: {error.message}"
+            message = (
+                f"remote: the API server rejects the PersistentVolumeClaim: {error.message}; "
+                "change the PersistentVolumeClaim, or what the remote permits in namespace "
+                f"{namespace_of(claim)}"
+            )
             await self._give_back(home, message)
             return False
         else:
@@ -242,9 +259,8 @@ class PvcExecutor:
         except AlreadyExists:
             return False  # The response to an earlier request was lost; the cache will show it.
         self.results["success"] += 1
-        attempts = self._attempts.pop(uid_of(home))
-        if attempts is not None:
-            self.duration.observe(asyncio.get_running_loop().time() - attempts.began)
+        if attempts := self._attempts.get(uid_of(home)):
+            attempts.has_volume = True
         message = f"PersistentVolume {name_of(volume)} has its data in the remote cluster"
         self._events.normal(home, "ProvisioningSucceeded", message)
         _log(home, f"PersistentVolume {name_of(volume)} created")
@@ -293,6 +309,21 @@ class PvcExecutor:
         except (Forbidden, Invalid) as error:
             message = f"remote: the API server rejects the larger volume: {error.message}"
             self._events.warn(home, REASON_RESIZE_FAILED, message)
+            raise
+
+    async def _follow_metadata(self, home: Object, remote: Object, patch: Object) -> bool:
+        """Patches exactly this version: a controller of the remote may write the same key."""
+        meta = {**patch["metadata"], "resourceVersion": version_of(remote)}
+        try:
+            return await self._patch(self._storage.remote_claims, remote, {"metadata": meta})
+        except Conflict:
+            return False  # The newer version is a change that queues the key.
+        except (Forbidden, Invalid) as error:
+            message = (
+                "remote: the API server rejects the changed labels and annotations: "
+                f"{error.message}; change them at home, or the remote's policy"
+            )
+            self._events.warn(home, REASON_REFUSED, message)
             raise
 
     async def _patch_status(self, home: Object, patch: Object, *, is_optional: bool) -> bool:

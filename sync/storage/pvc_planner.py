@@ -16,6 +16,7 @@ between two writes, and one that takes over, continue with the next.
 | deleted, or wants another node | unfinished           | none             | delete remote PVC    |
 | bound                          | another capacity     | exists           | patch volume and PVC |
 | bound                          | requests less        | exists           | expand               |
+| bound                          | other metadata       | exists           | follow metadata      |
 
 A remote PVC is *unfinished* (`ANNOTATION_UNFINISHED`) until home has its PersistentVolume. No pod
 mounts one, so it has no data. No plan deletes another remote PVC: that takes the deletion of its
@@ -27,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from translators.object_accessors import Object, is_deleting, name_of, uid_of
+from translators.object_accessors import Object, is_deleting, name_of, namespaced_name, uid_of
 from translators.ownership_labels import has_home_uid
-from translators.storage import home_volume, remote_pvc, storage_class
+from translators.storage import followed_metadata, home_volume, remote_pvc, storage_class
 from translators.storage.identifiers import (
     awaits_driver,
     bound_volume,
@@ -46,6 +47,8 @@ from translators.translation_options import Policy
 #: Reasons of Events: the provisioner cannot create the volume, as of every provisioner; the remote
 #: rejects a larger request.
 REASON_FAILED, REASON_RESIZE_FAILED = "ProvisioningFailed", "VolumeResizeFailed"
+#: The remote rejects changed labels or annotations, as for pods.
+REASON_REFUSED = "UpdateRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,14 @@ class Expand:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowMetadata:
+    """Patch the labels and annotations of the PVC in the remote."""
+
+    remote: Object
+    patch: Object
+
+
+@dataclass(frozen=True, slots=True)
 class PatchVolume:
     """Patch home's PersistentVolume."""
 
@@ -144,6 +155,7 @@ Action = (
     | GiveBack
     | DeleteUnfinished
     | Expand
+    | FollowMetadata
     | PatchVolume
     | PatchStatus
 )
@@ -176,17 +188,23 @@ def plan_action(state: PvcState, policy: Policy) -> Action | None:
 
 
 def _wanted_here(state: PvcState, policy: Policy) -> bool:
-    """Whether home wants this bridge to provision the PVC."""
     home = state.home
-    if home is None or is_deleting(home) or bound_volume(home) or not awaits_driver(home):
+    if home is None or bound_volume(home):
         return False
-    if state.home_class is None or not storage_class.is_served(state.home_class):
+    return is_to_provision(home, state.home_class, policy)
+
+
+def is_to_provision(home: Object, home_class: Object | None, policy: Policy) -> bool:
+    """Whether home wants this bridge to provision the PVC, or did until it was bound."""
+    if is_deleting(home) or not awaits_driver(home):
+        return False
+    if home_class is None or not storage_class.is_served(home_class):
         return False
     if node := selected_node(home):
         return node == policy.identity.node
     # Binding mode Immediate: the class has to name the remote.
-    remotes = storage_class.permitted_remotes(state.home_class)
-    waits = storage_class.waits_for_consumer(state.home_class)
+    remotes = storage_class.permitted_remotes(home_class)
+    waits = storage_class.waits_for_consumer(home_class)
     return not waits and remotes == (policy.remote_id,)
 
 
@@ -220,11 +238,16 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
         return None
     remote_status = remote.get("status") or {}
     if remote_status.get("phase") == "Lost":
-        message = "the remote has lost the volume of the PersistentVolumeClaim"
+        message = (
+            "the remote has lost the volume of PersistentVolumeClaim "
+            f"{namespaced_name(remote)}; the bridge creates another unless that one had data: "
+            "restore or delete it then"
+        )
         return GiveBack(message, remote if is_unfinished(remote) else None)
     if not is_bound(remote) and not _may_be_unbound(remote, served, state.remote_classes):
         if state.failure and is_unfinished(remote):
-            return GiveBack(state.failure, remote)
+            message = f"{state.failure}; request what the remote has, or use another StorageClass"
+            return GiveBack(message, remote)
         return None
     return CreateVolume(home_volume.home_volume(home, remote, served, policy.remote_id))
 
@@ -232,11 +255,19 @@ def _provision(state: PvcState, policy: Policy) -> Action | None:
 def _create_remote(state: PvcState, served: ServedClass, policy: Policy) -> Action:
     home = state.home or {}
     if served.remotes is not None and policy.remote_id not in served.remotes:
-        return GiveBack(f"allowedTopologies of StorageClass {served.name} exclude this remote")
+        message = (
+            f"allowedTopologies of StorageClass {served.name} exclude this remote; use a "
+            "StorageClass that permits it, or run the pod on another node"
+        )
+        return GiveBack(message)
     if unsupported := remote_pvc.unsupported_field(home, served):
         return GiveBack(unsupported)
     if isinstance(state.source, Unresolved):
-        return GiveBack(f"the data source cannot be used: {state.source.message}")
+        message = (
+            f"the data source cannot be used: {state.source.message}; use a bound "
+            "PersistentVolumeClaim, or a VolumeSnapshot that is ready, in the same remote, or none"
+        )
+        return GiveBack(message)
     storage_class.find_remote_class(served, state.remote_classes)
     return CreateRemote(remote_pvc.to_remote(home, served, policy, source=state.source))
 
@@ -252,7 +283,7 @@ def _may_be_unbound(remote: Object, served: ServedClass, classes: Iterable[Objec
 
 
 def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Action | None:
-    """Expands the remote volume, and shows its capacity at home."""
+    """Expands the remote volume, shows its capacity at home, and updates its metadata."""
     handle = volume_handle(volume)
     if handle is None or handle.remote_id != policy.remote_id or not is_bound(home):
         return None
@@ -266,4 +297,6 @@ def _follow(home: Object, volume: Object, remote: Object, policy: Policy) -> Act
         return PatchStatus(patch)
     if patch := home_volume.progress_patch(home, remote):
         return PatchStatus(patch, is_optional=True)
+    if patch := followed_metadata.metadata_patch(home, remote, policy):
+        return FollowMetadata(remote, patch)
     return None

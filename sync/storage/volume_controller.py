@@ -7,11 +7,13 @@ every request names a UID.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from sync.base.resource_version import version_of
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.declaration.controller_declaration import Declaration, Watch
-from sync.kube.api_errors import BadRequest, Forbidden, Invalid, NotFound
+from sync.kube.api_errors import BadRequest, Forbidden, Invalid, KubeError, NotFound
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from sync.runtime.controller import Controller
 from sync.runtime.log_fields import changes, object_fields
@@ -55,6 +57,8 @@ class VolumeController:
         self.controller: Controller[Key] = Controller(
             "persistent-volumes", self._reconcile, workers=WORKERS, kind="PersistentVolume"
         )
+        self.deletions: Counter[str] = Counter({"success": 0, "failure": 0})
+        """How many volumes were deleted with their data, and how many attempts failed."""
 
     def declare(self) -> Declaration:
         """Returns the declaration for the engine."""
@@ -93,10 +97,15 @@ class VolumeController:
     async def _execute(self, volume: Object, action: Action | None) -> None:
         match action:
             case DeleteRemote(remote):
-                await self._delete_remote(volume, remote)
+                try:
+                    await self._delete_remote(volume, remote)
+                except KubeError:
+                    self.deletions["failure"] += 1
+                    raise
             case DeleteVolume():
                 await self._remove_finalizer(volume)
                 await self._account.delete(PERSISTENT_VOLUMES, name_of(volume), uid=uid_of(volume))
+                self.deletions["success"] += 1
                 self._log(volume, "deleted: its data was reclaimed")
             case RemoveFinalizer():
                 await self._remove_finalizer(volume)

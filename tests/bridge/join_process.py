@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,11 +20,13 @@ BOUND, STOP = 0.3, 6.0
 #: Seconds for a start, and for a stop.
 START, PATIENCE = 40.0, 20.0
 _SCRIPT = f"""
+from bridge.base import memory_savings
+EXTRA
+memory_savings.import_aiohttp()  # as a join does, before other imports of aiohttp
 from bridge.app import kubelet_api_setup, replica_handover
 from bridge.cli import main, run_until_signal
 replica_handover.RELEASE_SECONDS = kubelet_api_setup.STREAMS_SECONDS = {BOUND}
 run_until_signal.STOP_SECONDS = {STOP}
-EXTRA
 main()
 """
 
@@ -81,13 +83,19 @@ class JoinProcess:
 
 @asynccontextmanager
 async def join_process(
-    two: Clusters, *, extra: str = "", address: str = "127.0.0.1", home_name: str = "h"
+    two: Clusters,
+    *,
+    extra: str = "",
+    address: str = "127.0.0.1",
+    home_name: str = "h",
+    options: Sequence[str] = (),
 ) -> AsyncIterator[JoinProcess]:
     """Runs the process while the block runs. ``extra`` is Python code that the process runs first;
-    without ``address`` the process determines one."""
+    without ``address`` the process determines one. ``options`` are additional options."""
     command = ["join", "--kubeconfig", str(two.settings.remote.path), "--name", NODE]
     command += ["--home-kubeconfig", str(two.settings.home.path), "--home-name", home_name]
     command += ["--port", "0", *(["--address", address] if address else [])]
+    command += options
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", _SCRIPT.replace("EXTRA", extra), *command),
         stdin=asyncio.subprocess.DEVNULL,

@@ -1,18 +1,16 @@
 """Translates a home PVC to the PVC in the remote that has its data.
 
-The remote PVC has home's labels, access modes, volume mode and request, and the remote's
-StorageClass. It has no annotation of home's scheduler, binder and provisioner: those would bind it
-to a node that the remote does not have.
+The remote PVC has home's labels and annotations (`translators.storage.followed_metadata`), access
+modes, volume mode and request, and the remote's StorageClass. It has no annotation of home's
+scheduler, binder and provisioner: those would bind it to a node that the remote does not have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from translators.object_accessors import Object, metadata
-from translators.ownership_labels import copied_annotations, remote_metadata
-from translators.pods import dropped_metadata
+from translators.ownership_labels import owner_labels, remote_metadata
 from translators.quantity import parse_quantity
+from translators.storage import followed_metadata
 from translators.storage.identifiers import ANNOTATION_UNFINISHED, remote_claim_name
 from translators.storage.storage_class import ServedClass
 from translators.translation_options import Policy
@@ -20,8 +18,6 @@ from translators.translation_options import Policy
 STORAGE = "storage"
 _CLAIM = "PersistentVolumeClaim"
 _SNAPSHOTS, _SNAPSHOT = "snapshot.storage.k8s.io", "VolumeSnapshot"
-#: The domains of annotations that Kubernetes' own controllers act on.
-_KUBERNETES = ("kubernetes.io", "k8s.io")
 
 
 def unsupported_field(home: Object, served: ServedClass) -> str:
@@ -40,10 +36,10 @@ def unsupported_field(home: Object, served: ServedClass) -> str:
     if source and not (_is_claim(source) or _is_snapshot(source)):
         return (
             f"the data source {source.get('kind')} {source.get('name')} is not copied to the "
-            "remote; use a PersistentVolumeClaim in the same remote, or none"
+            "remote; use a PersistentVolumeClaim or VolumeSnapshot in the same remote, or none"
         )
     if source and source.get("namespace") not in (None, metadata(home).get("namespace")):
-        return "the data source is in another namespace; use one of this namespace"
+        return "the data source is in another namespace; use a PersistentVolumeClaim of this one"
     return ""
 
 
@@ -74,8 +70,10 @@ def to_remote(home: Object, served: ServedClass, policy: Policy, *, source: str 
         remote_spec["dataSource"] = {**kind, "name": source}
     meta = remote_metadata(home, policy.identity)
     meta["name"] = remote_claim_name(home)
+    passed = followed_metadata.passed_metadata(home, policy)
+    meta["labels"] = {**passed["labels"], **owner_labels(policy.identity)}
     meta["annotations"] = {
-        **_users_annotations(home, policy),
+        **passed["annotations"],
         **meta["annotations"],
         ANNOTATION_UNFINISHED: "true",
     }
@@ -109,17 +107,6 @@ def request_patch(home: Object, remote: Object) -> Object:
     if wanted > current or (0 < reached < wanted < current):
         return {"spec": {"resources": {"requests": {STORAGE: requested(home)}}}}
     return {}
-
-
-def _users_annotations(home: Object, policy: Policy) -> Mapping[str, str]:
-    """Annotations follow the rule for pods, without those that Kubernetes' controllers act on."""
-    annotations = dropped_metadata.kept_keys(copied_annotations(home), policy)
-    return {key: value for key, value in annotations.items() if not _is_of_kubernetes(key)}
-
-
-def _is_of_kubernetes(key: str) -> bool:
-    domain = key.partition("/")[0] if "/" in key else ""
-    return any(domain == it or domain.endswith(f".{it}") for it in _KUBERNETES)
 
 
 def _data_source(spec: Object) -> Object:

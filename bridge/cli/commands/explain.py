@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,12 +22,17 @@ from bridge.cli.options.common_options import (
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 
+if TYPE_CHECKING:
+    from bridge.explain.cluster_lookup import ExplainSettings
+
+_CLAIM = "PersistentVolumeClaim"
 #: The kinds that can be explained, by the names that kubectl takes.
 _KINDS = {
     **dict.fromkeys(("pod", "pods", "po"), "Pod"),
     **dict.fromkeys(("deployment", "deployments", "deploy"), "Deployment"),
+    **dict.fromkeys(("pvc", "persistentvolumeclaim", "persistentvolumeclaims"), _CLAIM),
 }
-_USAGE = "name one pod/NAME or deployment/NAME, or a file with -f"
+_USAGE = "name one pod/NAME, deployment/NAME or pvc/NAME, or a file with -f"
 
 
 class Show(StrEnum):
@@ -42,7 +47,8 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="TYPE/NAME",
-            help="A pod or a Deployment of home: pod/NAME or deployment/NAME.",
+            help="A pod, a Deployment or a PersistentVolumeClaim of home: pod/NAME, "
+            "deployment/NAME or pvc/NAME.",
             show_default=False,
         ),
     ] = None,
@@ -67,8 +73,8 @@ def explain(
     node: Annotated[
         str | None,
         typer.Option(
-            help="Explain the pod for this virtual node. Default: the pod's node, or the one that "
-            "fits it best.",
+            help="Explain the object for this virtual node. Default: the pod's or claim's node, or "
+            "the one that fits a pod best.",
             autocompletion=complete_nodes,
         ),
     ] = None,
@@ -85,7 +91,8 @@ def explain(
     """Explain how a pod is translated to the remote, what it lacks, and why it does not run.
 
     Changes nothing in either cluster. If the remote is unreachable, the result lists what could not
-    be checked. A Deployment is explained by its pod template.
+    be checked. A Deployment is explained by its pod template, a PersistentVolumeClaim by the place
+    of its data and the step that it waits for.
     """
     from bridge.cli.run_until_signal import fail, run
     from bridge.explain import json_report, text_report
@@ -109,6 +116,9 @@ def explain(
         manifest=_read(file) if file is not None else None,
         node=chosen,
     )
+    if kind == _CLAIM:
+        _explain_claim(settings, part, output)
+        return
     facts = run(lambda _: look_up_pod(settings), stops=False)
     if part is Show.REMOTE:
         made = json_report.translated_pod(facts)
@@ -118,6 +128,17 @@ def explain(
         return
     answer = json_report.build_report(facts)
     print_result(answer, output, lambda: text_report.render_report(answer))
+
+
+def _explain_claim(settings: ExplainSettings, part: Show, output: Output) -> None:
+    from bridge.cli.run_until_signal import fail, run
+    from bridge.explain.claim_lookup import look_up_claim
+    from bridge.explain.claim_report import build_claim_report, render_claim_report
+
+    if part is not Show.ALL:
+        raise fail("--show needs a pod, a Deployment or a file", code=2)
+    answer = build_claim_report(run(lambda _: look_up_claim(settings), stops=False))
+    print_result(answer, output, lambda: render_claim_report(answer))
 
 
 def _target(words: list[str]) -> tuple[str, str]:

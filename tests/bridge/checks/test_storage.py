@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from bridge.node import join_record
 from bridge.storage import storage_class_manifests
 from bridge.storage.storage_class_manifests import StorageClassOptions
 from sync.kube.api_resources import (
+    CSI_STORAGE_CAPACITIES,
+    NAMESPACES,
     PERSISTENT_VOLUMES,
     VOLUME_SNAPSHOT_CONTENTS,
     VOLUME_SNAPSHOTS,
@@ -25,7 +28,8 @@ from sync.kube.api_resources import (
 from tests.bridge.two_clusters import Clusters
 from tests.conftest import ClientFor
 from tests.fakeapi import Fault
-from translators.ownership_labels import LABEL_HOME, LABEL_REMOTE
+from tests.objects import pod
+from translators.ownership_labels import LABEL_HOME, LABEL_NODE, LABEL_REMOTE
 from translators.storage.identifiers import DRIVER
 from translators.virtual_node_identity import home_id_from_uid
 
@@ -226,6 +230,7 @@ async def test_nothing_is_checked_without_provisioning(
     context = await _context(two, client_for, two.settings)
     assert await storage.check_classes(context) == []
     assert await storage.check_retained_data(context) == []
+    assert await storage.check_missing_data(context) == []
 
 
 async def test_volume_without_persistent_volume_is_reported(
@@ -253,3 +258,73 @@ async def test_volume_without_persistent_volume_is_reported(
     (finding,) = await storage.check_retained_data(context)
     assert finding.severity is Severity.INFO
     assert "default/data-0123" in finding.found
+
+
+async def test_class_that_retains_at_home_alone_is_named(
+    two: Clusters, client_for: ClientFor
+) -> None:
+    _apply(two, reclaim_policy="Retain")
+    _remote_class(two)
+    context = await _context(two, client_for, two.but(storage="provision"))
+    usable, finding = await storage.check_classes(context)
+    assert (usable.severity, finding.severity) == (Severity.OK, Severity.INFO)
+    assert "burst (fast in the remote)" in finding.found
+
+
+async def _joined(two: Clusters, client_for: ClientFor) -> CheckContext:
+    """The context of a node that provisions volumes."""
+    context = await _context(two, client_for, two.but(storage="provision"))
+    return replace(context, node=_RECORDED)
+
+
+async def test_class_without_capacity_is_a_warning(two: Clusters, client_for: ClientFor) -> None:
+    _apply(two)
+    _remote_class(two)
+    context = await _joined(two, client_for)
+    two.home.put(NAMESPACES.manifest({"name": "cluster-bridge"}))
+    meta: Object = {"name": "c", "namespace": "cluster-bridge", "labels": {LABEL_NODE: "virtual"}}
+    for capacity, severity in (("0", Severity.WARNING), ("5Gi", Severity.OK)):
+        two.home.put(
+            CSI_STORAGE_CAPACITIES.manifest(meta, storageClassName="burst", capacity=capacity)
+        )
+        (finding,) = await storage.check_classes(context)
+        assert finding.severity is severity
+        assert ("no capacity left for StorageClass burst" in finding.found) == (capacity == "0")
+
+
+def _put_bound_volume(two: Clusters, remote_id: str, *, phase: str = "Bound") -> None:
+    spec = {
+        "csi": {"driver": DRIVER, "volumeHandle": f"{remote_id}/default/data-0123"},
+        "claimRef": {"namespace": "shop", "name": "data", "uid": "u"},
+    }
+    two.home.put(PERSISTENT_VOLUMES.manifest({"name": "pvc-u"}, spec=spec, status={"phase": phase}))
+
+
+async def test_volume_without_data_is_a_warning(two: Clusters, client_for: ClientFor) -> None:
+    context = await _joined(two, client_for)
+    (fine,) = await storage.check_missing_data(context)
+    assert fine.severity is Severity.OK
+    _put_bound_volume(two, await context.remote_id())
+    (finding,) = await storage.check_missing_data(context)
+    assert finding.severity is Severity.WARNING
+    assert "shop/data: PersistentVolumeClaim default/data-0123 does not exist" in finding.found
+
+
+async def test_pod_with_foreign_volume_is_a_warning(two: Clusters, client_for: ClientFor) -> None:
+    context = await _joined(two, client_for)
+    waiting = pod("db", "shop", node="virtual")
+    waiting["status"] = {"reason": "VolumeNotInRemote", "message": "it is on a disk of home"}
+    two.home.put(waiting)
+    two.home.put(pod("web", "shop", node="virtual"))
+    (finding,) = await storage.check_missing_data(context)
+    assert finding.severity is Severity.WARNING
+    assert "shop/db: it is on a disk of home" in finding.found
+    assert "web" not in finding.found
+
+
+async def test_released_volume_is_reported(two: Clusters, client_for: ClientFor) -> None:
+    context = await _joined(two, client_for)
+    _put_bound_volume(two, await context.remote_id(), phase="Released")
+    (finding,) = await storage.check_retained_data(context)
+    assert finding.severity is Severity.INFO
+    assert "pvc-u (default/data-0123)" in finding.found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
+import importlib.metadata
 import io
 import json
 import logging
@@ -429,7 +430,7 @@ def test_version_option_prints_the_version(invoke: Invoke) -> None:
 
 
 def test_version_command_prints_the_version(invoke: Invoke) -> None:
-    declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["version"]
+    declared = importlib.metadata.version("cluster-bridge")
     done = invoke("version", "--client")
     assert (done.exit_code, done.stdout) == (0, f"{declared}\n")
 

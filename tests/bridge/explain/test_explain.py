@@ -13,7 +13,14 @@ from bridge.base.command_error import PreflightError
 from bridge.explain import json_report, text_report
 from bridge.explain.cluster_lookup import ExplainSettings, PodFacts, look_up_pod, pod_of_manifest
 from bridge.node import join_record, node_object
-from sync.kube.api_resources import NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS, Object
+from sync.kube.api_resources import (
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    Object,
+)
 from tests import objects
 from tests.bridge.prepared_namespaces import limit_to_roles, prepare
 from tests.bridge.running_join import running_join
@@ -424,8 +431,10 @@ async def test_provisioned_claim_names_its_data_in_the_remote(looked: Looked) ->
             "spec": {"csi": {"driver": "volumes.cluster-bridge.io", "volumeHandle": handle}},
         }
     )
+    meta = {"name": "data-0123", "namespace": namespace}
+    looked.two.remote.put(PERSISTENT_VOLUME_CLAIMS.manifest(meta, spec={}))
     claim = _named(await looked.answer(), "PersistentVolumeClaim")
-    assert claim["becomes"] == f"the claim {namespace}/data-0123, with its data"
+    assert claim["becomes"] == f"the claim {namespace}/data-0123 with its data: Pending"
     made = json_report.translated_pod(await looked.look())
     assert made is not None
     volume = made.pod["spec"]["volumes"][0]

@@ -1,8 +1,9 @@
-"""A virtual node does not leave while volumes of home have their data in its remote, and deletes no
-volume when it does."""
+"""A virtual node does not leave while volumes of home have their data in its remote. When it does,
+it deletes no volume, and of the remote's PVCs only unfinished ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,10 +20,12 @@ from sync.kube.api_resources import (
 )
 from tests.bridge.leave.test_leave_procedure import World, _cluster
 from tests.bridge.two_clusters import Clusters
-from tests.objects import node
+from tests.fakeapi import Fault
+from tests.objects import node, pod
 from tests.sync.engine_harness import NODE, REMOTE_NAMESPACE
 from translators.object_accessors import Object
-from translators.ownership_labels import LABEL_NODE
+from translators.ownership_labels import ANNOTATION_HOME_NAME, ANNOTATION_HOME_UID, LABEL_NODE
+from translators.storage.identifiers import ANNOTATION_SELECTED_NODE, ANNOTATION_UNFINISHED
 from translators.virtual_node_identity import home_id_from_uid
 
 pytestmark = pytest.mark.usefixtures("soon")
@@ -114,3 +117,137 @@ async def test_other_virtual_node_of_the_remote_serves_the_volumes(world: World)
 def test_error_counts_many_volumes() -> None:
     message = volumes_error("burst", [_volume(f"pvc-{number}", "") for number in range(30)])
     assert "10 more" in message
+
+
+def _unfinished(world: World, name: str = "new-0123", *, node: str = NODE) -> Object:
+    """A remote PVC that the bridge was provisioning when it was stopped."""
+    made = world.ours(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": REMOTE_NAMESPACE},
+            "spec": {},
+        },
+        node=node,
+    )
+    made["metadata"]["annotations"][ANNOTATION_UNFINISHED] = "true"
+    made["metadata"]["annotations"] |= {ANNOTATION_HOME_NAME: "new", ANNOTATION_HOME_UID: "7"}
+    return world.two.remote.put(made)
+
+
+@pytest.fixture
+def empty(world: World) -> World:
+    """A joined node without a volume in its remote."""
+    world.two.home.remove(PERSISTENT_VOLUMES, "pvc-1")
+    world.two.remote.remove(PERSISTENT_VOLUME_CLAIMS, "data-0123", REMOTE_NAMESPACE)
+    return world
+
+
+def _claim(world: World, name: str = "new-0123") -> Object | None:
+    return world.two.remote.find(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+
+
+async def test_unfinished_claim_and_its_empty_namespace_are_deleted(empty: World) -> None:
+    made = _unfinished(empty)
+    assert await empty.leave()
+    assert _claim(empty) is None
+    assert empty.two.remote.find(NAMESPACES, REMOTE_NAMESPACE) is None
+    (request,) = empty.two.remote.requests("DELETE", "*/persistentvolumeclaims/new-0123")
+    assert request.body["preconditions"] == {
+        "uid": made["metadata"]["uid"],
+        "resourceVersion": made["metadata"]["resourceVersion"],
+    }
+    line = f"remote: PersistentVolumeClaim {REMOTE_NAMESPACE}/new-0123, which has no data yet"
+    assert line in empty.confirmations[0]
+
+
+async def test_claims_with_data_stay_beside_an_unfinished_one(world: World) -> None:
+    _unfinished(world)
+    assert await world.leave(replace(world.settings, keep_volumes=True))
+    assert _claim(world) is None
+    assert _claim(world, "data-0123")
+    assert world.two.remote.find(NAMESPACES, REMOTE_NAMESPACE)
+
+
+def _with_volume_at_home(world: World) -> None:
+    world.two.home.put(_volume("pvc-7", "elsewhere/a/b"))
+
+
+def _mounted_in_remote(world: World) -> None:
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "new-0123"}}
+    made = pod("other", REMOTE_NAMESPACE)
+    made["spec"]["volumes"] = [volume]
+    world.two.remote.put(made)
+
+
+def _selected_for_another_node(world: World) -> None:
+    annotations = {ANNOTATION_SELECTED_NODE: "other"}
+    meta = {"name": "new", "namespace": "default", "annotations": annotations}
+    made = world.two.home.put(PERSISTENT_VOLUME_CLAIMS.manifest(meta, spec={}))
+    _annotate(world, ANNOTATION_HOME_UID, made["metadata"]["uid"])
+
+
+def _not_annotated(world: World) -> None:
+    _annotate(world, ANNOTATION_HOME_NAME, None)
+
+
+def _annotate(world: World, key: str, value: str | None) -> None:
+    world.two.remote.update(
+        PERSISTENT_VOLUME_CLAIMS,
+        "new-0123",
+        {"metadata": {"annotations": {key: value}}},
+        REMOTE_NAMESPACE,
+    )
+
+
+def _unreadable(world: World) -> None:
+    world.two.home.fail(Fault("GET", "*/persistentvolumes", code=403, times=None))
+
+
+@pytest.mark.parametrize(
+    "arrange",
+    [
+        _with_volume_at_home,
+        _mounted_in_remote,
+        _selected_for_another_node,
+        _not_annotated,
+        _unreadable,
+    ],
+)
+async def test_unfinished_claim_that_may_be_in_use_stays(
+    empty: World, arrange: Callable[[World], None]
+) -> None:
+    _unfinished(empty)
+    arrange(empty)
+    assert await empty.leave()
+    assert _claim(empty)
+    assert not empty.two.remote.requests("DELETE", "*/persistentvolumeclaims/*")
+
+
+async def test_claim_that_is_finished_meanwhile_stays(empty: World) -> None:
+    _unfinished(empty)
+
+    def finish(_: list[str]) -> bool:
+        _annotate(empty, ANNOTATION_UNFINISHED, None)
+        return True
+
+    assert await empty.leave(agree=finish)
+    assert _claim(empty)
+
+
+async def test_unfinished_claim_of_sibling_node_stays(empty: World) -> None:
+    labels = {node_object.LABEL_REMOTE: home_id_from_uid(_cluster(empty.two.remote))}
+    other = node("other")
+    other["metadata"]["labels"] = labels
+    empty.two.home.put(other)
+    _unfinished(empty, node="other")
+    assert await empty.leave()
+    assert _claim(empty)
+
+
+async def test_changed_claim_is_not_deleted(empty: World) -> None:
+    """The precondition fails: another writer changed the PVC after it was read."""
+    _unfinished(empty)
+    empty.two.remote.fail(Fault("DELETE", "*/persistentvolumeclaims/*", code=409))
+    assert await empty.leave()
+    assert len(empty.two.remote.requests("DELETE", "*/persistentvolumeclaims/*")) == 2

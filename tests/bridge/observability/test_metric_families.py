@@ -15,7 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from sync.kube.api_resources import PODS
 from tests.bridge.running_join import SOON, RunningJoin, kubelet_api_client, running_join
 from tests.bridge.two_clusters import CANARY, Clusters
+from tests.fakeapi import Fault
 from tests.sync.engine_harness import EngineHarness
+from tests.sync.storage.storage_harness import Storage
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -168,6 +170,23 @@ def _counted() -> list[tuple[str, dict[str, set[str]]]]:
         (name, {key: set(values.split("|"))})
         for name, key, values in re.findall(r'(bridge_\w+_total)\{(\w+)=~?"([^"]+)"\}', rules)
     ]
+
+
+async def test_pending_claims_and_failed_provisioning_are_counted(two: Clusters) -> None:
+    """The remote has no StorageClass."""
+    storage = Storage(EngineHarness(two.home, two.remote))
+    storage.home_class()
+    two.home.fail(Fault("PATCH", "*/persistentvolumeclaims/data", code=409, times=None))
+    settings = two.but(storage="provision")
+    async with running_join(two, settings) as run, kubelet_api_client(run) as session:
+        storage.claim()
+        storage.claim("elsewhere", node="another")
+        async with asyncio.timeout(SOON):
+            found = await metrics(session)
+            while not value(found, "bridge_volume_provisions_total", result="failure"):
+                found = await metrics(session)
+    assert value(found, "bridge_volume_claims_pending") == 1
+    assert value(found, "bridge_volume_deletions_total") == 0
 
 
 async def test_stream_limit_is_exposed(two: Clusters) -> None:

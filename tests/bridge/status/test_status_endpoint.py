@@ -13,10 +13,13 @@ import aiohttp
 import pytest
 
 from bridge.status import status_endpoint
+from sync.kube.api_resources import NODES, PERSISTENT_VOLUMES, Object
 from tests.bridge.running_join import SOON, kubelet_api_client, running_join, start_join
 from tests.bridge.two_clusters import CANARY, Clusters
 from tests.fakeapi import Fault
 from tests.sync.engine_harness import NODE, EngineHarness
+from translators.ownership_labels import LABEL_REMOTE
+from translators.storage.identifiers import DRIVER
 
 pytestmark = pytest.mark.usefixtures("soon")
 
@@ -97,7 +100,10 @@ async def test_every_field_is_documented(two: Clusters) -> None:
     documented = set(_ROW.findall(DOCUMENT.read_text()))
     harness = EngineHarness(two.home, two.remote)
     two.remote.fail(Fault("POST", "*/pods", code=403, times=None))
-    async with running_join(two) as run, kubelet_api_client(run) as session:
+    settings = two.but(storage="provision")
+    async with running_join(two, settings) as run, kubelet_api_client(run) as session:
+        two.home.put(_volume(two, "pvc-1"))
+        await once(session, lambda it: it["volumes"]["missing"])
         harness.pod("web")
         await two.home.until(lambda: harness.status("web").get("conditions"))
         two.remote.fail(Fault(path="*/nodes", code=403))
@@ -105,6 +111,39 @@ async def test_every_field_is_documented(two: Clusters) -> None:
         found = await once(session, lambda it: it["bridge"]["errors"] and it["pods"]["refusedPods"])
     found["bridge"]["streams"]["logs"] = 1
     assert fields(found) == documented - {"podsUnknown", "bridgeUnknown"}
+
+
+def _volume(two: Clusters, name: str) -> Object:
+    """A bound PersistentVolume of home whose PVC the remote lacks."""
+    (node,) = two.home.objects(NODES)
+    csi = {"driver": DRIVER, "volumeHandle": f"{node['metadata']['labels'][LABEL_REMOTE]}/a/b"}
+    return PERSISTENT_VOLUMES.manifest(
+        {"name": name},
+        spec={
+            "csi": csi,
+            "capacity": {"storage": "3Gi"},
+            "claimRef": {"namespace": "shop", "name": "data"},
+        },
+        status={"phase": "Bound"},
+    )
+
+
+async def test_volumes_and_their_missing_data_are_reported(two: Clusters) -> None:
+    settings = two.but(storage="provision")
+    async with running_join(two, settings) as run, kubelet_api_client(run) as session:
+        assert (await once(session, lambda it: it["volumes"]))["volumes"]["total"] == 0
+        two.home.put(_volume(two, "pvc-1"))
+        two.home.put({**_volume(two, "other"), "spec": {"hostPath": {"path": "/d"}}})
+        found = (await once(session, lambda it: it["volumes"]["total"]))["volumes"]
+    assert (found["total"], found["capacity"], found["pending"]) == (1, "3Gi", 0)
+    (missing,) = found["missingVolumes"]
+    assert (missing["name"], missing["claim"]) == ("pvc-1", "shop/data")
+    assert "PersistentVolumeClaim a/b does not exist" in missing["message"]
+
+
+async def test_volumes_are_null_without_provisioning(two: Clusters) -> None:
+    async with running_join(two) as run, kubelet_api_client(run) as session:
+        assert (await read_status(session))["volumes"] is None
 
 
 async def test_outage_is_reported_with_cause_and_last_version(two: Clusters) -> None:

@@ -45,6 +45,35 @@ def test_complete_tree() -> None:
     assert status_tree.plain_text(status_tree.build_tree(shown)) == WHOLE
 
 
+def _volumes(**changes: Any) -> dict[str, Any]:
+    missing = {"name": "pvc-1", "claim": "shop/data", "message": "it does not exist"}
+    counts = {"total": 22, "capacity": "40Gi", "pending": 2, "missing": 21}
+    return {**counts, "missingVolumes": [missing] * 20, **changes}
+
+
+def test_volumes_are_shown_with_pending_and_missing_ones() -> None:
+    shown = status(volumes=_volumes())
+    text = status_tree.plain_text(status_tree.build_tree(shown))
+    assert (
+        """
+  volumes: 22 with 40Gi
+    pending: 2 PersistentVolumeClaims
+    missing in the remote: 21, whose pods cannot start
+      shop/data: it does not exist
+"""
+        in text
+    )
+    assert "      and: 1 more" in text
+    assert "2 volumes pending, 21 volumes missing" in status_tree.one_line(shown)
+
+
+def test_node_without_volumes_has_no_such_branch() -> None:
+    none = _volumes(total=0, pending=0, missing=0, missingVolumes=[])
+    for volumes in (none, None):
+        tree = status_tree.build_tree(status(volumes=volumes))
+        assert "volumes" not in [it.label for it in tree.children]
+
+
 def test_problems_are_highlighted() -> None:
     queue = {**examples.bridge()["queues"][0], "depth": 3, "failing": 2, "oldestSeconds": 60.0}
     watch = {**examples.bridge()["watches"][0], "failing": 1, "error": "no answer"}

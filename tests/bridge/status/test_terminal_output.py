@@ -129,3 +129,17 @@ async def test_new_nodes_are_shown(screen: Screen) -> None:
     await followed(Output.TABLE, [], [status()])
     text = screen.getvalue()
     assert text.index(shown.NO_NODES) < text.index("Ready")
+
+
+@pytest.mark.parametrize(
+    ("volumes", "cell"),
+    [
+        (None, "-"),
+        ({"total": 2, "pending": 0, "missing": 0}, "2"),
+        ({"total": 3, "pending": 1, "missing": 2}, "3 (1 pending, 2 missing)"),
+    ],
+)
+def test_wide_row_has_a_cell_for_volumes(volumes: dict[str, int] | None, cell: str) -> None:
+    heading, row = shown.render_table([status(volumes=volumes)]).splitlines()
+    start, end = heading.index("VOLUMES"), heading.index("BRIDGE")
+    assert row[start:end].strip() == cell

@@ -410,6 +410,61 @@ async def test_recreated_claim_gets_new_volume(storage: Storage) -> None:
     assert storage.remote_claim(second) is not None
 
 
+def _update_labels(storage: Storage, labels: Object) -> None:
+    meta = {"metadata": {"labels": labels}}
+    storage.home.update(PERSISTENT_VOLUME_CLAIMS, "data", meta, "default")
+
+
+async def test_labels_follow_bound_claim_and_labels_of_remote_stay(storage: Storage) -> None:
+    await storage.harness.start()
+    home = await storage.bound()
+    remote = storage.remote_claim(home)
+    assert remote is not None
+    name = remote["metadata"]["name"]
+    storage.remote.update(
+        PERSISTENT_VOLUME_CLAIMS, name, {"metadata": {"labels": {"zone": "a"}}}, REMOTE_NAMESPACE
+    )
+    _update_labels(storage, {"app": "db", "zone": "b"})
+    await storage.settle()
+    found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+    assert found["metadata"]["labels"]["app"] == "db"
+    assert found["metadata"]["labels"]["zone"] == "a"
+    _update_labels(storage, {"app": None, "zone": None})
+    await storage.settle()
+    found = storage.remote.get(PERSISTENT_VOLUME_CLAIMS, name, REMOTE_NAMESPACE)
+    assert "app" not in found["metadata"]["labels"]
+    assert found["metadata"]["labels"]["zone"] == "a"
+    storage.harness.clear_logs()
+    await storage.settle()
+    assert not storage.harness.writes()
+
+
+async def test_rejected_labels_are_reported(storage: Storage) -> None:
+    await storage.harness.start()
+    await storage.bound()
+    storage.remote.fail(
+        Fault("PATCH", "*/persistentvolumeclaims/*", code=403, message="no labels", times=None)
+    )
+    _update_labels(storage, {"app": "db"})
+    await storage.harness.settle(waiting=True)
+    (event,) = await storage.harness.events_with_reason("UpdateRefused")
+    assert "no labels" in event["message"]
+    assert "change them at home" in event["message"]
+
+
+async def test_time_until_bound_and_pending_claims_are_measured(storage: Storage) -> None:
+    await storage.harness.start()
+    claims = storage.harness.engine.find(PvcController)
+    storage.claim()
+    await storage.harness.settle()
+    assert claims.pending_claims() == 1
+    assert sum(claims.executor.duration.counts) == 0
+    await storage.settle()
+    assert claims.pending_claims() == 0
+    assert sum(claims.executor.duration.counts) == 1
+    assert claims.executor.results == {"success": 1, "failure": 0}
+
+
 async def test_settled_claim_is_not_written_again(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()

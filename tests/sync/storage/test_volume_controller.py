@@ -25,6 +25,8 @@ async def test_delete_policy_deletes_remote_claim_and_volume(storage: Storage) -
     await _delete_claim(storage)
     assert not storage.remote_claims()
     assert not storage.volumes()
+    deletions = storage.harness.engine.find(VolumeController).deletions
+    assert deletions == {"success": 1, "failure": 0}
 
 
 async def test_retain_policy_keeps_remote_claim(storage: Storage) -> None:

@@ -73,6 +73,10 @@ def test_remote_claim_has_what_the_remote_needs_and_nothing_of_home() -> None:
             },
             "annotations": {
                 "backup.example.com/schedule": "daily",
+                "cluster-bridge.io/followed-metadata": (
+                    '{"annotations":{"backup.example.com/schedule":"6f31304cdfd0a3a6"},'
+                    '"labels":{"app":"7bdc25d1694ef984"}}'
+                ),
                 "cluster-bridge.io/home-namespace": "shop",
                 "cluster-bridge.io/home-name": "data-db-0",
                 "cluster-bridge.io/home-uid": "0a1b2c3d-0000-4000-8000-000000000001",

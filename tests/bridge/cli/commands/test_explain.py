@@ -11,12 +11,14 @@ import pytest
 import yaml
 
 from bridge.base.command_error import PreflightError
-from bridge.explain import cluster_lookup
+from bridge.explain import claim_lookup, cluster_lookup
 from bridge.explain.candidate_ranking import Candidate
+from bridge.explain.claim_lookup import ClaimFacts
 from bridge.explain.cluster_lookup import ExplainSettings, PodFacts
 from sync.kube.credentials import KubeconfigRef
 from tests import objects
 from tests.bridge.cli.conftest import Invoke
+from translators.explain.claim_steps import ClaimObjects
 from translators.object_accessors import Object
 from translators.translation_options import Policy
 from translators.virtual_node_identity import Identity
@@ -187,9 +189,30 @@ def test_target_is_type_and_name_in_both_forms(
     assert (settings.kind, settings.namespace, settings.name) == explained
 
 
+@pytest.mark.parametrize("words", ["pvc/data -n shop", "persistentvolumeclaim shop/data"])
+def test_claim_is_explained_by_its_own_report(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    settings: list[ExplainSettings] = []
+
+    async def look_up_claim(given: ExplainSettings) -> ClaimFacts:
+        settings.append(given)
+        meta = {"name": "data", "namespace": "shop", "uid": "u"}
+        return ClaimFacts(ClaimObjects({"metadata": meta}, None, None))
+
+    monkeypatch.setattr(claim_lookup, "look_up_claim", look_up_claim)
+    done = invoke("explain", *words.split())
+    assert done.exit_code == 0
+    assert "PersistentVolumeClaim shop/data: home has no virtual node" in done.stdout
+    assert (settings[0].namespace, settings[0].name) == ("shop", "data")
+    found = json.loads(invoke("explain", *words.split(), "-o", "json").stdout)
+    assert found["state"] == "NoNode"
+    assert invoke("explain", *words.split(), "--show", "remote").exit_code == 2
+
+
 @pytest.mark.parametrize("words", ["service/web", "web", "pod/", "pod a b", "pod/a b", ""])
 def test_unknown_target_is_rejected(invoke: Invoke, lookup: PodLookupCalls, words: str) -> None:
     done = invoke("explain", *words.split())
     assert done.exit_code == 2
-    assert "name one pod/NAME or deployment/NAME, or a file with -f" in done.stderr
+    assert "name one pod/NAME, deployment/NAME or pvc/NAME, or a file with -f" in done.stderr
     assert lookup.settings == []

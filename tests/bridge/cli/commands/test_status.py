@@ -218,6 +218,7 @@ def test_status_as_wide_name_and_jsonpath(invoke: Invoke, home: Home) -> None:
         "PODS",
         "CPU",
         "MEMORY",
+        "VOLUMES",
         "BRIDGE",
         "KUBELET",
         "REMOTE",
