@@ -35,7 +35,6 @@ from sync.engine.engine import Engine
 from sync.kube.api_errors import KubeError
 from sync.kube.client import KubeClient
 from sync.runtime.workqueue import WorkQueue
-from sync.storage.pvc_controller import PvcController
 from translators import quantity
 from translators.object_accessors import Object
 from translators.timestamps import format_time

@@ -65,6 +65,8 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
             StorageCapacityController(context, context.storage),
         ]
         if (snapshots := context.storage.snapshots) is not None:
+            from sync.storage.snapshot_controller import SnapshotController
+
             controllers.append(SnapshotController(context, context.storage, snapshots))
     if options.listeners is not None:
         controllers.append(ForwardRelayController(context, options.listeners, pods=pods))

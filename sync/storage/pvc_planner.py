@@ -266,8 +266,8 @@ def _create_remote(state: PvcState, served: ServedClass, policy: Policy) -> Acti
         return GiveBack(unsupported)
     if isinstance(state.source, Unresolved):
         message = (
-            f"the data source cannot be used: {state.source.message}; use one of the same remote, "
-            "or none"
+            f"the data source cannot be used: {state.source.message}; use a bound "
+            "PersistentVolumeClaim, or a VolumeSnapshot that is ready, in the same remote, or none"
         )
         return GiveBack(message)
     storage_class.find_remote_class(served, state.remote_classes)

@@ -43,10 +43,10 @@ def unsupported_field(home: Object, served: ServedClass) -> str:
     if source and not (_is_claim(source) or _is_snapshot(source)):
         return (
             f"the data source {source.get('kind')} {source.get('name')} is not copied to the "
-            "remote; use a PersistentVolumeClaim in the same remote, or none"
+            "remote; use a PersistentVolumeClaim or VolumeSnapshot in the same remote, or none"
         )
     if source and source.get("namespace") not in (None, metadata(home).get("namespace")):
-        return "the data source is in another namespace; use one of this namespace"
+        return "the data source is in another namespace; use a PersistentVolumeClaim of this one"
     return ""
 
 
