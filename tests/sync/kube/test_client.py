@@ -148,6 +148,22 @@ async def test_delete_with_stale_uid_is_ignored(api: FakeApi, client: KubeClient
     assert api.find(CONFIG_MAPS, "a", "default") is None
 
 
+async def test_delete_returns_an_object_that_finalizers_keep(
+    api: FakeApi, client: KubeClient
+) -> None:
+    uid = api.put(config_map("a"))["metadata"]["uid"]
+    api.update(CONFIG_MAPS, "a", {"metadata": {"finalizers": ["example.com/x"]}}, "default")
+    kept = await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default", decode=True)
+    assert kept == api.get(CONFIG_MAPS, "a", "default")
+    assert kept is not None
+    assert kept["metadata"]["deletionTimestamp"]
+    api.remove(CONFIG_MAPS, "a", "default")
+    uid = api.put(config_map("a"))["metadata"]["uid"]
+    for _ in range(2):
+        found = await client.delete(CONFIG_MAPS, "a", uid=uid, namespace="default", decode=True)
+        assert found is None
+
+
 async def test_delete_with_a_grace_period(api: FakeApi, client: KubeClient) -> None:
     uid = api.put(pod("a", node="n"))["metadata"]["uid"]
     await client.delete(PODS, "a", uid=uid, namespace="default", grace_seconds=5)
