@@ -8,15 +8,15 @@ from bridge.base.command_error import PreflightError
 from bridge.clusters.connection import Notify
 from bridge.volumes import transfer_pods, volume_swap
 from bridge.volumes.transfer_record import (
-    ANNOTATION_COPY,
     ANNOTATION_MOVE,
     MoveRecord,
+    copied_uid,
     copies,
     move_record,
 )
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS
 from sync.kube.client import KubeClient
-from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
+from translators.object_accessors import Object, name_of, namespace_of, uid_of
 from translators.storage.identifiers import bound_volume
 
 
@@ -42,14 +42,14 @@ async def cancel(
     the name of the removed claim. Raises PreflightError and KubeError."""
     claim = await find_claim(home, namespace, name)
     record = move_record(claim)
-    source_uid = (metadata(claim).get("annotations") or {}).get(ANNOTATION_COPY)
+    source_uid = copied_uid(claim)
     if record is None and not source_uid:
         raise PreflightError(
             f"home: PersistentVolumeClaim {namespace}/{name} has no unfinished move, and is no "
             "unfinished copy; there is nothing to cancel"
         )
     if record is None:
-        await transfer_pods.end(home, namespace, str(source_uid), timeout=timeout)
+        await transfer_pods.end(home, namespace, source_uid, timeout=timeout)
         await home.delete(PERSISTENT_VOLUME_CLAIMS, name, namespace=namespace, uid=uid_of(claim))
         return name
     if record.phase != "copying":

@@ -13,19 +13,28 @@ and SHA-256 of its content (`bridge.volumes.content_scan`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from bridge.base.command_error import PreflightError
+from bridge.base.progress_lines import Caveat
 from bridge.volumes import volume_scripts
 from bridge.volumes.content_scan import ContentScan, ScanError
 from bridge.volumes.framed_input import FramedInput
 from bridge.volumes.progress_meter import Meter, format_size
 from bridge.volumes.transfer_objects import CONTAINER
 from sync.base.exception_summary import first_leaf
+from sync.kube.api_errors import Unreachable
 from sync.kube.client import KubeClient
 from sync.kube.pod_stream import ShellStream, open_shell
 from translators.object_accessors import Object, name_of, namespace_of
+
+T = TypeVar("T")
+#: Attempts of each step whose connection breaks, and seconds between two: a script of the attempt
+#: before ends meanwhile.
+ATTEMPTS, RETRY_SECONDS = 3, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +52,26 @@ async def copy_volume(home: KubeClient, source: Object, target: Object, meter: M
     """Replaces the content of the target pod's volume by that of the source pod's, and verifies
     the copy. Raises PreflightError and KubeError."""
     clock = asyncio.get_running_loop().time
-    found = await _scan(home, source, meter, contents=False)
+    found = await _repeated(meter, lambda: _scan(home, source, meter, contents=False))
     await _check_ids(home, source, target, found)
     began = clock()
-    await _send(home, source, target, meter, found.archived)
+    await _repeated(meter, lambda: _send(home, source, target, meter, found.archived))
     seconds = clock() - began
-    await _verify(home, source, target, meter, found)
+    await _repeated(meter, lambda: _verify(home, source, target, meter, found))
     return Copied(found.files, found.size, seconds)
+
+
+async def _repeated(meter: Meter, step: Callable[[], Awaitable[T]]) -> T:
+    """Runs a step, and again if its connection breaks: each begins from its start. Raises
+    Unreachable after the last of `ATTEMPTS`."""
+    for attempt in range(1, ATTEMPTS):
+        try:
+            return await step()
+        except Unreachable as error:
+            meter.end()
+            meter.notify(Caveat(f"{error}; attempt {attempt + 1} of {ATTEMPTS}"))
+            await asyncio.sleep(RETRY_SECONDS)
+    return await step()
 
 
 async def _check_ids(home: KubeClient, source: Object, target: Object, found: ContentScan) -> None:

@@ -23,7 +23,7 @@ class Meter:
     def __init__(
         self, notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._notify = notify
+        self.notify = notify
         self._clock = clock
         self._draws = sys.stderr.isatty()
         self._interval = REDRAW_SECONDS if self._draws else REPORT_SECONDS
@@ -56,7 +56,7 @@ class Meter:
             sys.stderr.write(f"\r\033[K… {text}")
             sys.stderr.flush()
         else:
-            self._notify(Waiting(text))
+            self.notify(Waiting(text))
 
 
 def progress_text(name: str, done: int, total: int, seconds: float) -> str:

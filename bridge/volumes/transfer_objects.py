@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bridge.volumes.transfer_record import ANNOTATION_COPY
 from bridge.volumes.volume_scripts import VOLUME, WAIT
 from translators.derived_names import hashed_name
 from translators.object_accessors import Object, metadata, name_of, namespace_of, uid_of
@@ -34,7 +33,6 @@ def target_claim(
             "namespace": namespace_of(source),
             "labels": copied_labels(source),
             "annotations": {
-                ANNOTATION_COPY: uid_of(source),
                 # The provisioner need not wait for the scheduler, which does not see the pod.
                 ANNOTATION_SELECTED_NODE: name_of(node),
                 **annotations,

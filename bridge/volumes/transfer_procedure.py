@@ -38,6 +38,7 @@ from bridge.volumes.transfer_record import (
     ANNOTATION_OLD,
     MoveRecord,
     copies,
+    copy_value,
     move_record,
     new_record,
 )
@@ -97,7 +98,7 @@ class Transfer:
             target = record.target
         source_pod, copied = await self._copy(plan, target)
         if record is None or not self._settings.is_move:
-            await self._annotate(target, {ANNOTATION_COPY: None})
+            await self._finish_copy(claim, target)
             return TransferResult(plan, target, copied)
         since = str(metadata(source_pod)["creationTimestamp"])
         await self._swap(plan, replace(record, since=since))
@@ -156,8 +157,11 @@ class Transfer:
         return found is not None
 
     def _target_claim(self, plan: TransferPlan, target: str) -> Object:
-        old = {ANNOTATION_OLD: name_of(plan.claim)} if self._settings.is_move else {}
-        return target_claim(plan.claim, target, plan.storage_class, plan.target_node, old)
+        claim = plan.claim
+        annotations = {ANNOTATION_COPY: copy_value(uid_of(claim), self._run)}
+        if self._settings.is_move:
+            annotations[ANNOTATION_OLD] = name_of(claim)
+        return target_claim(claim, target, plan.storage_class, plan.target_node, annotations)
 
     async def _begin(self, claim: Object, record: MoveRecord | None) -> MoveRecord:
         """Records the move, and takes an unfinished one over from an earlier command."""
@@ -190,7 +194,9 @@ class Transfer:
         settings, claim, home = self._settings, plan.claim, self._home
         namespace, uid = settings.namespace, uid_of(claim)
         await transfer_pods.end(home, namespace, uid, timeout=settings.timeout)
-        if not await self._existing(claim, target):
+        if await self._existing(claim, target):
+            await self._annotate(target, {ANNOTATION_COPY: copy_value(uid, self._run)})
+        else:
             body = self._target_claim(plan, target)
             try:
                 await home.create(PERSISTENT_VOLUME_CLAIMS, body, namespace=namespace)
@@ -210,12 +216,30 @@ class Transfer:
             self._meter.end()
             await transfer_pods.delete_if_possible(home, namespace, uid)
             raise
-        await transfer_pods.end(home, namespace, uid, timeout=settings.timeout)
+        if settings.is_move:
+            await transfer_pods.end(home, namespace, uid, timeout=settings.timeout)
+        else:
+            await transfer_pods.delete_if_possible(home, namespace, uid)
         self._notify(
             f"{copied.files} files ({format_size(copied.size)}) copied and verified, in "
             f"{copied.seconds:.1f} s"
         )
         return source, copied
+
+    async def _finish_copy(self, claim: Object, target: str) -> None:
+        """Marks the copy as complete, unless another command has begun to replace it."""
+        namespace = self._settings.namespace
+        found = await self._home.get(PERSISTENT_VOLUME_CLAIMS, target, namespace=namespace)
+        annotations = metadata(found).get("annotations") or {}
+        if annotations.get(ANNOTATION_COPY) != copy_value(uid_of(claim), self._run):
+            raise _changed(claim)
+        meta = {"resourceVersion": version_of(found), "annotations": {ANNOTATION_COPY: None}}
+        try:
+            await self._home.patch(
+                PERSISTENT_VOLUME_CLAIMS, target, {"metadata": meta}, namespace=namespace
+            )
+        except Conflict as error:
+            raise _changed(claim) from error
 
     async def _pods(self) -> list[Object]:
         return (await self._home.list(PODS, namespace=self._settings.namespace)).items

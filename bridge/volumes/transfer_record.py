@@ -98,7 +98,17 @@ def new_record(source: Object, node: str, run: str) -> MoveRecord:
     return MoveRecord(node, run, name)
 
 
+def copy_value(source_uid: str, run: str) -> str:
+    """The value of `ANNOTATION_COPY` while the command ``run`` writes to the target."""
+    return f"{source_uid}/{run}"
+
+
+def copied_uid(target: Object) -> str:
+    """The UID of the claim from which an unfinished transfer copies to this one; "" if none."""
+    value = (metadata(target).get("annotations") or {}).get(ANNOTATION_COPY)
+    return str(value or "").partition("/")[0]
+
+
 def copies(target: Object, source_uid: str) -> bool:
     """Whether the claim is the target of an unfinished transfer from the source."""
-    annotations = metadata(target).get("annotations") or {}
-    return bool(annotations.get(ANNOTATION_COPY) == source_uid)
+    return copied_uid(target) == source_uid

@@ -90,8 +90,9 @@ class ShellStream:
                 if len(held) > _TRAILER:
                     yield held[:-_TRAILER]
                     held = held[-_TRAILER:]
+        code = self._socket.close_code or "none"
         raise Unreachable(
-            "the connection broke before the command ended",
+            f"the connection broke before the command ended (WebSocket close code {code})",
             side=self._client.side,
             what=f"GET {self._path}",
         )

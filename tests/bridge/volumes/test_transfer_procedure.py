@@ -12,7 +12,7 @@ import pytest
 from bridge.base.command_error import PreflightError
 from bridge.volumes import claim_moves, transfer_pods, volume_scripts
 from bridge.volumes.transfer_record import ANNOTATION_COPY, ANNOTATION_MOVE
-from sync.kube.api_resources import NODES, PERSISTENT_VOLUMES, PODS
+from sync.kube.api_resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from sync.kube.client import KubeClient
 from tests.bridge.volumes.volume_world import CLAIM, HOME_NODE, NAMESPACE, NODE, VolumeWorld
 from tests.fakeapi.client_config import client_config_for
@@ -78,7 +78,7 @@ async def test_copy_creates_a_claim(world: VolumeWorld) -> None:
     assert world.data() == original
     assert same_files(world.data("other"), original)
     assert ANNOTATION_COPY not in world.claim("other")["metadata"]["annotations"]
-    assert not world.home.objects(PODS, NAMESPACE)
+    await world.home.until(lambda: not world.home.objects(PODS, NAMESPACE))
     with pytest.raises(PreflightError, match="shop/other exists"):
         await world.transfer(new_name="other")
 
@@ -194,6 +194,15 @@ async def test_pod_that_starts_during_the_copy_stops_the_move(
     assert_moved(world, original)
 
 
+@pytest.mark.parametrize("pods", ["/volume-source-", "/volume-target-"])
+async def test_broken_connection_is_tried_again(world: VolumeWorld, pods: str) -> None:
+    original = world.data()
+    world.broken_pods = pods
+    await world.transfer()
+    assert_moved(world, original)
+    assert any("attempt 2 of 3" in it for it in world.notified)
+
+
 # -- interruptions -----------------------------------------------------------------------
 
 
@@ -274,6 +283,29 @@ async def test_unfinished_copy_is_cancelled(
         await world.transfer(new_name="other")
     assert await cancel(world, "other") == "other"
     assert world.claims() == {CLAIM}
+
+
+async def test_copy_that_another_command_replaces_is_not_complete(
+    world: VolumeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two commands copy to one claim: only the last one may mark the copy as complete."""
+    end = transfer_pods.delete_if_possible
+
+    async def end_and_lose(*args: Any) -> None:
+        await end(*args)
+        found = world.home.find(PERSISTENT_VOLUME_CLAIMS, "other", NAMESPACE)
+        if found is not None:
+            uid = world.claim()["metadata"]["uid"]
+            other: dict[str, Any] = {"annotations": {ANNOTATION_COPY: f"{uid}/another"}}
+            world.home.update(PERSISTENT_VOLUME_CLAIMS, "other", {"metadata": other}, NAMESPACE)
+
+    monkeypatch.setattr(transfer_pods, "delete_if_possible", end_and_lose)
+    with pytest.raises(PreflightError, match="another command works on it"):
+        await world.transfer(new_name="other")
+    assert ANNOTATION_COPY in world.claim("other")["metadata"]["annotations"]
+    monkeypatch.setattr(transfer_pods, "delete_if_possible", end)
+    await world.transfer(new_name="other")
+    assert same_files(world.data("other"), world.data())
 
 
 async def test_unfinished_move_leads_to_one_node(

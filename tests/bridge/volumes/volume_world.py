@@ -44,6 +44,8 @@ class VolumeWorld:
     client: KubeClient
     folder: Path
     notified: list[str] = field(default_factory=list)
+    broken_pods: str = ""
+    """A part of the path of the next exec whose connection breaks."""
     scripts: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -222,6 +224,10 @@ class VolumeWorld:
         self.scripts.append(command[-1])
         socket = web.WebSocketResponse(protocols=("v4.channel.k8s.io",))
         await socket.prepare(request)
+        if self.broken_pods and self.broken_pods in request.path:
+            self.broken_pods = ""
+            await socket.close()
+            return socket
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
@@ -238,7 +244,9 @@ class VolumeWorld:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            # Also closes the pipes.
+            with contextlib.suppress(ConnectionError):
+                await process.communicate()
         return socket
 
 
