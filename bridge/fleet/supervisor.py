@@ -142,7 +142,7 @@ class Supervisor:
             for task, it in self._ending.items()
             if it.key == key or plan.ports(it.part) & plan.ports(part)
         }
-        self.report.set_state(key, "waiting" if before else "joining", "")
+        self.report.add(key, "waiting" if before else "joining", part.settings.home)
         task = group.create_task(self._run(key, part, before), name=f"remote-{key}")
         self._current[key] = _Running(key, part, task)
 
