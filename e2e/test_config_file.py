@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from e2e import bridge_process
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import Cluster
 from e2e.conftest import Bridged, Limited, joined
-from e2e.kubectl import Json, get, get_one, is_ready, wait_for
+from e2e.kubectl import Json, get, get_one, is_ready, uids, wait_for
 from e2e.workload_manifests import busybox
 
 
@@ -23,6 +23,15 @@ class Run(Bridge):
     """One `bridge run`."""
 
     config: Path = Path()
+    defaults: Json = field(default_factory=dict)
+
+    def write(self, *remotes: Json) -> None:
+        """Writes the file as an editor does, with these remotes, each at any free port."""
+        entries = [{"port": 0, **it} for it in remotes]
+        content = {"log-format": "json", "defaults": self.defaults, "remotes": entries}
+        new = self.config.with_suffix(".new")
+        new.write_text(yaml.safe_dump(content))
+        new.rename(self.config)
 
     @property
     def command(self) -> list[str | Path]:
@@ -41,23 +50,19 @@ def several(
     """A process joins one remote as two nodes; a third join lacks its kubeconfig."""
     home, remote = clusters["home"], clusters["remote"]
     (machine,) = remote.node_names
-    config = {
-        "log-format": "json",
-        "defaults": {"home-name": "e2e", "kubeconfig": str(limited.remote.kubeconfig)},
-        "remotes": [
-            {
-                "name": node_name,
-                "port": 0,
-                "node-selector": {"kubernetes.io/hostname": machine},
-            },
-            {"name": f"{node_name}-b", "port": 0, "cpu": 1},
-            {"name": f"{node_name}-c", "port": 0, "kubeconfig": "missing.yaml"},
-        ],
-    }
-    file = tmp_path / "bridge.yaml"
-    file.write_text(yaml.safe_dump(config))
     near = limited.at_home(node_name, f"{node_name}-b", f"{node_name}-c")
-    run = Run(near, limited.remote, tmp_path / "bridge.log", config=file)
+    run = Run(
+        near,
+        limited.remote,
+        tmp_path / "bridge.log",
+        config=tmp_path / "bridge.yaml",
+        defaults={"home-name": "e2e", "kubeconfig": str(limited.remote.kubeconfig)},
+    )
+    run.write(
+        {"name": node_name, "node-selector": {"kubernetes.io/hostname": machine}},
+        {"name": f"{node_name}-b", "cpu": 1},
+        {"name": f"{node_name}-c", "kubeconfig": "missing.yaml"},
+    )
     try:
         with joined(run, node_name, home=home, remote=remote) as found:
             yield found
@@ -126,3 +131,70 @@ def test_one_process_serves_two_independent_nodes(several: Bridged) -> None:
     assert _proxied(several, first, "/livez") == "ok"
     assert run.stop() == 0
     assert run.lines()[-1]["msg"] == "stopped; workloads in the remote keep running"
+
+
+def _watches(several: Bridged) -> float:
+    """The number of watches that the first node's bridge has opened."""
+    lines = _proxied(several, several.node, "/metrics").splitlines()
+    counts = [it.rpartition(" ")[2] for it in lines if it.startswith("bridge_watches_total{")]
+    assert counts
+    return sum(map(float, counts))
+
+
+def _fleet(several: Bridged) -> dict[str, str]:
+    """The states of all remotes."""
+    status = json.loads(_proxied(several, several.node, "/bridge/v1/status"))
+    return {it["name"]: it["state"] for it in status["bridge"]["fleet"]["remotes"]}
+
+
+def test_remotes_come_change_and_go_in_the_file(several: Bridged) -> None:
+    first, second, third = several.node, f"{several.node}-b", f"{several.node}-c"
+    run = several.bridge
+    assert isinstance(run, Run)
+    (machine,) = several.remote.node_names
+    stays = {"name": first, "node-selector": {"kubernetes.io/hostname": machine}}
+    for state in ("create", "condition=Ready"):
+        several.home.kubectl("wait", f"--for={state}", f"node/{second}", "--timeout=60s")
+    several.apply(busybox(first, "stays", "sleep 3600"))
+    several.kubectl("wait", "--for=condition=Ready", "pod/stays", "--timeout=60s")
+    several.apply(busybox(second, "restarted", "sleep 3600"))
+    several.kubectl("wait", "--for=condition=Ready", "pod/restarted", "--timeout=60s")
+    before, watches = uids(several.remote_pods()), _watches(several)
+
+    # One changes, and the one that never joined is removed.
+    run.write(stays, {"name": second, "cpu": 1, "labels": {"tier": "gold"}})
+    wait_for(
+        lambda: "gold" in several.home.kubectl("get", "node", second, "--show-labels").stdout,
+        "the node has its new label",
+    )
+    wait_for(lambda: _fleet(several) == {first: "running", second: "running"}, "both run")
+
+    # The third joins, with an invalid file in between that changes nothing.
+    run.config.write_text("remotes:\n- kubeconfig: a\n  prot: 1\n")
+    run.wait_for_log("did you mean port? (line 3)")
+    assert "bridge_config_valid 0.0" in _proxied(several, first, "/metrics")
+    joined_now = {"name": second, "cpu": 1, "labels": {"tier": "gold"}}, {"name": third, "cpu": 1}
+    run.write(stays, *joined_now)
+    for state in ("create", "condition=Ready"):
+        several.home.kubectl("wait", f"--for={state}", f"node/{third}", "--timeout=60s")
+
+    # It is removed from the file: its node stays. Then both leave.
+    run.write(stays, joined_now[0])
+    run.wait_for_log(f"`bridge leave {third}` removes the node")
+    assert third in {it["metadata"]["name"] for it in get(several.home, "nodes")}
+    assert uids(several.remote_pods()) == before
+    leaving = [{"name": it, "state": "left"} for it in (second, third)]
+    run.write(stays, *leaving)
+    left = {first: "running", second: "left", third: "left"}
+    wait_for(lambda: _fleet(several) == left, "both have left")
+    nodes = {it["metadata"]["name"] for it in get(several.home, "nodes")}
+    assert not nodes & {second, third}
+
+    # The first has not noticed.
+    (pod,) = several.remote_pods()
+    assert is_ready(pod)
+    assert uids([pod]).items() <= before.items()
+    assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert _watches(several) == watches
+    assert "bridge_config_valid 1.0" in _proxied(several, first, "/metrics")
+    assert run.stop() == 0

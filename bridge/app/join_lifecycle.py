@@ -157,7 +157,7 @@ async def _serve_node(
             remote=remote,
             election=election,
             recent_errors=recent_errors,
-            fleet=member.report,
+            member=member,
             relay_metrics=factory.relay_metrics,
             notify=notify,
         )

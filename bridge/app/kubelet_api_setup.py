@@ -23,7 +23,7 @@ from bridge.certificates.tls_key_pair import CertificateError, TlsKeyPair
 from bridge.checks.required_at_join import JoinFacts
 from bridge.clusters.kubelet_api_probe import probe_kubelet_api
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetReport
+from bridge.fleet.fleet_report import FleetMember
 from bridge.home_identity.identity_selection import HomeClients
 from bridge.kubelet.pod_lookup import RemotePod, ScheduledPod
 from bridge.kubelet.server import KubeletServer
@@ -119,7 +119,7 @@ class NodeKubelet:
         remote: KubeClient,
         election: LeaderElector,
         recent_errors: RecentErrors,
-        fleet: FleetReport,
+        member: FleetMember,
         relay_metrics: RelayMetrics,
         notify: Callable[[str], None],
     ) -> None:
@@ -130,7 +130,7 @@ class NodeKubelet:
         self._account, self._client_ca = account, facts.client_ca
         self._election = election
         self._relay_metrics = relay_metrics
-        self._fleet = fleet
+        self._fleet = member.report
         directory = self._directory = EnginePodDirectory(engine)
         self._metrics = PodMetricsEndpoints(
             remote,
@@ -147,7 +147,7 @@ class NodeKubelet:
             election=election,
             streams=lambda: self._server.streams,
             recent=recent_errors,
-            fleet=fleet,
+            fleet=member,
         )
         self.readiness = Readiness(engine)
         self._server = KubeletServer(

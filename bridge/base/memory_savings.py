@@ -78,12 +78,14 @@ def restart_argument() -> Any:
         return pickle.load(file)  # noqa: S301  # this process wrote it
 
 
-async def run_module(module: str, *arguments: str, data: bytes = b"") -> bytes | None:
+async def run_module(
+    module: str, *arguments: str, data: bytes = b"", timeout: float = CHILD_TIMEOUT
+) -> bytes | None:
     """Runs ``python -m MODULE ARGUMENTS`` in a child process with ``data`` as its standard input,
     and returns its standard output.
 
-    None if no process can be started, where it fails, or after `CHILD_TIMEOUT`. No child remains
-    after a return or a cancellation.
+    None if no process can be started, where it fails, or after ``timeout`` seconds. No child
+    remains after a return or a cancellation.
     """
     with contextlib.suppress(OSError, TimeoutError):
         # -P: do not import modules from the working directory.
@@ -94,7 +96,7 @@ async def run_module(module: str, *arguments: str, data: bytes = b"") -> bytes |
             stderr=DEVNULL,
         )
         try:
-            async with asyncio.timeout(CHILD_TIMEOUT):
+            async with asyncio.timeout(timeout):
                 output, _ = await child.communicate(data)
         finally:
             if child.returncode is None:

@@ -16,12 +16,16 @@ from pathlib import Path
 from bridge.base import memory_savings
 from bridge.base.join_settings import Part, SettingsError
 from bridge.cli.reexec_to_free_memory import LogSettings
-from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile
+from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile, UnreadableFileError
 from bridge.fleet.desired_state import DesiredState
 from bridge.fleet.supervisor import Leave
 
-#: The answer of the child: the content of the file, or why it is invalid.
-_Answer = tuple[tuple[Part, ...], LogSettings] | str
+#: The joins and the output settings of a file.
+_Content = tuple[tuple[Part, ...], LogSettings]
+#: The answer of the child: the content, or None, the error, and whether it is one of reading.
+_Answer = tuple[_Content | None, str, bool]
+#: Seconds for the child; on an idle machine it takes less than one.
+READ_SECONDS = 60.0
 
 
 def file_source(
@@ -37,30 +41,26 @@ def file_source(
     return ConfigFileSource(followed, first, read)
 
 
-async def read_in_child(
-    path: Path, ports: Mapping[str, int]
-) -> tuple[tuple[Part, ...], LogSettings]:
+async def read_in_child(path: Path, ports: Mapping[str, int]) -> _Content:
     """The content of the file (`bridge.cli.run_config_file.read`). Raises SettingsError."""
     question = pickle.dumps((path, dict(ports)))
-    output = await memory_savings.run_module(__name__, data=question)
+    output = await memory_savings.run_module(__name__, data=question, timeout=READ_SECONDS)
     if output is None:
-        raise SettingsError(
-            f"{path}: the process that reads it failed; validate the file with "
-            "`bridge config validate`"
-        )
+        raise UnreadableFileError(f"{path}: cannot be read: the process that reads it has failed")
     answer: _Answer = pickle.loads(output)  # noqa: S301  # a process of this one wrote it
-    if isinstance(answer, str):
-        raise SettingsError(answer)
-    return answer
+    content, error, is_unreadable = answer
+    if content is None:
+        raise UnreadableFileError(error) if is_unreadable else SettingsError(error)
+    return content
 
 
 def _answer(path: Path, ports: Mapping[str, int]) -> _Answer:
     from bridge.cli.run_config_file import read
 
     try:
-        return read(path, ports)
+        return read(path, ports), "", False
     except SettingsError as error:
-        return str(error)
+        return None, str(error), isinstance(error, UnreadableFileError)
 
 
 def _warnings(before: LogSettings, now: LogSettings) -> tuple[str, ...]:

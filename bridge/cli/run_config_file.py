@@ -21,6 +21,7 @@ from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import Option
 from bridge.cli.options.value_parsing import InvalidValueError
 from bridge.cli.reexec_to_free_memory import LogSettings
+from bridge.fleet.config_file_source import UnreadableFileError
 from bridge.fleet.desired_state import by_key
 
 #: The keys of a join, and those of the whole file, by name.
@@ -44,6 +45,10 @@ class ConfigError(SettingsError):
     """A configuration file is invalid; the message is one sentence."""
 
 
+class UnreadableConfigError(ConfigError, UnreadableFileError):
+    """A configuration file cannot be read."""
+
+
 def read(
     path: Path, ports: Mapping[str, int] | None = None
 ) -> tuple[tuple[Part, ...], LogSettings]:
@@ -55,7 +60,7 @@ def read(
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(f"{path}: cannot be read: {why}") from None
+        raise UnreadableConfigError(f"{path}: cannot be read: {why}") from None
     return _File(path, text, ports or {}).read(_parsed(path, text))
 
 

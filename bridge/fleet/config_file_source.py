@@ -3,7 +3,8 @@
 The file is compared every `POLL_SECONDS`, through symbolic links: a mounted ConfigMap changes by
 the swap of one, editors rename a new file, others write in place. A file counts once it is the same
 at two polls, and while it was read: half a file can be valid, and has fewer remotes. `read_now`
-(SIGHUP) reads it at once, changed or not.
+(SIGHUP) reads it at once, changed or not. A file that cannot be read is read again every
+`UNREADABLE_SECONDS`: its permissions can change without its time.
 
 Kubeconfigs and certificates that the file names do not count: the clients of a running join follow
 them (`sync.kube.credentials`), and `bridge.fleet.supervisor` those of a failing one.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -24,6 +26,8 @@ from bridge.fleet.desired_state import DesiredState, InvalidState, by_key
 
 #: Seconds between two looks at the file.
 POLL_SECONDS = 1.0
+#: Seconds between two attempts to read a file that cannot be read.
+UNREADABLE_SECONDS = 15.0
 
 #: Identity, size and time of a file's content: device, inode, size, mtime in nanoseconds; None if
 #: there is no such file.
@@ -43,6 +47,10 @@ class FollowedFile:
     """From before it was read."""
     is_regular: bool = True
     """Whether it can be read again, unlike a pipe."""
+
+
+class UnreadableFileError(SettingsError):
+    """The file cannot be read, or was not read in time, whatever its content."""
 
 
 def followed(path: Path) -> FollowedFile:
@@ -86,29 +94,37 @@ class ConfigFileSource:
         """The state of the start, and then of each change; an invalid file yields its error."""
         yield DesiredState(self._first)
         ports, seen = _ports(self._first), self._file.fingerprint
+        unreadable = ""
         while self._file.is_regular:
-            found = await self._next_change(seen)
+            found = await self._next_change(seen, UNREADABLE_SECONDS if unreadable else None)
+            before, unreadable = unreadable, ""
             state: DesiredState | InvalidState
             try:
                 state = await self._read(ports)
             except SettingsError as error:
                 state = InvalidState(str(error))
+                if isinstance(error, UnreadableFileError):
+                    unreadable = str(error)
             if await self._fingerprint() != found:
                 continue
             seen = found
             if isinstance(state, DesiredState):
                 ports = _ports(state.parts)
-            yield state
+            if not unreadable or unreadable != before:
+                yield state
 
-    async def _next_change(self, seen: Fingerprint) -> Fingerprint:
-        """The new fingerprint once the file has settled, or when a read is requested."""
-        last = seen
+    async def _next_change(self, seen: Fingerprint, limit: float | None) -> Fingerprint:
+        """The new fingerprint once the file has settled, or the present one when a read is
+        requested, and after ``limit`` seconds."""
+        loop, last = asyncio.get_running_loop(), seen
+        end = math.inf if limit is None else loop.time() + limit
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._requested.wait()
             now = await self._fingerprint()
-            if self._requested.is_set() or (now != seen and now == last):
+            is_due = self._requested.is_set() or loop.time() >= end
+            if is_due or (now != seen and now == last):
                 self._requested.clear()
                 return now
             last = now

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, get_args
 
+from sync.kube.kubeconfig_ref import KubeconfigRef
 from translators.object_accessors import Object
 from translators.timestamps import format_time
 
@@ -25,6 +26,8 @@ class RemoteReport:
     """One remote."""
 
     state: RemoteState
+    home: KubeconfigRef
+    """The home cluster that it is a node of."""
     error: str = ""
     """Why the last attempt failed; "" once another has succeeded."""
 
@@ -51,9 +54,13 @@ class FleetReport:
         if not error:
             self.loaded_at = time.time()
 
+    def add(self, key: str, state: RemoteState, home: KubeconfigRef) -> None:
+        """Adds a remote, or replaces it."""
+        self.remotes[key] = RemoteReport(state, home)
+
     def set_state(self, key: str, state: RemoteState, error: str | None = None) -> None:
         """Records the state of a remote; without ``error`` the last one stays."""
-        remote = self.remotes.setdefault(key, RemoteReport(state))
+        remote = self.remotes[key]
         remote.state = state
         if error is not None:
             remote.error = error[:MAX_ERROR_LENGTH]
@@ -63,27 +70,10 @@ class FleetReport:
         counted = Counter[str](it.state for it in self.remotes.values())
         return {state: counted[state] for state in STATES}
 
-    def as_json(self) -> Object | None:
-        """The field ``bridge.fleet`` of a status; None without a source."""
-        if not self.source:
-            return None
-        loaded = (
-            format_time(datetime.fromtimestamp(self.loaded_at, UTC)) if self.loaded_at else None
-        )
-        return {
-            "source": self.source,
-            "loaded": loaded,
-            "error": self.error,
-            "remotes": [
-                {"name": key, "state": it.state, "error": it.error}
-                for key, it in self.remotes.items()
-            ],
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """One remote's view of the fleet: all states, and its own to report."""
+    """One remote's view of the fleet, and its own state to report."""
 
     report: FleetReport = field(default_factory=FleetReport)
     key: str = ""
@@ -92,3 +82,24 @@ class FleetMember:
         """Reports that the join's checks have passed and its kubelet API listens."""
         if self.key in self.report.remotes:
             self.report.set_state(self.key, "running", "")
+
+    def as_json(self) -> Object | None:
+        """The field ``bridge.fleet`` of the node's status; None without a source.
+
+        It has the remotes of the same home: one process can serve several, whose administrators do
+        not share names and errors.
+        """
+        report, own = self.report, self.report.remotes.get(self.key)
+        if not report.source or own is None:
+            return None
+        at = report.loaded_at
+        return {
+            "source": report.source,
+            "loaded": format_time(datetime.fromtimestamp(at, UTC)) if at else None,
+            "error": report.error,
+            "remotes": [
+                {"name": key, "state": it.state, "error": it.error}
+                for key, it in report.remotes.items()
+                if it.home == own.home
+            ],
+        }

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from bridge.base.version import version
 from bridge.election.elector import LeaderElector
-from bridge.fleet.fleet_report import FleetReport
+from bridge.fleet.fleet_report import FleetMember
 from bridge.kubelet.routing import Route, RoutedRequest
 from bridge.kubelet.stream_limits import ActiveStreams
 from bridge.net.single_flight_cache import SingleFlightCache
@@ -64,7 +64,7 @@ class StatusEndpoint:
         election: LeaderElector,
         streams: Callable[[], ActiveStreams],
         recent: RecentErrors,
-        fleet: FleetReport,
+        fleet: FleetMember,
     ) -> None:
         self._node_name = node_name
         self._clients = (home, remote)

@@ -19,6 +19,8 @@ from bridge.cli import fleet_actions, run_config_file
 from bridge.fleet import config_file_source, supervisor
 from bridge.fleet.config_file_source import ConfigFileSource, followed
 from bridge.fleet.desired_state import DesiredState
+from bridge.leave.leave_procedure import leave
+from bridge.leave.leave_summary import LeaveSettings
 from bridge.status import status_endpoint
 from sync.kube.api_resources import LEASES, NAMESPACES, NODES, PERSISTENT_VOLUMES, PODS
 from sync.runtime.log_fields import NODE
@@ -292,6 +294,22 @@ async def test_left_state_removes_the_node_once_no_volume_is_left(
         assert not process.node("east")
         assert process.is_ready("west")
         assert any("to be removed: home:   Node east" in it for it in process.messages)
+
+
+async def test_node_that_a_command_removes_stays_removed_until_its_entry_changes(
+    process: Process, west: FakeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    two = process.two
+    other = {"name": "west", "kubeconfig": "west.yaml"}
+    process.write({"name": "east"}, other)
+    async with running(process):
+        await process.until_ready("east", "west")
+        settings = LeaveSettings("east", two.settings.home, two.settings.remote, force=True)
+        assert await leave(settings, notify=print, confirm=lambda _: True)
+        assert "has left" in await process.until_state("west", "east", "left")
+        assert "node east has left" in caplog.text
+        process.write({"name": "east", "labels": {"tier": "gold"}}, other)
+        await process.until_ready("east")
 
 
 async def test_one_dead_and_one_hostile_remote_of_twenty_cost_the_others_nothing(

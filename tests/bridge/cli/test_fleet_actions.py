@@ -13,7 +13,7 @@ from bridge.base.join_settings import SettingsError
 from bridge.cli import fleet_actions, run_config_file
 from bridge.cli.reexec_to_free_memory import LogSettings
 from bridge.fleet import config_file_source
-from bridge.fleet.config_file_source import followed
+from bridge.fleet.config_file_source import UnreadableFileError, followed
 from bridge.fleet.desired_state import DesiredState
 from tests.bridge.cli.test_run_config_file import example
 
@@ -53,6 +53,9 @@ async def test_error_of_the_child_is_that_of_the_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as there:
         await fleet_actions.read_in_child(path, {})
     assert str(there.value) == str(here.value)
+    assert not isinstance(there.value, UnreadableFileError)
+    with pytest.raises(UnreadableFileError, match="cannot be read: No such file"):
+        await fleet_actions.read_in_child(tmp_path / "absent", {})
 
 
 async def test_child_that_fails_is_an_error_of_the_file(
@@ -62,7 +65,7 @@ async def test_child_that_fails_is_an_error_of_the_file(
         return None
 
     monkeypatch.setattr(memory_savings, "run_module", run_module)
-    with pytest.raises(SettingsError, match="the process that reads it failed"):
+    with pytest.raises(UnreadableFileError, match="the process that reads it has failed"):
         await fleet_actions.read_in_child(tmp_path / "bridge.yaml", {})
 
 

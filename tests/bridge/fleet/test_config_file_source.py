@@ -12,7 +12,7 @@ import pytest
 
 from bridge.base.join_settings import SettingsError
 from bridge.fleet import config_file_source
-from bridge.fleet.config_file_source import ConfigFileSource, followed
+from bridge.fleet.config_file_source import ConfigFileSource, UnreadableFileError, followed
 from bridge.fleet.desired_state import DesiredState, InvalidState
 from tests.bridge.fleet.parts import part, parts
 from tests.bridge.running_join import SOON
@@ -39,7 +39,7 @@ class Following:
         try:
             text = self.path.read_text()
         except FileNotFoundError:
-            raise SettingsError("cannot be read") from None
+            raise UnreadableFileError("cannot be read") from None
         self.reads.append(text)
         self.ports.append(ports)
         self.during_read()
@@ -125,6 +125,24 @@ async def test_file_that_changes_while_it_is_read_is_read_again(file: Following)
     file.path.write_text("a b c")
     assert await file.next() == "a b c d"
     assert file.reads == ["a b c", "a b c d"]
+
+
+async def test_unreadable_file_is_read_again_without_a_change(
+    file: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config_file_source, "UNREADABLE_SECONDS", 0.0)
+    failures = [UnreadableFileError("denied")] * 3
+
+    def fail() -> None:
+        if failures:
+            raise failures.pop()
+
+    file.during_read = fail
+    file.path.write_text("a b c")
+    assert await file.next() == "denied"
+    assert await file.next() == "a b c"
+    assert len(file.reads) == 4
+    assert file.states.empty()
 
 
 async def test_request_reads_an_unchanged_file(file: Following) -> None:

@@ -162,12 +162,24 @@ async def test_invalid_state_changes_nothing_and_is_reported(
     fleet.desire(*parts("a"))
     await fleet.until(lambda: not report.error)
     assert fleet.events == ["+a"]
-    found = report.as_json()
+    found = FleetMember(report, "a").as_json()
     assert found is not None
     assert (found["source"], found["remotes"]) == (
         "bridge.yaml",
         [{"name": "a", "state": "running", "error": ""}],
     )
+
+
+async def test_status_of_a_node_has_the_remotes_of_its_home_only(fleet: Fleet) -> None:
+    other = part("c", home=KubeconfigRef(Path("/another/home")))
+    fleet.desire(part("a"), part("b"), other)
+    await fleet.until(lambda: fleet.state("c") == "running")
+    found = {}
+    for key in ("a", "c"):
+        view = FleetMember(fleet.supervisor.report, key).as_json()
+        assert view is not None
+        found[key] = [it["name"] for it in view["remotes"]]
+    assert found == {"a": ["a", "b"], "c": ["c"]}
 
 
 async def test_defect_of_the_source_leaves_the_remotes_running(
