@@ -137,6 +137,9 @@ class StatusEndpoint:
         return {**node, "volumes": await self._build_volumes(self._engine)}
 
     async def _build_volumes(self, engine: Engine) -> Object | None:
+        # Imported late: a bridge without storage does not need the controllers of storage.
+        from sync.storage.pvc_controller import PvcController
+
         claims = engine.find_optional(PvcController)
         if claims is None or not claims.storage.remote_claims.synced.is_set():
             return None  # Every volume would seem to be missing.
