@@ -73,7 +73,10 @@ def fingerprint(path: Path) -> Fingerprint:
 async def fingerprints(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
     """The fingerprints of files, which may be on a network: the event loop does not wait."""
     known = tuple(paths)
-    return await asyncio.to_thread(lambda: tuple(map(fingerprint, known)))
+    try:
+        return await asyncio.to_thread(lambda: tuple(map(fingerprint, known)))
+    except RuntimeError:  # The process may start no more threads.
+        return tuple(map(fingerprint, known))
 
 
 class ConfigFileSource:

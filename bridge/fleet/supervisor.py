@@ -169,7 +169,7 @@ class Supervisor:
         if late:
             log.warning("the bridge of this remote still stops after %.0f s", SLOW_STOP_SECONDS)
             await asyncio.wait({running.task})
-        del self._ending[running.task]
+        self._ending.pop(running.task, None)
         if not removed_from:
             return
         if running.key not in self._current:
