@@ -385,8 +385,9 @@ async def test_lasting_failure_of_remote_provisioner_gives_claim_back(
     assert len(storage.remote_claims()) == 1
     monkeypatch.setattr(pvc_controller, "PATIENCE", 0.0)
     storage.remote.put({**event, "message": "still no disk is free"})
+    # The key is queued after the patience, for which `settle` does not wait.
+    await storage.remote.until(lambda: not storage.remote_claims())
     await storage.harness.settle()
-    assert not storage.remote_claims()
     assert ANNOTATION_SELECTED_NODE not in storage.home_claim()["metadata"]["annotations"]
 
 
