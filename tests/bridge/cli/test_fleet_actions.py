@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,14 @@ async def test_changed_log_format_is_reported_as_not_in_effect(
     assert state == DesiredState(
         first, ("verbose, log-format changed, which takes effect at the next start of the bridge",)
     )
+
+
+def test_module_loads_neither_the_option_parser_nor_leave() -> None:
+    script = """
+import sys
+from bridge.app import run_several_joins
+from bridge.cli import fleet_actions
+print([it for it in ("typer", "rich", "bridge.leave.leave_procedure") if it in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
