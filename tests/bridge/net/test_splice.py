@@ -15,6 +15,9 @@ import pytest
 from bridge.net import splice as module
 from bridge.net.splice import Tunnel, TunnelEnd
 
+#: A timeout, in seconds. The tests sleep for 0.3 of it; a busy machine may delay that by the rest.
+IDLE = 1.0
+
 
 @dataclass
 class Far:
@@ -47,11 +50,11 @@ async def joined(tunnel: Tunnel) -> AsyncIterator[tuple[Far, Far]]:
 
 
 async def test_idle_tunnel_is_closed() -> None:
-    tunnel = Tunnel(idle_timeout=0.2)
+    tunnel = Tunnel(idle_timeout=IDLE)
     async with joined(tunnel) as (caller, remote):
         running = asyncio.create_task(tunnel.run())
         for _ in range(4):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(IDLE * 0.3)
             caller.writer.write(b"x")
             assert await remote.reader.readexactly(1) == b"x"
         assert not running.done()
@@ -63,7 +66,7 @@ async def test_idle_tunnel_is_closed() -> None:
 async def test_half_open_tunnel_stays_open_while_bytes_arrive(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "HALF_OPEN_TIMEOUT", 0.2)
+    monkeypatch.setattr(module, "HALF_OPEN_TIMEOUT", IDLE)
     moved: Counter[str] = Counter()
     tunnel = Tunnel(lambda direction, count: moved.update({direction: count}))
     async with joined(tunnel) as (caller, remote):
@@ -73,7 +76,7 @@ async def test_half_open_tunnel_stays_open_while_bytes_arrive(
         assert await remote.reader.read() == b"last"
         assert moved == {"in": 4}
         for _ in range(4):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(IDLE * 0.3)
             remote.writer.write(b"x")
             assert await caller.reader.readexactly(1) == b"x"
         assert not running.done()
