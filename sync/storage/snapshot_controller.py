@@ -83,7 +83,7 @@ class SnapshotController:
         )
 
     def content_changed(self, _: Object | None, new: Object | None) -> None:
-        if new is not None and self._handle(new) is not None:
+        if new is not None and self._is_reconciled(new):
             self.controller.queue.add(key_of(new))
 
     def class_changed(self, _: Object | None, new: Object | None) -> None:
@@ -113,25 +113,30 @@ class SnapshotController:
         is_here = handle is not None and handle.remote_id == self._policy.remote_id
         return handle if is_here else None
 
+    def _is_reconciled(self, content: Object) -> bool:
+        """Whether the snapshot is in this remote, or in none, which each bridge of home reports."""
+        return self._handle(content) is not None or volume_snapshot.has_other_source(content)
+
     async def _reconcile(self, key: Key) -> None:
         for _ in range(PLANS):
             content = self.snapshots.home_contents.store.get(key)
-            handle = self._handle(content) if content is not None else None
-            if content is None or handle is None:
+            if content is None or not self._is_reconciled(content):
                 return
-            state = self._state(content, handle)
+            state = self._state(content)
             action = snapshot_planner.plan_action(state, self._policy, self._now())
             if action is None or not await self._execute(state, action):
                 return
 
-    def _state(self, content: Object, handle: VolumeHandle) -> SnapshotState:
+    def _state(self, content: Object) -> SnapshotState:
+        handle = self._handle(content)
         spec: Object = content.get("spec") or {}
         source = volume_snapshot.source_handle(content)
         class_name = str(spec.get("volumeSnapshotClassName") or "")
+        remotes = self.snapshots.remote_snapshots.store
         return SnapshotState(
             content,
             handle,
-            remote=self.snapshots.remote_snapshots.store.get(Key(handle.namespace, handle.name)),
+            remote=handle and remotes.get(Key(handle.namespace, handle.name)),
             claim=self._lookup.remote_claim(source) if source is not None else None,
             home_class=self.snapshots.home_classes.store.get(Key("", class_name)),
         )
@@ -199,6 +204,8 @@ class SnapshotController:
     async def _find(self, state: SnapshotState) -> Object | None:
         """The VolumeSnapshot according to the remote's API server, if this home manages it."""
         handle = state.handle
+        if handle is None:
+            return None
         found = await self._remote.find(VOLUME_SNAPSHOTS, handle.name, namespace=handle.namespace)
         if found is None:
             return None

@@ -10,6 +10,8 @@
 | being deleted, Delete         | being deleted         | none: wait                              |
 | being deleted, Delete         | none, or another's    | confirm, then remove the finalizer      |
 | being deleted, Retain         | any                   | remove the finalizer                    |
+| source of another driver      | none                  | report the error                        |
+| the same, being deleted       | none                  | remove the finalizer                    |
 
 A snapshot is taken once: a remote VolumeSnapshot that no longer exists is not created again, with
 later data.
@@ -28,11 +30,11 @@ from translators.translation_options import Policy
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """The known state of one content whose snapshot is, or is to be, in this remote."""
+    """The known state of one content whose snapshot is, or is to be, in this remote, or in none."""
 
     content: Object
-    handle: VolumeHandle
-    """The remote VolumeSnapshot."""
+    handle: VolumeHandle | None
+    """The remote VolumeSnapshot; None if the content's source is no volume of any remote."""
     remote: Object | None
     """The remote VolumeSnapshot of the handle, if this home manages it."""
     claim: Object | None
@@ -76,6 +78,8 @@ def plan_action(state: SnapshotState, policy: Policy, now: str) -> Action | None
     """The next write; None if there is nothing to do, or only to wait. `now` is an RFC 3339
     time."""
     content, remote = state.content, state.remote
+    if state.handle is None:
+        return _plan_other_source(content, now)
     if remote is not None and not volume_snapshot.is_snapshot_of(remote, content, policy.identity):
         remote = None
     if is_deleting(content):
@@ -96,9 +100,24 @@ def plan_action(state: SnapshotState, policy: Policy, now: str) -> Action | None
     return CreateSnapshot(wanted)
 
 
+def _plan_other_source(content: Object, now: str) -> Action | None:
+    if is_deleting(content):
+        return RemoveFinalizer(confirm=False) if _is_held(content) else None
+    message = (
+        "home: the volume is not in a remote cluster; use a VolumeSnapshotClass of the driver that "
+        "the volume has"
+    )
+    return _error(content, message, now)
+
+
+def _is_held(content: Object) -> bool:
+    """Whether only the driver's side holds a content that is being deleted."""
+    finalizers = metadata(content).get("finalizers") or ()
+    return FINALIZER in finalizers and volume_snapshot.is_released(content)
+
+
 def _release(content: Object, remote: Object | None) -> Action | None:
-    is_marked = FINALIZER in (metadata(content).get("finalizers") or ())
-    if not is_marked or not volume_snapshot.is_released(content):
+    if not _is_held(content):
         return None
     if not volume_snapshot.deletes_data(content):
         return RemoveFinalizer(confirm=False)

@@ -95,6 +95,12 @@ def served_handle(content: Object) -> VolumeHandle | None:
     return snapshot_handle(content) if is_served(content) else None
 
 
+def has_other_source(content: Object) -> bool:
+    """Whether the content names the bridge as its driver, and a volume or snapshot of another
+    driver: the snapshot controller does not compare the drivers of class and volume."""
+    return is_served(content) and snapshot_handle(content) is None
+
+
 def remote_snapshot_name(content: Object) -> str:
     ref = snapshot_ref(content)
     return hashed_name(ref.name, snapshot_uid(content), max_length=DNS_LABEL_MAX)

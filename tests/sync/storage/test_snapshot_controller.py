@@ -190,6 +190,24 @@ async def test_snapshot_in_another_remote_is_untouched(storage: Storage) -> None
     assert not _status(storage)
 
 
+@pytest.mark.parametrize("source", ["volumeHandle", "snapshotHandle"])
+async def test_snapshot_of_another_drivers_volume_is_reported_and_deletable(
+    storage: Storage, source: str
+) -> None:
+    """The snapshot controller does not compare the drivers of class and volume, and waits for the
+    class's driver to remove the finalizer."""
+    await storage.harness.start()
+    await storage.bound()
+    content = _content(storage, **{source: "vol-1"})
+    await storage.settle()
+    assert "not in a remote cluster" in _status(storage)["error"]["message"]
+    assert not _status(storage)["readyToUse"]
+    _delete(storage, content)
+    await storage.settle()
+    assert not _contents(storage)
+    assert not storage.remote.objects(VOLUME_SNAPSHOTS)
+
+
 async def test_unmanaged_snapshot_of_the_name_is_untouched(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()
