@@ -1,7 +1,9 @@
 """Reconciles home's VolumeSnapshotContents whose volumes are in the remote:
 `sync.storage.snapshot_planner` decides, and this acts.
 
-The bridge is to home's snapshot controller what csi-snapshotter is beside a CSI driver. Of several
+The bridge is to home's snapshot controller what csi-snapshotter is beside a CSI driver. Home is
+asked first whether the bridge may write the PVC: no snapshot is taken for a namespace that is not
+bound to the bridge. Of several
 virtual nodes of one remote each may act: names follow from UIDs, and every deletion names a UID.
 """
 
@@ -15,8 +17,13 @@ from sync.declaration.controller_context import (
     StorageInformers,
 )
 from sync.declaration.controller_declaration import Declaration, Watch
-from sync.kube.api_errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound
-from sync.kube.api_resources import VOLUME_SNAPSHOT_CONTENTS, VOLUME_SNAPSHOTS
+from sync.kube.api_errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from sync.kube.api_resources import (
+    PERSISTENT_VOLUME_CLAIMS,
+    VOLUME_SNAPSHOT_CONTENTS,
+    VOLUME_SNAPSHOTS,
+)
+from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from sync.storage import snapshot_planner
@@ -30,6 +37,7 @@ from sync.storage.snapshot_planner import (
     SnapshotState,
 )
 from translators.object_accessors import (
+    HomeNamespace,
     Object,
     RemoteNamespace,
     is_deleting,
@@ -40,7 +48,7 @@ from translators.object_accessors import (
     uid_of,
 )
 from translators.storage import volume_snapshot
-from translators.storage.identifiers import VolumeHandle
+from translators.storage.identifiers import VolumeHandle, claim_of_volume
 from translators.storage.volume_snapshot import FINALIZER
 
 #: Contents reconciled at once.
@@ -147,6 +155,7 @@ class SnapshotController:
         content = state.content
         match action:
             case CreateSnapshot(snapshot):
+                await self._confirm_writable(state)
                 return await self._create(content, snapshot)
             case PatchContent(patch):
                 return await self._patch(content, patch, subresource="status")
@@ -158,6 +167,40 @@ class SnapshotController:
                     self.controller.queue.add_after(key_of(content), CONFIRM)
                     return not is_deleting(found) and await self._delete(content, found)
                 return await self._remove_finalizer(content)
+
+    async def _confirm_writable(self, state: SnapshotState) -> None:
+        """Confirms by a patch without change that home still has the PVC, and that the bridge may
+        write it. Raises ReconcileBlocked otherwise, and reports it."""
+        namespace = volume_snapshot.snapshot_ref(state.content).namespace
+        try:
+            for volume in self._lookup.volumes_of(state.claim or {}):
+                if await self._may_write_claim(volume, namespace):
+                    return
+            blocked = ReconcileBlocked(
+                "ClaimMissing",
+                f"home: no PersistentVolumeClaim of namespace {namespace} is bound to the volume",
+            )
+        except Forbidden as error:
+            action, bound = "patch persistentvolumeclaims", HomeNamespace(namespace)
+            blocked = home_forbids(action, bound, server_message=error.message)
+        await self._report(state.content, blocked.message)
+        raise blocked
+
+    async def _may_write_claim(self, volume: Object, namespace: str) -> bool:
+        """Whether home has the PVC of the volume, in this namespace. Raises Forbidden if the bridge
+        may not write it."""
+        key = claim_of_volume(volume)
+        if key is None or key.namespace != namespace:
+            return False
+        patch = {"metadata": {"uid": volume["spec"]["claimRef"].get("uid")}}
+        try:
+            current = await self._account.patch(
+                PERSISTENT_VOLUME_CLAIMS, key.name, patch, namespace=namespace
+            )
+        except (NotFound, Conflict):  # Deleted; or created again, with another UID.
+            return False
+        self._storage.home_claims.observe_write(current)
+        return True
 
     async def _create(self, content: Object, snapshot: Object) -> bool:
         namespace = namespace_of(snapshot)

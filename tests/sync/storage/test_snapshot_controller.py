@@ -173,6 +173,39 @@ async def test_rejected_snapshot_is_reported(
     assert message in _status(storage)["error"]["message"]
 
 
+async def test_no_snapshot_is_taken_for_namespace_that_is_no_longer_bound(
+    storage: Storage,
+) -> None:
+    """It is taken when an administrator binds the namespace again."""
+    await storage.harness.start()
+    await storage.bound()
+    message = 'User "system:serviceaccount:cluster-bridge:bridge" cannot patch'
+    path = "*/namespaces/default/persistentvolumeclaims/data"
+    unbound = storage.home.fail(Fault("PATCH", path, code=403, message=message, times=None))
+    _content(storage)
+    await storage.settle(waiting=True)
+    assert "bridge rbac namespace default" in _status(storage)["error"]["message"]
+    assert not _status(storage)["readyToUse"]
+    assert not storage.remote.objects(VOLUME_SNAPSHOTS)
+    storage.home.heal(unbound)
+    await storage.remote.until(lambda: storage.remote.objects(VOLUME_SNAPSHOTS))
+    _take(storage)
+    await storage.settle()
+    assert _status(storage)["readyToUse"]
+    assert "error" not in _status(storage)
+
+
+async def test_no_snapshot_is_taken_of_volume_without_claim(storage: Storage) -> None:
+    storage.home_class(reclaimPolicy="Retain")
+    await storage.harness.start()
+    await storage.bound()
+    storage.home.remove(PERSISTENT_VOLUME_CLAIMS, "data", "default")
+    _content(storage)
+    await storage.settle(waiting=True)
+    assert "no PersistentVolumeClaim of namespace default" in _status(storage)["error"]["message"]
+    assert not storage.remote.objects(VOLUME_SNAPSHOTS)
+
+
 async def test_snapshot_of_missing_claim_is_reported(storage: Storage) -> None:
     await storage.harness.start()
     await storage.bound()
