@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from bridge.base.printable_text import summarize_names
 from bridge.checks.check_context import CheckContext, Implementation
 from bridge.checks.findings import Finding, info, ok, warning
+from bridge.clusters.storage_selection import why_no_snapshots
 from bridge.node import join_record
 from sync.kube.api_errors import Forbidden
 from sync.kube.api_resources import (
@@ -41,16 +42,27 @@ _COMMAND = "`bridge storage-class NAME` prints what to apply at home"
 async def check_provisioning(context: CheckContext) -> list[Finding]:
     """BRG601."""
     if context.node is not None:
-        mode = join_record.recorded_storage(context.node) or "none"
-        return [_provisioning(mode == "provision", "recorded on the Node")]
+        mode, reason = join_record.recorded_storage(context.node), "recorded on the Node"
+        if mode != "provision":
+            return [_not_provisioned(reason)]
+        no_snapshots = await why_no_snapshots(
+            context.settings, context.home_client, context.remote_client
+        )
+        return [_provisioned(reason, no_snapshots)]
     selected = await context.storage()
-    return [_provisioning(selected.mode == "provision", selected.reason)]
+    if selected.mode != "provision":
+        return [_not_provisioned(selected.reason)]
+    return [_provisioned(selected.reason, selected.no_snapshots)]
 
 
-def _provisioning(provisions: bool, reason: str) -> Finding:
-    if provisions:
-        text = f"PersistentVolumeClaims are provisioned in the remote ({reason})"
-        return ok("BRG601", "both", text)
+def _provisioned(reason: str, no_snapshots: str) -> Finding:
+    """The bridge looks for VolumeSnapshots when it starts, and no object records the result."""
+    text = f"PersistentVolumeClaims are provisioned in the remote ({reason})"
+    snapshots = f"no VolumeSnapshots: {no_snapshots}" if no_snapshots else "VolumeSnapshots"
+    return ok("BRG601", "both", f"{text}; a bridge that starts now takes {snapshots}")
+
+
+def _not_provisioned(reason: str) -> Finding:
     text = f"pods use the remote's PersistentVolumeClaims of the same names ({reason})"
     return info("BRG601", "both", text)
 

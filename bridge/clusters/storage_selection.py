@@ -32,9 +32,14 @@ class SelectedStorage:
 
     mode: Storage
     reason: str
-    snapshots: bool = False
-    """Whether volumes have snapshots: both sides serve VolumeSnapshots, and the permissions are
-    granted."""
+    no_snapshots: str = "volumes are not provisioned"
+    """Why volumes have no snapshots; "" if they do: both sides serve VolumeSnapshots, and the
+    permissions are granted."""
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether volumes have snapshots."""
+        return not self.no_snapshots
 
 
 async def select_storage(
@@ -54,12 +59,12 @@ async def select_storage(
     if settings.storage == "none":
         return SelectedStorage("none", "by --storage")
     if settings.storage == "provision":
-        snapshots = await _snapshots(settings, home, remote)
-        return SelectedStorage("provision", "by --storage", snapshots)
+        no_snapshots = await why_no_snapshots(settings, home, remote)
+        return SelectedStorage("provision", "by --storage", no_snapshots)
     missing = await _missing(settings, home, remote)
     if not missing:
-        snapshots = await _snapshots(settings, home, remote)
-        return SelectedStorage("provision", "all permissions for it are granted", snapshots)
+        no_snapshots = await why_no_snapshots(settings, home, remote)
+        return SelectedStorage("provision", "all permissions for it are granted", no_snapshots)
     names = summarize_names(missing, _MAX_NAMED)
     node = await registered_node()
     provisioned = node is not None and join_record.recorded_storage(node) == "provision"
@@ -93,15 +98,17 @@ async def _missing(settings: JoinSettings, home: KubeClient, remote: KubeClient)
     ]
 
 
-async def _snapshots(settings: JoinSettings, home: KubeClient, remote: KubeClient) -> bool:
-    """Whether volumes have snapshots, see `SelectedStorage.snapshots`. Raises KubeError."""
-    if not await discovery.serves_resource(home, VOLUME_SNAPSHOT_CONTENTS):
-        return False
-    if not await discovery.serves_resource(remote, VOLUME_SNAPSHOTS):
-        return False
+async def why_no_snapshots(settings: JoinSettings, home: KubeClient, remote: KubeClient) -> str:
+    """Why volumes have no snapshots, see `SelectedStorage.no_snapshots`. Raises KubeError."""
+    for side, client, resource in (
+        ("home", home, VOLUME_SNAPSHOT_CONTENTS),
+        ("remote", remote, VOLUME_SNAPSHOTS),
+    ):
+        if not await discovery.serves_resource(client, resource):
+            return f"{side} does not serve {resource.plural}.{resource.version}.{resource.group}"
     in_remote = permissions.for_remote_snapshots(settings.remote_namespaces)
     missing = [
         *await permissions.missing_permissions(home, permissions.HOME_SNAPSHOTS, ""),
         *await permissions.missing_permissions(remote, in_remote, ""),
     ]
-    return not missing
+    return f"the credentials may not {summarize_names(missing, _MAX_NAMED)}" if missing else ""

@@ -107,9 +107,30 @@ async def test_snapshots_are_optional(two: Clusters, client_for: ClientFor, side
     two.home.register(VOLUME_SNAPSHOT_CONTENTS)
     two.remote.register(VOLUME_SNAPSHOTS)
     getattr(two, side).api.authorize = _may_not("volumesnapshots")
-    assert await _select(two, client_for) == SelectedStorage(
-        "provision", "all permissions for it are granted"
-    )
+    selected = await _select(two, client_for)
+    assert (selected.mode, selected.snapshots) == ("provision", False)
+    assert "volumesnapshots" in selected.no_snapshots
+
+
+@pytest.mark.parametrize("is_joined", [False, True])
+async def test_check_states_whether_snapshots_are_available(
+    two: Clusters, client_for: ClientFor, *, is_joined: bool
+) -> None:
+    async def found() -> str:
+        context = await _context(two, client_for, two.but(storage="provision"))
+        node = _RECORDED if is_joined else None
+        (finding,) = await storage.check_provisioning(replace(context, node=node))
+        assert finding.severity is Severity.OK
+        return finding.found
+
+    name = "volumesnapshotcontents.v1.snapshot.storage.k8s.io"
+    assert f"takes no VolumeSnapshots: home does not serve {name}" in await found()
+    two.home.register(VOLUME_SNAPSHOT_CONTENTS)
+    assert "takes no VolumeSnapshots: remote does not serve" in await found()
+    two.remote.register(VOLUME_SNAPSHOTS)
+    assert (await found()).endswith("takes VolumeSnapshots")
+    two.remote.api.authorize = _may_not("volumesnapshots")
+    assert "takes no VolumeSnapshots: the credentials may not" in await found()
 
 
 async def test_named_mode_is_not_reviewed(two: Clusters, client_for: ClientFor) -> None:
