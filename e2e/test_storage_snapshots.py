@@ -1,9 +1,12 @@
-"""VolumeSnapshots: taken in the remote, shown at home, restored, and deleted by home's policy."""
+"""VolumeSnapshots: taken in the remote, shown at home, restored, and deleted by home's policy.
+
+Home runs the snapshot controller of Kubernetes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
@@ -13,20 +16,18 @@ from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import hostpath
-from e2e.volume_snapshots import SnapshotController, defined, snapshot_class
+from e2e.volume_snapshots import Snapshots, restored_from, served, snapshot_class
 from e2e.workload_manifests import volume_claim
 
 
 @pytest.fixture(scope="module")
-def _snapshots_defined(clusters: dict[str, Cluster]) -> Iterator[None]:
+def _snapshots_served(clusters: dict[str, Cluster]) -> Iterator[None]:
     """Both clusters serve VolumeSnapshots before the bridge joins."""
-    with ExitStack() as stack:
-        for cluster in clusters.values():
-            stack.enter_context(defined(cluster, settings_from_environment()))
+    with served(clusters["home"], clusters["remote"], settings_from_environment()):
         yield
 
 
-pytestmark = pytest.mark.usefixtures("_snapshots_defined", "provisioners")
+pytestmark = pytest.mark.usefixtures("_snapshots_served", "provisioners")
 
 
 @pytest.fixture
@@ -38,40 +39,135 @@ def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
     made.clear()
 
 
-def test_snapshot_is_taken_restored_and_deleted(storage: ProvisionedStorage) -> None:
+@pytest.fixture
+def snapshots(storage: ProvisionedStorage) -> Iterator[Snapshots]:
+    """The snapshots of the test's namespace, which are deleted afterwards."""
+    made = Snapshots(storage.home, storage.bridged.namespace)
+    yield made
+    made.delete()
+
+
+def _in_remote(storage: ProvisionedStorage) -> list[Json]:
+    return get(storage.remote, "volumesnapshots", namespace=storage.bridged.remote_namespace)
+
+
+def _write(storage: ProvisionedStorage, of_class: str) -> None:
+    """The pod `writes` writes to the PVC `data`, so that a snapshot has content."""
+    storage.bridged.apply(volume_claim("data", of_class, "8Mi"))
+    script = "echo before > /data/file; sleep 3600"
+    storage.bridged.apply(storage.node_pod("writes", "data", script))
+    storage.wait_until_ready("writes")
+    wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
+
+
+def _read_restored(storage: ProvisionedStorage, of_class: str, snapshot: str) -> str:
+    claim = volume_claim("restored", of_class, "8Mi", dataSource=restored_from(snapshot))
+    storage.bridged.apply(claim)
+    storage.bridged.apply(storage.node_pod("reads", "restored"))
+    storage.wait_until_ready("reads")
+    return storage.read("reads")
+
+
+def test_snapshot_is_taken_restored_and_deleted(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
     """The restored volume has the data of the time of the snapshot."""
     bridged = storage.bridged
-    snapshots = SnapshotController(storage.home, bridged.namespace)
-
-    def in_remote() -> list[Json]:
-        return get(storage.remote, "volumesnapshots", namespace=bridged.remote_namespace)
-
     with (
         hostpath(storage.remote, default=True),
         storage.home_class("burst") as name,
         snapshot_class(storage.home, f"burst-{bridged.node}") as of_class,
     ):
-        bridged.apply(volume_claim("data", name, "8Mi"))
-        script = "echo before > /data/file; sleep 3600"
-        bridged.apply(storage.node_pod("writes", "data", script))
-        storage.wait_until_ready("writes")
-        wait_for(lambda: storage.read("writes") == "before\n", "the pod has written")
-        snapshots.create("friday", "data", of_class)
-        status = snapshots.share_status("friday")
-        assert status["restoreSize"] == 8 << 20
-        assert status["creationTime"] > 0
-        (remote,) = in_remote()
-        assert status["snapshotHandle"].endswith(
-            f"/{bridged.remote_namespace}/{remote['metadata']['name']}"
-        )
+        _write(storage, name)
+        snapshots.take("friday", "data", of_class)
+        content = snapshots.wait_until_ready("friday")
+        assert snapshots.status("friday")["restoreSize"] == "8Mi"
+        assert snapshots.status("friday")["creationTime"]
+        (remote,) = _in_remote(storage)
+        handle = f"{bridged.remote_namespace}/{remote['metadata']['name']}"
+        assert content["status"]["snapshotHandle"].endswith(f"/{handle}")
         bridged.kubectl("exec", "writes", "--", "sh", "-c", "echo after > /data/file")
 
-        source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "friday"}
-        bridged.apply(volume_claim("restored", name, "8Mi", dataSource=source))
-        bridged.apply(storage.node_pod("reads", "restored"))
-        storage.wait_until_ready("reads")
-        assert storage.read("reads") == "before\n"
+        assert _read_restored(storage, name, "friday") == "before\n"
         assert storage.read("writes") == "after\n"
 
         snapshots.delete("friday")
-        assert not in_remote()
+        assert not _in_remote(storage)
+        assert not _contents(storage)
+
+
+def test_retained_snapshot_outlives_its_object_and_volume(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    """An administrator imports the data under another name, and it is deleted with that."""
+    bridged = storage.bridged
+    with (
+        hostpath(storage.remote, default=True),
+        storage.home_class("burst") as name,
+        snapshot_class(storage.home, f"kept-{bridged.node}", "Retain") as of_class,
+    ):
+        _write(storage, name)
+        snapshots.take("friday", "data", of_class)
+        content = snapshots.wait_until_ready("friday")
+        snapshots.delete("friday")
+        bridged.kubectl("delete", "pod/writes", "pvc/data")
+        wait_for(lambda: not storage.volumes(), "the volume is deleted")
+        (remote,) = _in_remote(storage)
+        assert remote["status"]["readyToUse"]
+
+        # The deletion of the content keeps the data as well.
+        storage.home.kubectl("delete", "volumesnapshotcontent", content["metadata"]["name"])
+        assert _in_remote(storage) == [remote]
+        snapshots.import_existing("again", content["status"]["snapshotHandle"])
+        snapshots.wait_until_ready("again")
+        assert _read_restored(storage, name, "again") == "before\n"
+        snapshots.delete("again")
+        assert not _in_remote(storage)
+
+
+def test_snapshot_of_volume_that_is_not_in_the_remote_is_an_error(
+    storage: ProvisionedStorage, snapshots: Snapshots
+) -> None:
+    """The snapshot controller itself rejects a volume without driver; a class of the bridge for a
+    volume of another driver it leaves to the bridge."""
+    home, node = storage.home, storage.bridged.node
+    sources = {
+        "directory": {"hostPath": {"path": "/tmp"}},
+        "other": {"csi": {"driver": "csi.example.com", "volumeHandle": "vol-1"}},
+    }
+    with snapshot_class(home, f"burst-{node}") as of_class:
+        for name, source in sources.items():
+            _bind(storage, name, source)
+            snapshots.take(name, name, of_class)
+        assert "cannot find CSI PersistentVolumeSource" in snapshots.wait_for_error("directory")
+        assert "not in a remote cluster" in snapshots.wait_for_error("other")
+        assert not _in_remote(storage)
+        snapshots.delete()
+        assert not _contents(storage)
+
+
+def _contents(storage: ProvisionedStorage) -> list[Json]:
+    """Home's contents of the test's snapshots."""
+    return [
+        it
+        for it in get(storage.home, "volumesnapshotcontents")
+        if it["spec"]["volumeSnapshotRef"]["namespace"] == storage.bridged.namespace
+    ]
+
+
+def _bind(storage: ProvisionedStorage, name: str, source: Json) -> None:
+    """Binds the new PVC `name` to a PersistentVolume with this source."""
+    volume = f"{storage.bridged.namespace}-{name}"
+    spec = {
+        "capacity": {"storage": "8Mi"},
+        "accessModes": ["ReadWriteOnce"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "storageClassName": "",
+        "claimRef": {"namespace": storage.bridged.namespace, "name": name},
+        **source,
+    }
+    made = {"apiVersion": "v1", "kind": "PersistentVolume", "spec": spec}
+    made["metadata"] = {"name": volume}
+    storage.home.kubectl("create", "-f", "-", input=json.dumps(made))
+    storage.bridged.apply(volume_claim(name, "", "8Mi", volumeName=volume))
+    storage.wait_until_bound(name)

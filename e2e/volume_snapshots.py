@@ -1,38 +1,48 @@
-"""VolumeSnapshots in a cluster: the CustomResourceDefinitions, and what home's snapshot controller
-does for one VolumeSnapshot.
+"""VolumeSnapshots in a cluster: CustomResourceDefinitions, snapshot controller, and objects.
 
-The definitions are those of a released module. The remote's provisioner takes and restores
-snapshots by itself (`clusters/programs/hostpath_provisioner/snapshots.go`).
+Definitions and controller are those of released modules. At home the controller runs. In the
+remote, the provisioner takes and restores snapshots by itself
+(`clusters/programs/hostpath_provisioner/snapshots.go`): the controller handles CSI volumes only,
+and the provisioner's are directories.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
-from e2e.clusters.cluster import Cluster, Settings
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Cluster, Settings
 from e2e.clusters.go_toolchain import OLDEST, find_go
 from e2e.clusters.versions import SNAPSHOT_DEFINITIONS
 from e2e.kubectl import Json, get_one, wait_for
 from translators.storage.identifiers import DRIVER
-from translators.storage.volume_snapshot import FINALIZER
 
-API_VERSION = "snapshot.storage.k8s.io/v1"
+GROUP = "snapshot.storage.k8s.io"
+_API_VERSION = f"{GROUP}/v1"
 _MODULE = "github.com/kubernetes-csi/external-snapshotter/client/v8"
 _PLURALS = ("volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses")
-_BEING_DELETED = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted=yes"
 
 
 @contextmanager
-def defined(cluster: Cluster, settings: Settings) -> Iterator[None]:
-    """The cluster serves VolumeSnapshots for the block."""
+def served(home: Cluster, remote: Cluster, settings: Settings) -> Iterator[None]:
+    """Both clusters serve VolumeSnapshots for the block, and home runs the snapshot controller."""
+    with ExitStack() as stack:
+        for cluster in (home, remote):
+            stack.enter_context(_defined(cluster, settings))
+        # Removed before the definitions, without which it would end by itself.
+        stack.callback(home.remove_component, SNAPSHOT_CONTROLLER)
+        home.control_snapshots(print)
+        yield
+
+
+@contextmanager
+def _defined(cluster: Cluster, settings: Settings) -> Iterator[None]:
     folder = find_go(settings.cache, OLDEST, print).fetch(_MODULE, SNAPSHOT_DEFINITIONS).folder
-    names = [f"{it}.snapshot.storage.k8s.io" for it in _PLURALS]
-    files = [folder / "config" / "crd" / f"snapshot.storage.k8s.io_{it}.yaml" for it in _PLURALS]
+    files = [folder / "config" / "crd" / f"{GROUP}_{it}.yaml" for it in _PLURALS]
     for file in files:
         cluster.kubectl("apply", "-f", "-", input=file.read_text())
-    crds = [f"crd/{name}" for name in names]
+    crds = [f"crd/{it}.{GROUP}" for it in _PLURALS]
     cluster.kubectl("wait", "--for=condition=Established", *crds, "--timeout=60s")
     try:
         yield
@@ -44,7 +54,7 @@ def defined(cluster: Cluster, settings: Settings) -> Iterator[None]:
 def snapshot_class(home: Cluster, name: str, policy: str = "Delete") -> Iterator[str]:
     """A VolumeSnapshotClass of the bridge at home."""
     made = {
-        "apiVersion": API_VERSION,
+        "apiVersion": _API_VERSION,
         "kind": "VolumeSnapshotClass",
         "metadata": {"name": name},
         "driver": DRIVER,
@@ -57,71 +67,64 @@ def snapshot_class(home: Cluster, name: str, policy: str = "Delete") -> Iterator
         home.kubectl("delete", "volumesnapshotclass", name)
 
 
-class SnapshotController:
-    """Home's snapshot controller, step by step, for one VolumeSnapshot."""
+def restored_from(name: str) -> Json:
+    """The data source of a PVC that is restored from the VolumeSnapshot."""
+    return {"apiGroup": GROUP, "kind": "VolumeSnapshot", "name": name}
+
+
+class Snapshots:
+    """The VolumeSnapshots of one namespace of home."""
 
     def __init__(self, home: Cluster, namespace: str) -> None:
         self._home = home
         self._namespace = namespace
 
-    def create(self, name: str, claim: str, of_class: str) -> None:
-        """Creates the VolumeSnapshot and its content."""
-        snapshot = {
-            "apiVersion": API_VERSION,
-            "kind": "VolumeSnapshot",
-            "metadata": {"name": name},
-            "spec": {
-                "source": {"persistentVolumeClaimName": claim},
-                "volumeSnapshotClassName": of_class,
-            },
+    def take(self, name: str, claim: str, of_class: str) -> None:
+        """Creates a VolumeSnapshot of the PVC."""
+        source = {"persistentVolumeClaimName": claim}
+        self._create(name, {"source": source, "volumeSnapshotClassName": of_class})
+
+    def import_existing(self, name: str, handle: str) -> None:
+        """Creates a VolumeSnapshot of existing data, as an administrator does: with its content."""
+        content = f"{self._namespace}-{name}"
+        spec = {
+            "deletionPolicy": "Delete",
+            "driver": DRIVER,
+            "source": {"snapshotHandle": handle},
+            "sourceVolumeMode": "Filesystem",
+            "volumeSnapshotRef": {"name": name, "namespace": self._namespace},
         }
-        space = ("-n", self._namespace)
-        self._home.kubectl("create", *space, "-f", "-", input=json.dumps(snapshot))
-        uid = get_one(self._home, "volumesnapshot", name, namespace=self._namespace)["metadata"][
-            "uid"
-        ]
-        pvc = get_one(self._home, "persistentvolumeclaim", claim, namespace=self._namespace)
-        volume = get_one(self._home, "persistentvolume", pvc["spec"]["volumeName"])
-        reference = {"apiVersion": API_VERSION, "kind": "VolumeSnapshot", "uid": uid, "name": name}
-        content = {
-            "apiVersion": API_VERSION,
-            "kind": "VolumeSnapshotContent",
-            "metadata": {"name": f"snapcontent-{uid}", "finalizers": [FINALIZER]},
-            "spec": {
-                "deletionPolicy": "Delete",
-                "driver": DRIVER,
-                "source": {"volumeHandle": volume["spec"]["csi"]["volumeHandle"]},
-                "sourceVolumeMode": "Filesystem",
-                "volumeSnapshotClassName": of_class,
-                "volumeSnapshotRef": {**reference, "namespace": self._namespace},
-            },
-        }
-        self._home.kubectl("create", "-f", "-", input=json.dumps(content))
+        made = {"apiVersion": _API_VERSION, "kind": "VolumeSnapshotContent", "spec": spec}
+        made["metadata"] = {"name": content}
+        self._home.kubectl("create", "-f", "-", input=json.dumps(made))
+        self._create(name, {"source": {"volumeSnapshotContentName": content}})
 
-    def share_status(self, name: str) -> Json:
-        """Waits until the bridge reports the snapshot as taken, and copies that to the
-        VolumeSnapshot; returns the status of the content."""
-        content = self._content(name)
+    def _create(self, name: str, spec: Json) -> None:
+        made = {"apiVersion": _API_VERSION, "kind": "VolumeSnapshot", "spec": spec}
+        made["metadata"] = {"name": name}
+        self._home.kubectl("create", "-n", self._namespace, "-f", "-", input=json.dumps(made))
 
-        def taken() -> Json:
-            status: Json = get_one(self._home, "volumesnapshotcontent", content).get("status") or {}
-            return status if status.get("readyToUse") else {}
-
-        found = wait_for(taken, "the snapshot is ready to use")
-        status = {"readyToUse": True, "boundVolumeSnapshotContentName": content}
-        self._home.kubectl(
-            *("patch", "volumesnapshot", name, "-n", self._namespace, "--type=merge"),
-            *("--subresource=status", "-p", json.dumps({"status": status})),
-        )
-        return found
-
-    def delete(self, name: str) -> None:
-        """Deletes the content, and the VolumeSnapshot when the content no longer exists."""
-        content = self._content(name)
-        self._home.kubectl("annotate", "volumesnapshotcontent", content, _BEING_DELETED)
-        self._home.kubectl("delete", "volumesnapshotcontent", content, "--timeout=60s")
-        self._home.kubectl("delete", "volumesnapshot", name, "-n", self._namespace)
-
-    def _content(self, name: str) -> str:
+    def status(self, name: str) -> Json:
+        """The status of a VolumeSnapshot; empty until the controller has written it."""
         found = get_one(self._home, "volumesnapshot", name, namespace=self._namespace)
-        return f"snapcontent-{found['metadata']['uid']}"
+        status: Json = found.get("status") or {}
+        return status
+
+    def wait_until_ready(self, name: str) -> Json:
+        """Waits until a VolumeSnapshot is ready to use; returns its content."""
+        wait_for(lambda: self.status(name).get("readyToUse"), f"snapshot {name} is ready to use")
+        content = self.status(name)["boundVolumeSnapshotContentName"]
+        return get_one(self._home, "volumesnapshotcontent", content)
+
+    def wait_for_error(self, name: str) -> str:
+        """Waits until a VolumeSnapshot has an error; returns the message."""
+
+        def error() -> str:
+            return str((self.status(name).get("error") or {}).get("message") or "")
+
+        return wait_for(error, f"snapshot {name} has an error")
+
+    def delete(self, *names: str) -> None:
+        """Deletes VolumeSnapshots, all without names, and waits until they do not exist."""
+        space = ("-n", self._namespace, "--timeout=60s")
+        self._home.kubectl("delete", "volumesnapshots", *(names or ("--all",)), *space, timeout=90)

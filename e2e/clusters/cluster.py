@@ -48,6 +48,7 @@ class Provisioner(StrEnum):
 
 
 API_SERVER = "kube-apiserver"
+SNAPSHOT_CONTROLLER = "snapshot-controller"
 #: Components that watch the API server, in the order of their start.
 _API_CLIENTS = (
     "kube-controller-manager",
@@ -57,6 +58,7 @@ _API_CLIENTS = (
     "coredns",
     "kwok",
     *Provisioner,
+    SNAPSHOT_CONTROLLER,
 )
 
 #: A node can use 254 of its cluster's addresses for pods (`e2e.clusters.addresses`).
@@ -224,6 +226,12 @@ class Control(Protocol):
     def provision_volumes(self, provisioner: Provisioner, say: Progress) -> None:
         """Runs a provisioner of PersistentVolumes; builds it if the cache has none."""
 
+    def control_snapshots(self, say: Progress) -> None:
+        """Runs a snapshot controller; builds it if the cache has none."""
+
+    def remove(self, component: str) -> None:
+        """Stops a component that was added to the cluster, and forgets it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
@@ -356,6 +364,16 @@ class Cluster:
         :raises StartFailed: the cluster did not accept the provisioner's objects.
         """
         self.control.provision_volumes(provisioner, say)
+
+    def control_snapshots(self, say: Progress) -> None:
+        """Runs the snapshot controller, the component `SNAPSHOT_CONTROLLER`, in a cluster that
+        serves VolumeSnapshots."""
+        self.control.control_snapshots(say)
+
+    def remove_component(self, name: str) -> None:
+        """Stops a component that was added to the cluster, such as `SNAPSHOT_CONTROLLER`, and
+        forgets it: `restart_ended` does not start it."""
+        self.control.remove(name)
 
 
 def silent(_: str) -> None:

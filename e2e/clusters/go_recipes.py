@@ -20,6 +20,7 @@ from e2e.clusters.versions import (
     LOCAL_PATH_PROVISIONER,
     METRICS_SERVER,
     PROVISIONER_LIBRARY,
+    SNAPSHOT_CONTROLLER,
     KubernetesVersion,
 )
 
@@ -226,6 +227,13 @@ def hostpath_provisioner() -> Recipe:
         programs=(("hostpath-provisioner", "."),),
         sources=sources,
     )
+
+
+def snapshot_controller() -> Recipe:
+    """The controller that creates a VolumeSnapshotContent for each VolumeSnapshot."""
+    module = "github.com/kubernetes-csi/external-snapshotter/v8"
+    programs = (("snapshot-controller", f"{module}/cmd/snapshot-controller"),)
+    return Recipe("snapshot-controller", module, SNAPSHOT_CONTROLLER, programs)
 
 
 def helm() -> Recipe:

@@ -22,8 +22,9 @@ from e2e.clusters import (
     metrics_server,
     native_network,
     provisioners,
+    snapshot_controller,
 )
-from e2e.clusters.cluster import Progress, Provisioner
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Progress, Provisioner
 from e2e.clusters.docker_engine import Engine
 from e2e.clusters.errors import StartFailed
 from e2e.clusters.native_control_plane import METRICS
@@ -221,6 +222,19 @@ class KindControl:
             self._create(provisioners.objects(provisioner))
         self.start(provisioner)
 
+    def control_snapshots(self, say: Progress) -> None:
+        if not self._has_service(SNAPSHOT_CONTROLLER):
+            folder = go_build.programs(go_recipes.snapshot_controller(), self.cache, say)
+            program = self._install(folder / SNAPSHOT_CONTROLLER)
+            self._create_service(SNAPSHOT_CONTROLLER, snapshot_controller.command(program, _ADMIN))
+        self.start(SNAPSHOT_CONTROLLER)
+
+    def remove(self, component: str) -> None:
+        if self._has_service(component):
+            self.stop(component, grace=10)
+            self.inside("rm", _unit(component))
+            self.inside("systemctl", "daemon-reload")
+
     def _has_service(self, name: str) -> bool:
         return self._succeeds("test", "-e", _unit(name))
 
@@ -257,7 +271,10 @@ class KindControl:
         return self.engine.docker(*command, check=False).returncode == 0
 
     def _services(self) -> tuple[str, ...]:
-        return (*_SERVICES, *filter(self._has_service, (METRICS, *Provisioner)))
+        return (
+            *_SERVICES,
+            *filter(self._has_service, (METRICS, *Provisioner, SNAPSHOT_CONTROLLER)),
+        )
 
     def _active(self, service: str) -> bool:
         state = self.inside("systemctl", "is-active", service, check=False).strip()

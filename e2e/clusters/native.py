@@ -25,6 +25,7 @@ from e2e.clusters import (
     native_network,
     native_node,
     provisioners,
+    snapshot_controller,
     system_packages,
 )
 from e2e.clusters.addresses import Plan, free_index, free_slot
@@ -114,6 +115,13 @@ class NativeControl:
         recipe = provisioners.recipe(provisioner)
         folder = go_build.programs(recipe, self.site.settings.cache, say)
         provisioners.start(self.site, provisioner, folder)
+
+    def control_snapshots(self, say: Progress) -> None:
+        folder = go_build.programs(go_recipes.snapshot_controller(), self.site.settings.cache, say)
+        snapshot_controller.start(self.site, folder)
+
+    def remove(self, component: str) -> None:
+        self.site.supervisor.remove(component)
 
 
 def provision(settings: Settings, specs: Sequence[ClusterSpec], say: Progress) -> Tools:
@@ -295,7 +303,8 @@ def _restart_ended_components(site: Site, say: Progress) -> None:
     :raises StartFailed: a component does not start again.
     """
     site.network.connect(connected=True)
-    parts = (native_control_plane, native_node, coredns, kwok, metrics_server, provisioners)
+    added = (metrics_server, provisioners, snapshot_controller)
+    parts = (native_control_plane, native_node, coredns, kwok, *added)
     order = [component for part in parts for component in part.COMPONENTS]
     known = site.supervisor.names()
     ended = [name for name in order if name in known and not site.supervisor.running(name)]

@@ -116,6 +116,12 @@ class Supervisor:
         """Stops a component if it runs; its record stays."""
         end(self._read(name)[1], grace=grace)
 
+    def remove(self, name: str) -> None:
+        """Stops a component and removes its record; its log stays."""
+        if name in self.names():
+            self.stop(name)
+            (self.records / f"{name}.json").unlink()
+
     def suspend(self, name: str, *, suspended: bool) -> None:
         """Suspends (SIGSTOP) or resumes a running component."""
         identity = self._read(name)[1]

@@ -32,6 +32,7 @@ COREDNS = "v1.14.7"
 METRICS_SERVER = "v0.9.0"
 LOCAL_PATH_PROVISIONER = "v0.0.30"
 PROVISIONER_LIBRARY = "v11.0.1"
+SNAPSHOT_CONTROLLER = "v8.3.0"
 SNAPSHOT_DEFINITIONS = "v8.6.0"
 
 # Node images are published for some patch releases only, with a release of kind. From 1.33 on

@@ -25,7 +25,7 @@ from e2e.clusters import (
 )
 from e2e.clusters.addresses import Plan
 from e2e.clusters.cgroups import Hierarchy
-from e2e.clusters.cluster import Progress, Provisioner, silent
+from e2e.clusters.cluster import SNAPSHOT_CONTROLLER, Progress, Provisioner, silent
 from e2e.clusters.cluster_record import slots, write_slot
 from e2e.clusters.docker_engine import Engine, Hop
 from e2e.clusters.errors import CommandFailed, InvalidRequest
@@ -519,6 +519,8 @@ class Systemd(Engine):
             self.files[words[2].partition(":")[2]] = words[1]
         elif "test" in words:
             found = words[-1] in self.files
+        elif "rm" in words:
+            del self.files[words[-1]]
         elif "systemctl" in words and "start" in words:
             self.started.append(words[-1])
         elif input is not None:
@@ -550,6 +552,21 @@ def test_provisioner_is_a_service_of_the_node_unless_the_node_image_has_it(
     control.provision_volumes(Provisioner.HOSTPATH, silent)
     assert "--node=c-worker" in engine.files[unit.replace("local-path", "hostpath")]
     assert engine.started[-1] == "hostpath-provisioner"
+
+
+def test_snapshot_controller_is_a_service_of_the_node_until_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e2e.clusters.go_build.programs", lambda *_: tmp_path / "built")
+    engine = Systemd("")
+    control = KindControl(Path("kind"), engine, "c", tmp_path, ("kubectl",))
+    unit = "/etc/systemd/system/snapshot-controller.service"
+    control.control_snapshots(silent)
+    assert "--kubeconfig=/etc/kubernetes/admin.conf" in engine.files[unit]
+    assert engine.started == [SNAPSHOT_CONTROLLER]
+    control.remove(SNAPSHOT_CONTROLLER)
+    assert unit not in engine.files
+    control.remove(SNAPSHOT_CONTROLLER)
 
 
 # -- removal -----------------------------------------------------------------------------

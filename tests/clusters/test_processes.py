@@ -63,6 +63,14 @@ def test_start_stop_and_start_again(supervisor: Supervisor) -> None:
     supervisor.stop("sleeper", grace=0)
 
 
+def test_removed_component_is_stopped_and_not_started_again(supervisor: Supervisor) -> None:
+    supervisor.start("sleeper", ["sleep", "60"])
+    supervisor.remove("sleeper")
+    assert supervisor.names() == []
+    assert supervisor.restart_ended() == {}
+    supervisor.remove("sleeper")
+
+
 def test_what_has_ended_by_itself_is_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     supervisor.start("sleeper", ["sleep", "60"])
