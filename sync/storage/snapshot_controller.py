@@ -177,7 +177,7 @@ class SnapshotController:
                 if await self._may_write_claim(volume, namespace):
                     return
             blocked = ReconcileBlocked(
-                "ClaimMissing",
+                "VolumePending",
                 f"home: no PersistentVolumeClaim of namespace {namespace} is bound to the volume",
             )
         except Forbidden as error:
