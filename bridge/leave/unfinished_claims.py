@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable
 from bridge.base.progress_lines import Waiting
 from bridge.clusters.connection import Notify
 from bridge.leave.leave_summary import HomeState
+from bridge.rbac import permissions
 from sync.cleanup.remote_inventory import ReadScope
 from sync.kube.api_errors import Conflict, Forbidden
 from sync.kube.api_resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
@@ -40,6 +41,13 @@ async def find(
 ) -> list[Object]:
     """The PVCs that may be deleted. Raises KubeError."""
     labels = home_selector(state.identity)
+    # Asked first: a bridge without storage sends no request that the remote forbids.
+    reads = [
+        permissions.Permission(PERSISTENT_VOLUME_CLAIMS, ("list",), namespace=it)
+        for it in scope.namespaces or ("",)
+    ]
+    if not await permissions.are_granted(remote, reads):
+        return []
     try:
         pages = [
             await remote.list(PERSISTENT_VOLUME_CLAIMS, namespace=it, labels=labels)

@@ -224,6 +224,16 @@ async def test_unfinished_claim_that_may_be_in_use_stays(
     assert not empty.two.remote.requests("DELETE", "*/persistentvolumeclaims/*")
 
 
+async def test_credential_without_storage_reads_no_claims(empty: World) -> None:
+    """The remote's audit log has no forbidden request of a leave."""
+    _unfinished(empty)
+    claims = PERSISTENT_VOLUME_CLAIMS.plural
+    empty.two.remote.api.authorize = lambda spec: spec["resourceAttributes"]["resource"] != claims
+    assert await empty.leave()
+    assert _claim(empty)
+    assert not empty.two.remote.requests("GET", f"/api/v1/{claims}")
+
+
 async def test_claim_that_is_finished_meanwhile_stays(empty: World) -> None:
     _unfinished(empty)
 
