@@ -56,7 +56,6 @@ def build_controllers(context: ControllerContext, options: ControllerOptions) ->
     if context.storage is not None:
         from sync.storage.capacity_controller import StorageCapacityController
         from sync.storage.pvc_controller import PvcController
-        from sync.storage.snapshot_controller import SnapshotController
         from sync.storage.volume_controller import VolumeController
 
         controllers += [

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from sync.base.histograms import Histogram
 from sync.base.namespace_fair_cache import FairCache
 from sync.base.resource_version import version_of
-from sync.cache.informer import Informer
 from sync.cache.store import Key, key_of
 from sync.declaration.controller_context import ControllerContext, StorageInformers
 from sync.kube.api_errors import (
@@ -35,6 +34,7 @@ from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from sync.runtime.workqueue import WorkQueue
+from sync.storage.exact_patch import patch_exactly
 from sync.storage.pvc_planner import (
     REASON_FAILED,
     REASON_REFUSED,
@@ -166,7 +166,7 @@ class PvcExecutor:
         then calls the provisioner."""
         patch = _selected_node_patch(home, self._identity.node)
         try:
-            await self._patch(self._storage.home_claims, home, patch)
+            await patch_exactly(self._storage.home_claims, home, patch)
         except Conflict:
             return False  # The scheduler, or a user, was faster.
         except Forbidden as error:
@@ -247,7 +247,7 @@ class PvcExecutor:
 
     async def _finish_remote(self, remote: Object) -> bool:
         patch = {"metadata": {"annotations": {ANNOTATION_UNFINISHED: None}}}
-        return await self._patch(self._storage.remote_claims, remote, patch)
+        return await patch_exactly(self._storage.remote_claims, remote, patch)
 
     async def _create_volume(self, home: Object, volume: Object) -> bool:
         try:
@@ -276,7 +276,9 @@ class PvcExecutor:
             await self._delete_unfinished(remote)
         if selected_node(home) == self._identity.node:
             try:
-                await self._patch(self._storage.home_claims, home, _selected_node_patch(home, None))
+                await patch_exactly(
+                    self._storage.home_claims, home, _selected_node_patch(home, None)
+                )
             except Conflict:
                 log.debug("PersistentVolumeClaim %s: changed meanwhile", namespaced_name(home))
         self._queue.add_after(key_of(home), wait)
@@ -306,15 +308,15 @@ class PvcExecutor:
             case FollowMetadata(remote, patch):
                 return await self._follow_metadata(home, remote, patch)
             case RecordOrigin(remote, patch):
-                return await self._patch(self._storage.remote_claims, remote, patch)
+                return await patch_exactly(self._storage.remote_claims, remote, patch)
             case PatchVolume(volume, patch):
-                return await self._patch(self._storage.home_volumes, volume, patch)
+                return await patch_exactly(self._storage.home_volumes, volume, patch)
             case PatchStatus(patch, is_optional):
                 return await self._patch_status(home, patch, is_optional=is_optional)
 
     async def _expand(self, home: Object, remote: Object, patch: Object) -> bool:
         try:
-            return await self._patch(self._storage.remote_claims, remote, patch)
+            return await patch_exactly(self._storage.remote_claims, remote, patch)
         except (Forbidden, Invalid) as error:
             message = f"remote: the API server rejects the larger volume: {error.message}"
             self._events.warn(home, REASON_RESIZE_FAILED, message)
@@ -324,7 +326,7 @@ class PvcExecutor:
         """Patches exactly this version: a controller of the remote may write the same key."""
         meta = {**patch["metadata"], "resourceVersion": version_of(remote)}
         try:
-            return await self._patch(self._storage.remote_claims, remote, {"metadata": meta})
+            return await patch_exactly(self._storage.remote_claims, remote, {"metadata": meta})
         except Conflict:
             return False  # The newer version is a change that queues the key.
         except (Forbidden, Invalid) as error:
@@ -337,7 +339,7 @@ class PvcExecutor:
 
     async def _patch_status(self, home: Object, patch: Object, *, is_optional: bool) -> bool:
         try:
-            return await self._patch(self._storage.home_claims, home, patch, subresource="status")
+            return await patch_exactly(self._storage.home_claims, home, patch, subresource="status")
         except Invalid as error:
             if not is_optional:
                 raise
@@ -345,24 +347,6 @@ class PvcExecutor:
                 "PersistentVolumeClaim %s: progress not shown: %s", namespaced_name(home), error
             )
             return False
-
-    async def _patch(
-        self, informer: Informer, obj: Object, patch: Object, *, subresource: str | None = None
-    ) -> bool:
-        """Patches exactly this object; returns whether it exists. Raises KubeError."""
-        meta = {**(patch.get("metadata") or {}), "uid": uid_of(obj)}
-        try:
-            changed = await informer.client.patch(
-                informer.resource,
-                name_of(obj),
-                {**patch, "metadata": meta},
-                namespace=namespace_of(obj) or None,
-                subresource=subresource,
-            )
-        except NotFound:
-            return False
-        informer.observe_write(changed)
-        return True
 
 
 def _selected_node_patch(home: Object, node: str | None) -> Object:

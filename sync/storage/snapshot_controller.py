@@ -20,13 +20,13 @@ from sync.declaration.controller_declaration import Declaration, Watch
 from sync.kube.api_errors import AlreadyExists, BadRequest, Conflict, Forbidden, Invalid, NotFound
 from sync.kube.api_resources import (
     PERSISTENT_VOLUME_CLAIMS,
-    VOLUME_SNAPSHOT_CONTENTS,
     VOLUME_SNAPSHOTS,
 )
 from sync.namespaces.per_namespace_informers import home_forbids
 from sync.runtime.controller import Controller, ReconcileBlocked
 from sync.runtime.log_fields import changes, object_fields
 from sync.storage import snapshot_planner
+from sync.storage.exact_patch import patch_exactly
 from sync.storage.pvc_lookup import PvcLookup
 from sync.storage.snapshot_planner import (
     Action,
@@ -158,7 +158,9 @@ class SnapshotController:
                 await self._confirm_writable(state)
                 return await self._create(content, snapshot)
             case PatchContent(patch):
-                return await self._patch(content, patch, subresource="status")
+                return await patch_exactly(
+                    self.snapshots.home_contents, content, patch, subresource="status"
+                )
             case DeleteSnapshot(remote):
                 return await self._delete(content, remote)
             case RemoveFinalizer(confirm):
@@ -229,14 +231,14 @@ class SnapshotController:
 
     async def _report(self, content: Object, message: str) -> None:
         if patch := volume_snapshot.error_patch(content, message, self._now()):
-            await self._patch(content, patch, subresource="status")
+            await patch_exactly(self.snapshots.home_contents, content, patch, subresource="status")
 
     async def _delete(self, content: Object, remote: Object) -> bool:
         """Deletes the remote VolumeSnapshot. First confirms by a patch without change that the
         content is as the cache shows it, so that an administrator who keeps the snapshot at the
         last moment is not overlooked."""
         meta = {"resourceVersion": version_of(content)}
-        if not await self._patch(content, {"metadata": meta}):
+        if not await patch_exactly(self.snapshots.home_contents, content, {"metadata": meta}):
             return False
         await self._remote.delete(
             VOLUME_SNAPSHOTS, name_of(remote), namespace=namespace_of(remote), uid=uid_of(remote)
@@ -258,25 +260,8 @@ class SnapshotController:
     async def _remove_finalizer(self, content: Object) -> bool:
         finalizers = [it for it in metadata(content).get("finalizers") or () if it != FINALIZER]
         meta = {"resourceVersion": version_of(content), "finalizers": finalizers}
-        await self._patch(content, {"metadata": meta})
+        await patch_exactly(self.snapshots.home_contents, content, {"metadata": meta})
         return False
-
-    async def _patch(
-        self, content: Object, patch: Object, *, subresource: str | None = None
-    ) -> bool:
-        """Patches exactly this content; returns whether it exists. Raises KubeError."""
-        meta = {**(patch.get("metadata") or {}), "uid": uid_of(content)}
-        try:
-            changed = await self._account.patch(
-                VOLUME_SNAPSHOT_CONTENTS,
-                name_of(content),
-                {**patch, "metadata": meta},
-                subresource=subresource,
-            )
-        except NotFound:
-            return False
-        self.snapshots.home_contents.observe_write(changed)
-        return True
 
     def _log(self, content: Object, what: str) -> None:
         fields = object_fields("VolumeSnapshotContent", content, cluster="home")
