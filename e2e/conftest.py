@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -28,6 +28,9 @@ from e2e.clusters.errors import CommandFailed
 from e2e.clusters.pytest_fixture import clusters, running, settings_from_environment  # noqa: F401  # a fixture
 from e2e.installed_bridge import installing, loaded  # noqa: F401  # fixtures
 from e2e.kubectl import Json, create_namespace, get, get_one, wait_for
+
+if TYPE_CHECKING:
+    from e2e.provisioned_storage import ProvisionedStorage
 
 #: Timeout of a test, without its fixtures: the first test may build the clusters' programs for
 #: minutes, and each step of that has its own limit.
@@ -379,3 +382,14 @@ def joined(
         lambda: not get(remote, _MANAGED_RESOURCES, selector=selector, all_namespaces=True),
         "no managed object is left in the remote",
     )
+
+
+@pytest.fixture
+def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
+    """A virtual node that provisions volumes; afterwards the test's volumes are deleted."""
+    from e2e.provisioned_storage import ProvisionedStorage  # It needs this module's `Bridged`.
+
+    bridged.wait_until_schedulable()
+    made = ProvisionedStorage(bridged)
+    yield made
+    made.clear()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,15 +20,6 @@ from e2e.storage_classes import hostpath
 _TUTORIAL = Path(__file__).parent.parent / "docs/tutorials/stateful-app.md"
 #: The StorageClass in the tutorial.
 _CLASS = "remote-disks"
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 @pytest.fixture(scope="module")

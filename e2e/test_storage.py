@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from e2e import bridge_process
-from e2e.conftest import Bridged
 from e2e.kubectl import get, get_one, wait_for
 from e2e.provisioned_storage import DATA, ProvisionedStorage
 from e2e.storage_classes import IMMEDIATE, hostpath, local_path
 from e2e.workload_manifests import pod, shell, volume_claim
 
 pytestmark = pytest.mark.usefixtures("provisioners")
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 def _stateful_set(storage: ProvisionedStorage, storage_class: str, replicas: int) -> str:

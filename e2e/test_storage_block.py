@@ -7,11 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.run_command import run
-from e2e.conftest import Bridged
 from e2e.kubectl import get_one, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.workload_manifests import shell, volume_claim
@@ -20,15 +17,6 @@ from e2e.workload_manifests import shell, volume_claim
 SIZE = 8 << 20
 #: Where the container has the device.
 DEVICE = "/dev/data"
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 @contextmanager

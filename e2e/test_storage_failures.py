@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +21,6 @@ pytestmark = pytest.mark.usefixtures("provisioners")
 
 #: Seconds for what follows an outage: the bridge retries with growing waits.
 AFTER_OUTAGE = 120.0
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 def _write(storage: ProvisionedStorage, name: str, claim: str) -> None:

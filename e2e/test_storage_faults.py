@@ -14,7 +14,6 @@ import pytest
 
 from e2e.bridge_process import Bridge
 from e2e.clusters.cluster import API_SERVER
-from e2e.conftest import Bridged
 from e2e.faults.faulty_proxy import Harm, Proxy
 from e2e.faults.process_kills import held_writes
 from e2e.kubectl import wait_for
@@ -31,15 +30,6 @@ _STEP = 60.0
 #: Claims that are provisioned at once.
 _NAMES = [f"v{number}" for number in range(6)]
 _WRITE = "echo kept > /data/file; sleep 3600"
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import pytest
 
 from e2e.clusters.cluster import Cluster
 from e2e.clusters.pytest_fixture import settings_from_environment
-from e2e.conftest import Bridged
 from e2e.kubectl import Json, get, wait_for
 from e2e.provisioned_storage import ProvisionedStorage
 from e2e.storage_classes import hostpath
@@ -28,15 +27,6 @@ def _snapshots_served(clusters: dict[str, Cluster]) -> Iterator[None]:
 
 
 pytestmark = pytest.mark.usefixtures("_snapshots_served", "provisioners")
-
-
-@pytest.fixture
-def storage(bridged: Bridged) -> Iterator[ProvisionedStorage]:
-    """A virtual node; afterwards the test's volumes are deleted."""
-    bridged.wait_until_schedulable()
-    made = ProvisionedStorage(bridged)
-    yield made
-    made.clear()
 
 
 @pytest.fixture
