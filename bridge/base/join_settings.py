@@ -229,6 +229,8 @@ class Part:
     label: str
     settings: JoinSettings
     state: PartState = "joined"
+    abandons: bool = False
+    """Whether to leave without the remote if it does not answer."""
 
 
 def invalid_option(option: str, value: str, what: str, hint: str) -> SettingsError:

@@ -15,6 +15,7 @@ from bridge.cli.commands.bug_report import bug_report
 from bridge.cli.commands.check import check
 from bridge.cli.commands.config import schema, validate
 from bridge.cli.commands.cordon_and_drain import cordon, drain, uncordon
+from bridge.cli.commands.crds import crds
 from bridge.cli.commands.events import events
 from bridge.cli.commands.explain import explain
 from bridge.cli.commands.install import install, render
@@ -100,6 +101,7 @@ _add(
     "run",
     run,
     "bridge run --config bridge.yaml",
+    "bridge run --remotes cluster-bridge",
     "CLUSTER_BRIDGE_RUN_CONFIG=bridge.yaml bridge run",
 )
 _add(
@@ -209,6 +211,7 @@ _add(
     "bridge storage-class burst | kubectl apply -f -",
     "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
 )
+_add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -")
 _config = _add_group(
     _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
 )

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from bridge.base import memory_savings
 from bridge.base.join_settings import Part, SettingsError
-from bridge.cli.reexec_to_free_memory import LogSettings
+from bridge.cli.reexec_to_free_memory import LogSettings, RemotesRef
 from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile, UnreadableFileError
 from bridge.fleet.desired_state import DesiredState
+from bridge.fleet.remote_object_source import RemoteObjectSource
 from bridge.fleet.supervisor import Leave
+from sync.base.private_file import state_directory
 
 #: The joins and the output settings of a file.
 _Content = tuple[tuple[Part, ...], LogSettings]
@@ -71,8 +73,21 @@ def _warnings(before: LogSettings, now: LogSettings) -> tuple[str, ...]:
     return (f"{', '.join(changed)} changed, which takes effect at the next start of the bridge",)
 
 
+def remote_source(remotes: RemotesRef) -> RemoteObjectSource:
+    """The source of the Remotes of a namespace."""
+    from bridge.cli import remote_object_options
+
+    return RemoteObjectSource(
+        remotes.home,
+        remotes.namespace,
+        read=remote_object_options.read_in_child,
+        directory=state_directory("cluster-bridge", "remotes", remotes.namespace),
+    )
+
+
 def leave_action(notify: Callable[[str], None]) -> Leave:
-    """Leaves a remote as `bridge leave NODE --kubeconfig REMOTE --yes` does."""
+    """Leaves a remote as `bridge leave NODE --kubeconfig REMOTE --yes` does, and if it is to be
+    abandoned and does not answer, with ``--force --keep-volumes``."""
 
     async def leave(part: Part) -> None:
         from bridge.leave import leave_procedure
@@ -84,17 +99,32 @@ def leave_action(notify: Callable[[str], None]) -> Leave:
             return True
 
         join = part.settings
+        is_unreachable = part.abandons and not await _answers(part)
         settings = LeaveSettings(
             name=join.name or part.label,
             home=join.home,
             remote=join.remote,
-            force=False,
+            force=is_unreachable,
+            # Their data stays in the remote, and their objects at home, for whoever repairs it.
+            keep_volumes=is_unreachable,
             cert_dir=join.cert_dir,
             remote_namespaces=join.remote_namespaces,
         )
         await leave_procedure.leave(settings, notify=notify, confirm=confirm)
 
     return leave
+
+
+async def _answers(part: Part) -> bool:
+    """Whether the API server of the remote answers."""
+    from bridge.base.command_error import PreflightError
+    from bridge.clusters.connection import connect
+
+    try:
+        async with connect(part.settings.remote, side="remote", notify=lambda _: None):
+            return True
+    except PreflightError:
+        return False
 
 
 if __name__ == "__main__":

@@ -11,11 +11,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bridge.base import memory_savings
 from bridge.base.consent import Consent
 from bridge.base.join_settings import JoinSettings, LogFormat, Part
-from bridge.fleet.config_file_source import FollowedFile
+from bridge.fleet.config_file_source import ConfigFileSource, FollowedFile
+from sync.kube.kubeconfig_ref import KubeconfigRef
+
+if TYPE_CHECKING:
+    from bridge.fleet.remote_object_source import RemoteObjectSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,14 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RemotesRef:
+    """The Remotes of a namespace of home."""
+
+    home: KubeconfigRef
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServeRequest:
     """The joins to run, and their logs."""
 
@@ -38,7 +51,9 @@ class ServeRequest:
     assume_yes: bool = False
     """Whether ``--yes`` gives the user's consent without a question."""
     file: FollowedFile | None = None
-    """The file of `bridge run`, which is followed; None for `bridge join`."""
+    """The file of `bridge run --config`, which is followed."""
+    remotes: RemotesRef | None = None
+    """The objects of `bridge run --remotes`."""
 
 
 def start(request: ServeRequest) -> None:
@@ -86,7 +101,11 @@ def _command(
         return lambda stop: join_lifecycle.join(
             settings, notify=report_line, stop=stop, consent=_consent(request)
         ), None
-    source = fleet_actions.file_source(request.file, settings, request.logs)
+    source: ConfigFileSource | RemoteObjectSource = (
+        fleet_actions.file_source(request.file, settings, request.logs)
+        if request.remotes is None
+        else fleet_actions.remote_source(request.remotes)
+    )
     return lambda stop: run_several_joins.run_joins(
         source,
         leave=fleet_actions.leave_action(report_with_node),

@@ -10,19 +10,19 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bridge.base.join_settings import KUBELET_PORT, Part, PartState, SettingsError
+from bridge.base.join_settings import Part, PartState, SettingsError
 from bridge.cli.options.join_options import JOIN, PROCESS, join_settings
 from bridge.cli.options.option_declaration import Option
 from bridge.cli.options.value_parsing import InvalidValueError
 from bridge.cli.reexec_to_free_memory import LogSettings
 from bridge.fleet.config_file_source import UnreadableFileError
 from bridge.fleet.desired_state import by_key
+from bridge.fleet.port_assignment import assign_ports
 
 #: The keys of a join, and those of the whole file, by name.
 KEYS: Mapping[str, Option] = {it.name: it for it in JOIN}
@@ -146,35 +146,14 @@ class _File:
     def _with_ports(
         self, joins: Iterable[Mapping[str, Any]], parts: Iterable[Part]
     ) -> tuple[Part, ...]:
-        """Assigns a port to each join without one: the port that it has, or else the next free one,
-        upwards from a kubelet's."""
+        """Assigns a port to each join without one."""
         named = by_key(parts)
         open_ = [
             key
             for (key, part), join in zip(named.items(), joins, strict=True)
             if "port" not in join and part.state == "joined"
         ]
-        taken = {
-            it.settings.port
-            for key, it in named.items()
-            if key not in open_ and it.state == "joined"
-        }
-        assigned: dict[str, int] = {}
-        for key in open_:
-            kept = self._ports.get(key, 0)
-            if kept and kept not in taken:
-                assigned[key] = kept
-                taken.add(kept)
-        free = (port for port in range(KUBELET_PORT, 65536) if port not in taken)
-        for key in open_:
-            if key not in assigned:
-                assigned[key] = next(free)
-        return tuple(
-            replace(it, settings=replace(it.settings, port=assigned[key]))
-            if key in assigned
-            else it
-            for key, it in named.items()
-        )
+        return tuple(assign_ports(named, open_, self._ports).values())
 
     def _check_unique(self, joins: list[dict[str, Any]]) -> None:
         for key in _UNIQUE:

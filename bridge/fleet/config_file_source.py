@@ -23,6 +23,7 @@ from pathlib import Path
 
 from bridge.base.join_settings import Part, SettingsError
 from bridge.fleet.desired_state import DesiredState, InvalidState, by_key
+from bridge.fleet.fleet_report import FleetReport
 
 #: Seconds between two looks at the file.
 POLL_SECONDS = 1.0
@@ -82,12 +83,17 @@ async def fingerprints(paths: Iterable[Path]) -> tuple[Fingerprint, ...]:
 class ConfigFileSource:
     """Yields the state of a configuration file, at first as it was read before."""
 
+    ends_with_last_node = True
+
     def __init__(self, file: FollowedFile, first: tuple[Part, ...], read: Read) -> None:
         self.name = str(file.path)
         self._file = file
         self._first = first
         self._read = read
         self._requested = asyncio.Event()
+
+    async def run(self, report: FleetReport) -> None:
+        """Nothing to do: the file does not show the state of its remotes."""
 
     def read_now(self) -> None:
         """Has the file read at once."""

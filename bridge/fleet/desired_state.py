@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bridge.base.join_settings import Part
+from bridge.fleet.fleet_report import FleetReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,16 @@ class FleetSource(Protocol):
     def name(self) -> str:
         """The name of the source in messages, such as a file's."""
 
+    @property
+    def ends_with_last_node(self) -> bool:
+        """Whether the process ends once `bridge leave` has removed all nodes."""
+
     def states(self) -> AsyncIterator[DesiredState | InvalidState]:
         """The states, the newest last; a state may equal the one before. Raises nothing."""
+
+    async def run(self, report: FleetReport) -> None:
+        """Works for the source, beside `states`, until cancelled or done. ``report`` has the states
+        of the remotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,14 @@ class FixedSource:
 
     parts: tuple[Part, ...]
     name: str = "the configuration"
+    ends_with_last_node: bool = True
 
     async def states(self) -> AsyncIterator[DesiredState | InvalidState]:
         """The one state."""
         yield DesiredState(self.parts)
+
+    async def run(self, report: FleetReport) -> None:
+        """Nothing to do."""
 
 
 def by_key(parts: Iterable[Part]) -> Mapping[str, Part]:

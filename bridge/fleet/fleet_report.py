@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -30,6 +31,8 @@ class RemoteReport:
     """The home cluster that it is a node of."""
     error: str = ""
     """Why the last attempt failed; "" once another has succeeded."""
+    leads: Callable[[], bool] = bool
+    """Whether this replica serves the node, and does not stand by."""
 
 
 @dataclass(slots=True)
@@ -46,6 +49,8 @@ class FleetReport:
     """How often the source had a valid (``success``) or an invalid (``failure``) state."""
     loaded_at: float = 0.0
     """When the state in effect was read, in seconds since the epoch; 0 before the first."""
+    on_change: Callable[[], None] = lambda: None
+    """Called after the state of a remote has changed."""
 
     def record_load(self, error: str = "") -> None:
         """Records a state of the source; ``error`` if it is invalid."""
@@ -57,6 +62,7 @@ class FleetReport:
     def add(self, key: str, state: RemoteState, home: KubeconfigRef) -> None:
         """Adds a remote, or replaces it."""
         self.remotes[key] = RemoteReport(state, home)
+        self.on_change()
 
     def set_state(self, key: str, state: RemoteState, error: str | None = None) -> None:
         """Records the state of a remote; without ``error`` the last one stays."""
@@ -64,6 +70,7 @@ class FleetReport:
         remote.state = state
         if error is not None:
             remote.error = error[:MAX_ERROR_LENGTH]
+        self.on_change()
 
     def counts(self) -> dict[str, int]:
         """The number of remotes in each state."""
@@ -78,9 +85,11 @@ class FleetMember:
     report: FleetReport = field(default_factory=FleetReport)
     key: str = ""
 
-    def set_running(self) -> None:
-        """Reports that the join's checks have passed and its kubelet API listens."""
+    def set_running(self, leads: Callable[[], bool]) -> None:
+        """Reports that the join's checks have passed and its kubelet API listens. ``leads``:
+        whether this replica serves the node now."""
         if self.key in self.report.remotes:
+            self.report.remotes[self.key].leads = leads
             self.report.set_state(self.key, "running", "")
 
     def as_json(self) -> Object | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bridge.base.join_settings import Part
@@ -37,7 +37,7 @@ def _starts(desired: Mapping[str, Part], current: Mapping[str, Part]) -> Iterato
         present = current.get(key)
         if present is None:
             yield Action("start", key, part)
-        elif (present.settings, present.state) != (part.settings, part.state):
+        elif replace(present, label=part.label) != part:
             yield Action("restart", key, part)
 
 

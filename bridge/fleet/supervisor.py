@@ -11,7 +11,7 @@ Each remote is a task of one task group, with its own clients, caches, Lease, No
 - A remote of the state ``left`` is stopped, and removed as by `bridge leave --yes`, whose refusals
   are failures like all others.
 - A remote whose node `bridge leave` removes from outside stays so until its entry changes. If that
-  is so for all, `Supervisor.run` ends.
+  is so for all, `Supervisor.run` ends, unless the source says otherwise.
 - An invalid state of the source is logged, and changes nothing.
 """
 
@@ -86,18 +86,22 @@ class Supervisor:
         self._removed_by_leave: set[str] = set()
         self._none_remains = asyncio.Event()
         self._is_stopping = False
+        self._ends_with_last_node = True
 
     async def run(self, source: FleetSource) -> None:
         """Follows the source until cancelled. Raises NodeLeft if `bridge leave` has removed the
         nodes of all desired remotes."""
         self.report.source = source.name
+        self._ends_with_last_node = source.ends_with_last_node
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow(source, group), name="fleet-source")
+            working = group.create_task(self._work(source), name="fleet-source-work")
             try:
                 await self._none_remains.wait()
             finally:
                 self._is_stopping = True
             following.cancel()
+            working.cancel()
         raise NodeLeft("no node remains to serve: `bridge leave` removed all of them")
 
     # -- the desired state -----------------------------------------------------------------
@@ -112,13 +116,22 @@ class Supervisor:
                 else:
                     self._apply(state, source.name, group)
         except Exception as error:  # noqa: BLE001  # the remotes continue
-            defect = exception_summary.traced_summary(exception_summary.first_leaf(error))
-            self.report.record_load(f"{source.name} is no longer followed: a defect in the bridge")
-            log.error(  # noqa: TRY400
-                "%s is no longer followed: a defect in the bridge; please report it: %s",
-                source.name,
-                defect,
-            )
+            self._note_defect(source, error)
+
+    async def _work(self, source: FleetSource) -> None:
+        try:
+            await source.run(self.report)
+        except Exception as error:  # noqa: BLE001  # the remotes continue
+            self._note_defect(source, error)
+
+    def _note_defect(self, source: FleetSource, error: Exception) -> None:
+        defect = exception_summary.traced_summary(exception_summary.first_leaf(error))
+        self.report.record_load(f"{source.name} is no longer followed: a defect in the bridge")
+        log.error(
+            "%s is no longer followed: a defect in the bridge; please report it: %s",
+            source.name,
+            defect,
+        )
 
     def _apply(self, state: DesiredState, source: str, group: asyncio.TaskGroup) -> None:
         actions = plan.plan(
@@ -238,7 +251,8 @@ class Supervisor:
         self._check_whether_any_remains()
 
     def _check_whether_any_remains(self) -> None:
-        if self._current and self._current.keys() == self._removed_by_leave:
+        is_none_left = bool(self._current) and self._current.keys() == self._removed_by_leave
+        if is_none_left and self._ends_with_last_node:
             self._none_remains.set()
 
 

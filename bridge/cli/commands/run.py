@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bridge.cli.commands import config as config_commands
-from bridge.cli.options.common_options import ApproveRequests
+from bridge.cli.options.common_options import (
+    ApproveRequests,
+    HomeContext,
+    HomeKubeconfig,
+    check_traces,
+)
+from bridge.cli.options.join_options import PROCESS
+from bridge.cli.options.option_declaration import given, is_given, with_options
+from bridge.cli.reexec_to_free_memory import LogSettings, RemotesRef, ServeRequest, start
+from sync.kube.kubeconfig_ref import KubeconfigRef
 
 
+@with_options(*PROCESS)
 def run(
+    ctx: typer.Context,
     *,
     config: Annotated[
         Path | None,
@@ -21,30 +33,54 @@ def run(
             show_default=False,
         ),
     ] = None,
+    remotes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Namespace of home whose Remote objects are the joins (bridge crds).",
+            show_default=False,
+        ),
+    ] = None,
+    home_kubeconfig: HomeKubeconfig = None,
+    home_context: HomeContext = None,
     yes: ApproveRequests = False,
     # For one release: `bridge config` has taken their place.
     schema: Annotated[bool, typer.Option("--schema", hidden=True)] = False,
     check: Annotated[bool, typer.Option("--check", hidden=True)] = False,
+    **values: Any,
 ) -> None:
-    """Join one or more remote clusters in one process, from a configuration file.
+    """Join one or more remote clusters in one process, from a configuration file or from objects.
 
     Each join is a virtual node of its own, with the options of bridge join as keys. The bridge
-    retries a join that fails; the others keep running. Changes of the file take effect while the
-    bridge runs. Runs in the foreground until Ctrl-C.
+    retries a join that fails; the others keep running. Changes of the file, or of the Remote
+    objects, take effect while the bridge runs. Runs in the foreground until Ctrl-C.
     """
     from bridge.cli.run_until_signal import fail
 
+    if remotes is not None:
+        if config is not None:
+            raise fail("--config and --remotes exclude each other", code=2)
+        home = KubeconfigRef(home_kubeconfig, home_context)
+        _run_objects(RemotesRef(home, remotes), values, assume_yes=yes)
+        return
+    unused = [it.flag for it in given(ctx, PROCESS)]
+    unused += ["--home-kubeconfig"] if is_given(ctx, "home_kubeconfig") else []
+    unused += ["--home-context"] if is_given(ctx, "home_context") else []
+    if unused:
+        raise fail(f"{', '.join(unused)}: use with --remotes; the file has keys for them", code=2)
     if schema:
         config_commands.schema()
         return
     if config is None:
-        raise fail("--config is missing: name a file; bridge config schema describes it", code=2)
+        raise fail(
+            "--config or --remotes is missing: name a file (bridge config schema describes it) or "
+            "a namespace with Remote objects",
+            code=2,
+        )
     if check:
         config_commands.validate(config)
         return
     from bridge.base.join_settings import SettingsError
-    from bridge.cli.options.common_options import check_traces
-    from bridge.cli.reexec_to_free_memory import ServeRequest, start
     from bridge.cli.run_config_file import read
     from bridge.fleet.config_file_source import followed
 
@@ -55,3 +91,9 @@ def run(
         raise fail(str(error), code=2) from None
     check_traces(logs.traces or None)
     start(ServeRequest(parts, logs, assume_yes=yes, file=file))
+
+
+def _run_objects(remotes: RemotesRef, values: Mapping[str, Any], *, assume_yes: bool) -> None:
+    traces = check_traces(values["traces"])
+    logs = LogSettings(values["verbose"], values["log_format"], traces)
+    start(ServeRequest((), logs, assume_yes=assume_yes, remotes=remotes))

@@ -1,0 +1,158 @@
+"""Remotes, the objects of home: what their spec asks for, and the status that the bridge writes.
+Pure; `bridge.fleet.remote_object_source` reads and writes them.
+
+A Remote's conditions follow kstatus (sigs.k8s.io/cli-utils), which Flux and `kubectl wait` read,
+and are what Argo CD's health scripts expect of a resource:
+
+- ``Accepted``: spec and Secret are valid.
+- ``Ready``: a bridge serves the node; otherwise the reason is one of `STATE_REASONS` or of
+  ``Accepted``.
+- ``Stalled``: only present while the Remote waits for a person.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from bridge.crds.remote_crd import DEFAULT_LEAVE_SECONDS, FINALIZER
+from bridge.fleet.fleet_report import RemoteState
+from translators.object_accessors import Object, metadata, name_of
+from translators.timestamps import format_time, parse_time
+
+#: Reasons of the condition Ready by the state of the join.
+STATE_REASONS: Mapping[RemoteState, str] = {
+    "waiting": "Waiting",
+    "joining": "Joining",
+    "running": "Joined",
+    "retrying": "Retrying",
+    "stopping": "Stopping",
+    "leaving": "Leaving",
+    "left": "Left",
+}
+_MESSAGES: Mapping[RemoteState, str] = {
+    "waiting": "the previous join of this node or port has not stopped yet",
+    "joining": "the bridge checks both clusters",
+    "running": "the bridge serves the node",
+    "retrying": "the last attempt failed",
+    "stopping": "the join stops",
+    "leaving": "pods, copies and the node are removed, as by bridge leave",
+    "left": "the node has left",
+}
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+#: Longest message of a condition, in characters.
+MAX_MESSAGE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a Remote is not accepted."""
+
+    reason: str
+    """The reason of the condition, in CamelCase."""
+    message: str
+    """The cause, and what to do, without secrets."""
+
+
+def node_name(remote: Object) -> str:
+    """The name of the virtual node."""
+    return str((remote.get("spec") or {}).get("nodeName") or name_of(remote))
+
+
+def secret_name(remote: Object) -> str:
+    """The Secret with the kubeconfig; "" if the spec names none."""
+    return str(((remote.get("spec") or {}).get("kubeconfigSecret") or {}).get("name") or "")
+
+
+def secret_key(remote: Object) -> str:
+    """The key in the Secret; "" for the default."""
+    return str(((remote.get("spec") or {}).get("kubeconfigSecret") or {}).get("key") or "")
+
+
+def is_leaving(remote: Object) -> bool:
+    """Whether the object is being deleted."""
+    return bool(metadata(remote).get("deletionTimestamp"))
+
+
+def has_finalizer(remote: Object) -> bool:
+    """Whether the bridge still keeps the object."""
+    return FINALIZER in (metadata(remote).get("finalizers") or ())
+
+
+def abandoned_at(remote: Object) -> datetime | None:
+    """When the bridge leaves without the remote, if that does not answer; None if not deleted."""
+    if not is_leaving(remote):
+        return None
+    deleted = parse_time(str(metadata(remote)["deletionTimestamp"]))
+    text = str((remote.get("spec") or {}).get("leaveTimeout") or "")
+    seconds = sum(
+        float(number) * _UNITS[unit or "s"]
+        for number, unit in re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)?", text)
+    )
+    return deleted + timedelta(seconds=seconds if text else DEFAULT_LEAVE_SECONDS)
+
+
+def status(
+    remote: Object,
+    *,
+    rejection: Rejection | None,
+    state: RemoteState | None,
+    error: str,
+    now: datetime,
+) -> Object:
+    """The status of a Remote; times of conditions that have not changed are kept.
+
+    ``state`` is that of the join, None if there is none. A rejected change leaves the previous join
+    as it is: both are shown.
+    """
+    generation = metadata(remote).get("generation") or 0
+    conditions = [_accepted(rejection), _ready(rejection, state, error)]
+    if rejection is not None and not is_leaving(remote):
+        conditions.append(("Stalled", "True", rejection.reason, rejection.message))
+    before = {
+        it.get("type"): it
+        for it in ((remote.get("status") or {}).get("conditions") or ())
+        if isinstance(it, dict)
+    }
+    found = []
+    for kind, value, reason, message in conditions:
+        condition = {
+            "type": kind,
+            "status": value,
+            "observedGeneration": generation,
+            "reason": reason,
+            "message": message[:MAX_MESSAGE],
+        }
+        found.append(condition | {"lastTransitionTime": _since(before.get(kind), value, now)})
+    return {
+        "observedGeneration": generation,
+        "nodeName": node_name(remote),
+        "conditions": found,
+    }
+
+
+_Condition = tuple[str, str, str, str]
+
+
+def _since(before: Object | None, value: str, now: datetime) -> str:
+    """The time of the condition's last change of status."""
+    if before is not None and before.get("status") == value:
+        return str(before.get("lastTransitionTime") or format_time(now))
+    return format_time(now)
+
+
+def _accepted(rejection: Rejection | None) -> _Condition:
+    if rejection is None:
+        return "Accepted", "True", "Valid", "spec and Secret are valid"
+    return "Accepted", "False", rejection.reason, rejection.message
+
+
+def _ready(rejection: Rejection | None, state: RemoteState | None, error: str) -> _Condition:
+    if state is None:
+        if rejection is not None:
+            return "Ready", "False", rejection.reason, rejection.message
+        return "Ready", "False", "Pending", "the bridge has not started the join yet"
+    value = "True" if state == "running" else "False"
+    return "Ready", value, STATE_REASONS[state], error or _MESSAGES[state]
