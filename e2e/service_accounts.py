@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from bridge.rbac import rbac_manifests
+from bridge.rbac import fleet_permissions, rbac_manifests
 from bridge.rbac.rbac_manifests import Account, HomePermissions, RemotePermissions
 from bridge.rbac.remote_policy import RESERVATION
 from e2e import bridge_process
@@ -29,6 +29,9 @@ HOME = HomePermissions([ANY_NODE], network="auto", leave=True, identity="node", 
 #: The permissions of an account that acts in place of the node, and the arguments.
 IN_PLACE_OF_NODE = dataclasses.replace(HOME, identity="service-account")
 _IN_PLACE_OF_NODE = ("--home-identity", "service-account")
+#: The namespace of the tests' Remotes, and what serves them needs there.
+REMOTES_NAMESPACE = "remotes"
+REMOTES = fleet_permissions.for_remotes(REMOTES_NAMESPACE, ())
 #: The end of the name of such an account.
 IN_PLACE = "-in-place"
 REMOTE = RemotePermissions(metrics="auto", storage="provision")

@@ -23,7 +23,7 @@ from bridge.cli.commands.join import join
 from bridge.cli.commands.leave import leave, uninstall
 from bridge.cli.commands.offload import offload, unoffload, webhook
 from bridge.cli.commands.prune import prune
-from bridge.cli.commands.rbac import rbac_home, rbac_namespace, rbac_remote
+from bridge.cli.commands.rbac import rbac_fleet, rbac_home, rbac_namespace, rbac_remote
 from bridge.cli.commands.relay_agent import relay_pod
 from bridge.cli.commands.run import run
 from bridge.cli.commands.status import dashboard, status
@@ -194,6 +194,14 @@ _add(
     rbac_namespace,
     "bridge rbac namespace shop | kubectl apply -f -",
     "bridge rbac namespace shop orders --account infra/bridge",
+    to=_rbac,
+)
+_add(
+    "Commands",
+    "fleet",
+    rbac_fleet,
+    "bridge rbac fleet cluster-bridge | kubectl apply -f -",
+    "bridge rbac fleet cluster-bridge --secret osaka --secret lima",
     to=_rbac,
 )
 _add(

@@ -14,6 +14,8 @@ from translators.object_accessors import Object
 
 #: Options of `bridge join` that the Remote itself has, or that are the process's.
 _NOT_IN_OBJECTS = ("name", "health-port")
+#: Options that the command line reads as text, for exactness.
+_FRACTIONS = ("share",)
 
 
 def _property(option: Option) -> str:
@@ -54,6 +56,8 @@ def _structural_schema(option: Option) -> Object:
         schema |= {"type": names[option.kind]}
         limits = {"minimum": option.minimum, "maximum": option.maximum}
         schema |= {name: it for name, it in limits.items() if it is not None}
+    elif option.name in _FRACTIONS:
+        schema |= {"type": "number"}
     elif option.group == CAPACITY:
         schema |= {
             "x-kubernetes-int-or-string": True,

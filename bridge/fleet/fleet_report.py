@@ -85,7 +85,7 @@ class FleetMember:
     report: FleetReport = field(default_factory=FleetReport)
     key: str = ""
 
-    def set_running(self, leads: Callable[[], bool]) -> None:
+    def set_running(self, leads: Callable[[], bool] = bool) -> None:
         """Reports that the join's checks have passed and its kubelet API listens. ``leads``:
         whether this replica serves the node now."""
         if self.key in self.report.remotes:

@@ -12,7 +12,7 @@ For each Remote, in this order:
    joined has nothing to leave.
 
 The status is written when it differs. Of several replicas, the one that serves a node writes the
-status of its Remote; the others write only while no replica does.
+status of its Remote; while none does, each may.
 
 Failures of home are retried with delays up to `RETRY_CAP`; what runs goes on.
 """
@@ -46,7 +46,7 @@ from sync.kube.api_resources import NODES, REMOTES, SECRETS
 from sync.kube.client import KubeClient
 from sync.kube.credentials import load
 from sync.kube.kubeconfig_ref import KubeconfigRef
-from translators.object_accessors import Object, metadata, name_of
+from translators.object_accessors import Object, condition_of, metadata, name_of, uid_of
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,8 @@ class RemoteObjectSource:
         self._parts: dict[str, Part] = {}
         # Deleted Remotes that are not valid: they leave without their options.
         self._left_bare: set[str] = set()
+        # UIDs of those that have left; the informer may still have them.
+        self._released: set[str] = set()
         self._yielded: DesiredState | InvalidState | None = None
 
     def read_now(self) -> None:
@@ -173,7 +175,9 @@ class RemoteObjectSource:
     async def _reconcile(self, home: KubeClient, store: Store, secrets: _Secrets) -> None:
         """Brings the desired state and the objects' status up to date. A failed write is tried
         again in the next pass."""
-        remotes = {name_of(it): it for it in sorted(store, key=_age)}
+        self._released &= {uid_of(it) for it in store}
+        kept = (it for it in store if uid_of(it) not in self._released)
+        remotes = {name_of(it): it for it in sorted(kept, key=_age)}
         contents = await secrets.follow({remote_objects.secret_name(it) for it in remotes.values()})
         rejections = await self._validate(remotes, contents)
         for name in self._parts.keys() - remotes.keys():
@@ -286,8 +290,9 @@ class RemoteObjectSource:
             if not remote_objects.has_finalizer(remote):
                 return
             if await self._has_left(home, remote, report, is_own=is_own):
-                self._parts.pop(name, None)
                 await self._set_finalizer(home, remote, present=False)
+                self._parts.pop(name, None)
+                self._released.add(uid_of(remote))
                 return
             await self._leave(remote, rejection, now)
         elif name in self._parts and not remote_objects.has_finalizer(remote):
@@ -338,13 +343,11 @@ class RemoteObjectSource:
         now: datetime,
     ) -> None:
         before = remote.get("status") or {}
-        if report is not None and not report.leads() and _is_served(before):
-            return  # by another replica, which writes it
         state, error = (report.state, report.error) if report is not None else (None, "")
         status = remote_objects.status(
             remote, rejection=rejection, state=state, error=error, now=now
         )
-        if status != before:
+        if status != before and await self._may_write(home, remote, report):
             # A merge patch replaces the list of conditions as a whole.
             await home.patch(
                 REMOTES,
@@ -354,6 +357,18 @@ class RemoteObjectSource:
                 subresource="status",
                 decode=False,
             )
+
+    async def _may_write(
+        self, home: KubeClient, remote: Object, report: RemoteReport | None
+    ) -> bool:
+        """Whether the status is this replica's to write."""
+        if report is not None and report.state == "running":
+            return report.leads()
+        if remote_objects.is_leaving(remote) or not _is_served(remote.get("status") or {}):
+            return True
+        # Another replica may serve the node; or this one did before it was restarted.
+        node = await home.find(NODES, remote_objects.node_name(remote))
+        return node is None or condition_of(node, "Ready").get("status") != "True"
 
 
 class _Secrets:

@@ -35,6 +35,9 @@ LABEL_TYPE = "type"
 #: Keeps cloud controllers from adding the virtual node to load balancers.
 LABEL_NO_BALANCER = "node.kubernetes.io/exclude-from-external-load-balancers"
 
+#: Labels for placement, whose values are the user's.
+LABEL_TIER, LABEL_COST = f"{DOMAIN}/tier", f"{DOMAIN}/cost"
+_OF_USERS = frozenset({LABEL_TIER, LABEL_COST})
 _FIXED = frozenset({LABEL_HOSTNAME, LABEL_TYPE, LABEL_NO_BALANCER})
 #: Restored, as by a kubelet (updateDefaultLabels in pkg/kubelet/kubelet_node_status.go).
 _PLATFORM = frozenset({LABEL_ARCH, LABEL_OS, LABEL_BETA_ARCH, LABEL_BETA_OS})
@@ -66,7 +69,8 @@ class NodeMetadata:
 def is_fixed(key: str) -> bool:
     """Whether the label or annotation is the bridge's own, so that no option may set it."""
     domain = key.rpartition("/")[0]
-    return key in _FIXED or domain == DOMAIN or domain.endswith(f".{DOMAIN}")
+    is_own = domain == DOMAIN or domain.endswith(f".{DOMAIN}")
+    return key in _FIXED or (is_own and key not in _OF_USERS)
 
 
 def applied_annotation(wanted: NodeMetadata) -> dict[str, str]:

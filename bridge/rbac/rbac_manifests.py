@@ -24,7 +24,7 @@ from bridge.base.join_settings import (
     invalid_option,
 )
 from bridge.node import lease_namespace
-from bridge.rbac import home_policy, permissions, remote_policy
+from bridge.rbac import fleet_permissions, home_policy, permissions, remote_policy
 from bridge.rbac.permissions import Permission
 from translators.derived_names import truncated_name
 from translators.object_accessors import Object
@@ -276,6 +276,13 @@ def webhook_objects(account: Account) -> list[Object]:
         _service_account(account),
         *_granted(account.role("webhook"), account, granted, description),
     ]
+
+
+def fleet_objects(account: Account, namespace: str, secrets: Sequence[str]) -> list[Object]:
+    """The roles for the Remotes of a namespace. `home_objects` has the account."""
+    description = "Lets Cluster Bridge serve the Remotes of this namespace"
+    granted = fleet_permissions.for_remotes(namespace, secrets)
+    return _granted(account.role("remotes"), account, granted, description)
 
 
 def remote_objects(

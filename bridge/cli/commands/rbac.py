@@ -145,6 +145,42 @@ def rbac_namespace(
     print_objects(objects)
 
 
+def rbac_fleet(
+    namespace: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAMESPACE", help="Namespace of the Remote objects.", show_default=False
+        ),
+    ],
+    *,
+    secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name of a Secret with a kubeconfig; repeatable. Default: all of the namespace.",
+            show_default=False,
+        ),
+    ] = None,
+    account: _Account = _ACCOUNT,
+) -> None:
+    """Print the permissions at home to serve Remote objects, beside those of bridge rbac home.
+
+    The command bridge rbac home prints those of the virtual nodes; name each with --name, and add
+    --leave, so that deleted Remotes can leave.
+    """
+    from bridge.cli.run_until_signal import fail
+    from bridge.rbac import rbac_manifests
+
+    try:
+        objects = rbac_manifests.fleet_objects(
+            rbac_manifests.parse_account(account),
+            rbac_manifests.check_namespace(namespace),
+            secret or [],
+        )
+    except SettingsError as error:
+        raise fail(str(error), code=2) from None
+    print_objects(objects)
+
+
 @with_options(
     _declared("metrics", AS_JOIN, default="api"),
     _declared("storage", AS_JOIN, help=_STORAGE_HELP),

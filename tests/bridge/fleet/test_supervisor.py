@@ -16,7 +16,7 @@ from bridge.base.join_settings import Part
 from bridge.election.elector import NodeLeft
 from bridge.fleet import supervisor
 from bridge.fleet.desired_state import DesiredState, InvalidState
-from bridge.fleet.fleet_report import FleetMember
+from bridge.fleet.fleet_report import FleetMember, FleetReport
 from bridge.fleet.supervisor import Supervisor
 from sync.kube.kubeconfig_ref import KubeconfigRef
 from sync.runtime.log_fields import NODE
@@ -29,6 +29,7 @@ class Fleet:
     """A supervisor with simulated joins, and a source that the test feeds."""
 
     name: str = "bridge.yaml"
+    ends_with_last_node: bool = True
     queue: asyncio.Queue[DesiredState | InvalidState | None] = field(default_factory=asyncio.Queue)
     events: list[str] = field(default_factory=list)
     """``+a``: the join of a began; ``-a``: it ended; ``leave a``."""
@@ -48,6 +49,9 @@ class Fleet:
         while (state := await self.queue.get()) is not None:
             yield state
         raise ValueError("canary")
+
+    async def run(self, report: FleetReport) -> None:
+        """Nothing to do."""
 
     async def serve(self, part: Part, member: FleetMember) -> None:
         name = part.label

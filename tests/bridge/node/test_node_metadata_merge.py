@@ -107,6 +107,8 @@ def test_without_applied_annotation_unmanaged_values_stay(
     ("key", "fixed"),
     [
         ("cluster-bridge.io/x", True),
+        ("cluster-bridge.io/tier", False),
+        ("cluster-bridge.io/cost", False),
         ("sub.cluster-bridge.io/x", True),
         ("type", True),
         ("kubernetes.io/hostname", True),

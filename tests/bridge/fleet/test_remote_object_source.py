@@ -1,0 +1,319 @@
+"""Remotes of a fake home: joins and leaves are simulated, options and kubeconfigs are real."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bridge.base.command_error import PreflightError
+from bridge.base.join_settings import Part
+from bridge.cli import remote_object_options
+from bridge.crds.remote_crd import FINALIZER
+from bridge.fleet import remote_object_source, remote_objects, supervisor
+from bridge.fleet.fleet_report import FleetMember
+from bridge.fleet.remote_object_source import Answer, RemoteObjectSource, Request
+from bridge.fleet.supervisor import Supervisor
+from sync.kube.api_resources import NODES, REMOTES, SECRETS
+from sync.kube.kubeconfig_ref import KubeconfigRef
+from tests.bridge.running_join import SOON
+from tests.fakeapi.faults import Fault
+from tests.fakeapi.kubeconfig import kubeconfig, write
+from tests.fakeapi.server import FakeApi
+from translators.object_accessors import Object
+from translators.timestamps import format_time
+
+NAMESPACE = "fleet"
+KUBECONFIG = yaml.safe_dump(kubeconfig("https://192.0.2.1:6443", user={"token": "t1"}))
+
+
+def secret(name: str, content: str = KUBECONFIG, key: str = "kubeconfig") -> Object:
+    data = {key: base64.b64encode(content.encode()).decode()}
+    meta = {"name": name, "namespace": NAMESPACE}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data}
+
+
+def remote(name: str, **spec: Any) -> Object:
+    meta = {"name": name, "namespace": NAMESPACE}
+    return REMOTES.manifest(meta, spec={"kubeconfigSecret": {"name": name}, **spec})
+
+
+class Fleet:
+    """A home with Remotes, a supervisor, and what it was asked to do."""
+
+    def __init__(self, home: FakeApi, folder: Path) -> None:
+        self.home = home
+        self.directory = folder / "state"
+        self.events: list[str] = []
+        self.served: dict[str, Part] = {}
+        self.left: list[Part] = []
+        self.leave_error = ""
+        self.reads = 0
+        kubeconfig_file = write(folder / "home.yaml", kubeconfig(home.url))
+        self.source = RemoteObjectSource(
+            KubeconfigRef(kubeconfig_file), NAMESPACE, read=self.read, directory=self.directory
+        )
+        self.supervisor = Supervisor(self.serve, self.leave, notify=self.events.append)
+
+    async def read(self, requests: list[Request]) -> list[Answer]:
+        self.reads += len(requests)
+        return [remote_object_options.read(it) for it in requests]
+
+    async def serve(self, part: Part, member: FleetMember) -> None:
+        name = part.label
+        self.events.append(f"+{name}")
+        self.served[name] = part
+        try:
+            member.set_running(lambda: True)
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self.events.append(f"-{name}")
+            del self.served[name]
+
+    async def leave(self, part: Part) -> None:
+        if self.leave_error and not part.abandons:
+            raise PreflightError(self.leave_error)
+        self.left.append(part)
+
+    def find(self, name: str) -> Object | None:
+        return self.home.find(REMOTES, name, NAMESPACE)
+
+    def condition(self, name: str, kind: str) -> Mapping[str, Any]:
+        status = (self.find(name) or {}).get("status") or {}
+        found = [it for it in status.get("conditions") or () if it["type"] == kind]
+        return found[0] if found else {}
+
+    def reason(self, name: str, kind: str = "Ready") -> str:
+        return str(self.condition(name, kind).get("reason"))
+
+    def kubeconfig(self, name: str) -> Object:
+        path = self.directory / name / "kubeconfig"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        return dict(yaml.safe_load(path.read_text()))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        try:
+            async with asyncio.timeout(SOON):
+                while not condition():  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            remotes = json.dumps(self.home.objects(REMOTES, NAMESPACE))
+            raise AssertionError(f"events {self.events}, remotes {remotes}") from None
+
+    async def until_ready(self, *names: str) -> None:
+        await self.until(lambda: all(self.reason(it) == "Joined" for it in names))
+
+
+@contextlib.asynccontextmanager
+async def running(fleet: Fleet) -> AsyncIterator[None]:
+    task = asyncio.create_task(fleet.supervisor.run(fleet.source))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
+    monkeypatch.setattr(remote_object_source, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "RETRY_FIRST", 0.01)
+    async with FakeApi() as home:
+        home.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        yield Fleet(home, tmp_path)
+
+
+async def test_remotes_join_change_and_leave_without_touching_others(fleet: Fleet) -> None:
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        found = fleet.find("osaka")
+        assert found is not None
+        assert found["metadata"]["finalizers"] == [FINALIZER]
+        assert found["status"]["nodeName"] == "osaka"
+        assert found["status"]["observedGeneration"] == 1
+        assert fleet.condition("osaka", "Accepted")["status"] == "True"
+        assert fleet.condition("osaka", "Stalled") == {}
+        assert fleet.kubeconfig("osaka")["users"][0]["user"] == {"token": "t1"}
+
+        fleet.home.put(secret("lima", key="value"))
+        fleet.home.put(remote("lima", nodeName="peru", options={"cpu": 4}))
+        await fleet.until_ready("lima")
+        ports = {name: it.settings.port for name, it in fleet.served.items()}
+        assert ports == {"osaka": 10250, "peru": 10251}
+
+        fleet.home.update(REMOTES, "lima", {"spec": {"options": {"cpu": 8}}}, NAMESPACE)
+        await fleet.until(lambda: fleet.events.count("+peru") == 2)
+        assert fleet.served["peru"].settings.port == 10251
+        fleet.home.delete(REMOTES, "lima", NAMESPACE)
+        await fleet.until(lambda: fleet.find("lima") is None)
+        assert [(it.settings.name, it.abandons) for it in fleet.left] == [("peru", False)]
+        assert fleet.events.count("+osaka") == 1
+        assert "osaka" in fleet.served
+
+
+async def test_rotated_secret_takes_effect_without_a_restart(fleet: Fleet) -> None:
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        fleet.home.put(secret("osaka", KUBECONFIG.replace("t1", "t2")))
+        await fleet.until(lambda: fleet.kubeconfig("osaka")["users"][0]["user"]["token"] == "t2")
+        assert fleet.events == ["+osaka"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "content", "reason", "message"),
+    [
+        ({}, None, "SecretNotFound", "no Secret osaka in namespace fleet"),
+        (
+            {"kubeconfigSecret": {"name": "osaka", "key": "config"}},
+            KUBECONFIG,
+            "SecretInvalid",
+            "no key config",
+        ),
+        (
+            {},
+            KUBECONFIG.replace("token: t1", "exec: {command: /bin/sh, apiVersion: v1}"),
+            "KubeconfigRejected",
+            "users[0].user.exec",
+        ),
+        (
+            {},
+            KUBECONFIG.replace("token: t1", "tokenFile: /etc/passwd"),
+            "KubeconfigRejected",
+            "users[0].user.tokenFile",
+        ),
+        ({"options": {"share": 7}}, KUBECONFIG, "OptionsInvalid", "spec.options.share"),
+        ({"options": {"kubeconfig": "x"}}, KUBECONFIG, "OptionsInvalid", "kubeconfig is not"),
+    ],
+)
+async def test_invalid_remote_is_reported_and_joined_once_it_is_valid(
+    fleet: Fleet, spec: Object, content: str | None, reason: str, message: str
+) -> None:
+    if content is not None:
+        fleet.home.put(secret("osaka", content))
+    fleet.home.put(remote("osaka", **spec))
+    async with running(fleet):
+        await fleet.until(lambda: fleet.reason("osaka") == reason)
+        for kind, status in (("Accepted", "False"), ("Ready", "False"), ("Stalled", "True")):
+            assert fleet.condition("osaka", kind)["status"] == status
+        assert message in fleet.condition("osaka", "Ready")["message"]
+        assert "t1" not in json.dumps(fleet.find("osaka"))
+        assert fleet.events == []
+        fleet.home.put(secret("osaka"))
+        fixed = {"spec": {"kubeconfigSecret": {"name": "osaka", "key": None}, "options": None}}
+        fleet.home.update(REMOTES, "osaka", fixed, NAMESPACE)
+        await fleet.until_ready("osaka")
+        assert fleet.condition("osaka", "Stalled") == {}
+
+
+async def test_running_join_survives_an_invalid_change(fleet: Fleet) -> None:
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        fleet.home.update(REMOTES, "osaka", {"spec": {"options": {"share": 7}}}, NAMESPACE)
+        await fleet.until(lambda: fleet.reason("osaka", "Accepted") == "OptionsInvalid")
+        fleet.home.remove(SECRETS, "osaka", NAMESPACE)
+        fleet.home.update(REMOTES, "osaka", {"spec": {"options": None}}, NAMESPACE)
+        await fleet.until(lambda: fleet.reason("osaka", "Accepted") == "Valid")
+        assert fleet.condition("osaka", "Ready")["status"] == "True"
+        assert fleet.events == ["+osaka"]
+
+
+async def test_second_remote_of_a_node_is_rejected(fleet: Fleet) -> None:
+    for name in ("osaka", "other"):
+        fleet.home.put(secret(name))
+        fleet.home.put(remote(name, nodeName="burst"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        await fleet.until(lambda: fleet.reason("other") == "NodeNameTaken")
+        fleet.home.delete(REMOTES, "other", NAMESPACE)
+        await fleet.until(lambda: fleet.find("other") is None)
+        assert fleet.left == []
+        assert fleet.events == ["+burst"]
+
+
+async def test_deleted_remote_waits_for_its_remote_and_is_abandoned_after_its_timeout(
+    fleet: Fleet,
+) -> None:
+    fleet.leave_error = "remote: does not answer"
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka", leaveTimeout="1h"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        fleet.home.delete(REMOTES, "osaka", NAMESPACE)
+        await fleet.until(lambda: "does not answer" in fleet.condition("osaka", "Ready")["message"])
+        assert fleet.reason("osaka") == "Retrying"
+        fleet.home.update(REMOTES, "osaka", {"spec": {"leaveTimeout": "1ms"}}, NAMESPACE)
+        await fleet.until(lambda: fleet.find("osaka") is None)
+        assert [it.abandons for it in fleet.left] == [True]
+
+
+async def test_remote_that_was_deleted_while_no_bridge_ran_leaves(fleet: Fleet) -> None:
+    """Though its Secret is gone as well."""
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "osaka"}}
+    fleet.home.put(node)
+    joined = remote("osaka", options={"share": 7})
+    joined["metadata"] |= {"finalizers": [FINALIZER]}
+    fleet.home.put(joined)
+    fleet.home.delete(REMOTES, "osaka", NAMESPACE)
+    async with running(fleet):
+        await fleet.until(lambda: fleet.find("osaka") is None)
+        assert [it.settings.name for it in fleet.left] == ["osaka"]
+
+
+async def test_invalid_remote_that_never_joined_is_deleted_at_once(fleet: Fleet) -> None:
+    never = remote("osaka", options={"share": 7})
+    never["metadata"] |= {"finalizers": [FINALIZER]}
+    fleet.home.put(never)
+    async with running(fleet):
+        await fleet.until(lambda: fleet.reason("osaka") == "SecretNotFound")
+        fleet.home.delete(REMOTES, "osaka", NAMESPACE)
+        await fleet.until(lambda: fleet.find("osaka") is None)
+        assert fleet.home.find(NODES, "osaka") is None
+
+
+async def test_idle_remote_costs_no_request_and_no_read(fleet: Fleet) -> None:
+    fleet.home.put(secret("osaka"))
+    fleet.home.put(remote("osaka"))
+    async with running(fleet):
+        await fleet.until_ready("osaka")
+        await asyncio.sleep(0.2)
+        requests, reads = len(fleet.home.log), fleet.reads
+        await asyncio.sleep(0.5)
+        assert len(fleet.home.log) == requests
+        assert fleet.reads == reads
+
+
+async def test_missing_definition_is_reported_with_the_next_step(fleet: Fleet) -> None:
+    fault = fleet.home.faults.add(Fault(path="/apis/cluster-bridge.io/*", code=404))
+    async with running(fleet):
+        await fleet.until(lambda: "bridge crds" in fleet.supervisor.report.error)
+        fleet.home.faults.lift(fault)
+        fleet.home.put(secret("osaka"))
+        fleet.home.put(remote("osaka"))
+        await fleet.until_ready("osaka")
+
+
+def test_times_of_unchanged_conditions_are_kept() -> None:
+    early = datetime(2026, 1, 1, tzinfo=UTC)
+    object_ = remote("osaka")
+    object_["status"] = remote_objects.status(
+        object_, rejection=None, state="joining", error="", now=early
+    )
+    later = early + timedelta(hours=1)
+    status = remote_objects.status(object_, rejection=None, state="running", error="", now=later)
+    times = {it["type"]: it["lastTransitionTime"] for it in status["conditions"]}
+    assert times == {"Accepted": format_time(early), "Ready": format_time(later)}
