@@ -174,6 +174,7 @@ def test_chart_equals_rendered_manifests(
         ["--set", "node=far"],
         ["--set", "node=Far,kubeconfig=x"],
         ["--set", "node=far,kubeconfig=x,replica=2"],
+        ["--set", "node=far,kubeconfig=x,existingSecret=y"],
         ["--set", "node=far,kubeconfig=x,network=flot"],
         ["--set", "node=far,kubeconfig=x,allNamespaces=true,bind={a}"],
         ["--set", "node=far,kubeconfig=x,offloadWebhook=maybe"],
@@ -183,6 +184,19 @@ def test_invalid_chart_values_are_rejected(helm: Path, values: list[str]) -> Non
     done = run(helm, "template", "release", MANIFESTS / "chart", *values)
     assert done.returncode != 0
     assert "values don't meet the specifications of the schema" in done.stderr
+
+
+@pytest.mark.long
+def test_chart_mounts_an_existing_secret(helm: Path) -> None:
+    values = ("--set", "node=far,existingSecret=of-vault", "--kube-version", DEFAULT_KUBERNETES)
+    done = run(helm, "template", "release", MANIFESTS / "chart", *values)
+    assert done.returncode == 0, done.stderr
+    objects = by_name(done.stdout)
+    assert "cluster-bridge-far" not in {name for kind, _, name in objects if kind == "Secret"}
+    (bridge,) = (it for (kind, _, _), it in objects.items() if kind == "Deployment")
+    [kubeconfig, _] = bridge["spec"]["template"]["spec"]["volumes"][0]["projected"]["sources"]
+    assert kubeconfig == {"secret": {"name": "of-vault"}}
+    assert "annotations" not in bridge["spec"]["template"]["metadata"]
 
 
 @pytest.mark.long

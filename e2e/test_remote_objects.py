@@ -1,4 +1,4 @@
-"""Remotes as objects of home: joined, changed and left by `bridge run --remotes`, as GitOps does."""
+"""Remotes as objects of home, which `bridge run --remotes` serves, applied as by GitOps."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _sync(home: Cluster, *objects: Json) -> str:
 
 
 def _differences(home: Cluster, *objects: Json) -> str:
-    """What a GitOps tool would report as out of sync."""
+    """The differences that a GitOps tool would report."""
     text = yaml.safe_dump_all(objects)
     args = ("diff", "--server-side", "--field-manager=gitops", "-f", "-")
     return home.kubectl(*args, input=text, check=False).stdout

@@ -105,7 +105,7 @@ def leave_action(notify: Callable[[str], None]) -> Leave:
             home=join.home,
             remote=join.remote,
             force=is_unreachable,
-            # Their data stays in the remote, and their objects at home, for whoever repairs it.
+            # Their data stays in the remote, and their objects at home, until the remote answers.
             keep_volumes=is_unreachable,
             cert_dir=join.cert_dir,
             remote_namespaces=join.remote_namespaces,

@@ -63,7 +63,7 @@ _MISSING = "`bridge crds | kubectl apply -f -` defines it, and `bridge rbac flee
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What one Remote asks for."""
+    """The join that one Remote describes."""
 
     node: str
     options: Mapping[str, object]

@@ -11,7 +11,7 @@ Each remote is a task of one task group, with its own clients, caches, Lease, No
 - A remote of the state ``left`` is stopped, and removed as by `bridge leave --yes`, whose refusals
   are failures like all others.
 - A remote whose node `bridge leave` removes from outside stays so until its entry changes. If that
-  is so for all, `Supervisor.run` ends, unless the source says otherwise.
+  is so for all, `Supervisor.run` ends, if the source wants that.
 - An invalid state of the source is logged, and changes nothing.
 """
 

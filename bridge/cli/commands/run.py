@@ -73,8 +73,8 @@ def run(
         return
     if config is None:
         raise fail(
-            "--config or --remotes is missing: name a file (bridge config schema describes it) or "
-            "a namespace with Remote objects",
+            "--config is missing: name a file (bridge config schema describes it), or with "
+            "--remotes a namespace with Remote objects",
             code=2,
         )
     if check:

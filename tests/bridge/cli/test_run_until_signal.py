@@ -352,6 +352,7 @@ COMMANDS = {
         "bug-report",
         "config",
         "storage-class",
+        "crds",
     ),
     *("offload", "unoffload", "webhook", "cordon", "uncordon", "drain"),
 }

@@ -262,7 +262,7 @@ async def test_deleted_remote_waits_for_its_remote_and_is_abandoned_after_its_ti
 
 
 async def test_remote_that_was_deleted_while_no_bridge_ran_leaves(fleet: Fleet) -> None:
-    """Though its Secret is gone as well."""
+    """Its Secret was deleted too."""
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "osaka"}}
     fleet.home.put(node)
     joined = remote("osaka", options={"share": 7})
