@@ -219,7 +219,7 @@ _add(
     "bridge storage-class burst | kubectl apply -f -",
     "bridge storage-class archive --remote-class slow --reclaim-policy Retain",
 )
-_add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -")
+_add(_ADMINISTER, "crds", crds, "bridge crds | kubectl apply -f -", "bridge crds > crds.yaml")
 _config = _add_group(
     _ADMINISTER, "config", "Validate or describe the configuration file of bridge run."
 )

@@ -14,7 +14,8 @@ _HEAD = """\
 <!-- made by `python -m e2e.docs write`: do not edit -->
 
 A remote cluster as an object of home (`cluster-bridge.io/v1alpha1`), served by
-`bridge run --remotes` ([declare remotes](../how-to/declare-remotes.md)). `bridge crds` prints the definition.
+`bridge run --remotes` ([declare remotes](../how-to/declare-remotes.md)). `bridge crds` prints the
+definition.
 
 """
 _REJECTIONS = (
