@@ -39,7 +39,7 @@ class Remote:
 
     node: Object
     free: Amounts
-    """What the pods at home leave of the Node's allocatable, in all resources."""
+    """The part of the Node's allocatable that the pods at home leave, by resource."""
     groups: tuple[NodeGroup, ...] | None = None
     """The remote's room, less what pods need that are on their way there; None if it is not
     published."""
@@ -56,7 +56,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the decision found about one candidate."""
+    """The finding about one candidate."""
 
     candidate: str
     """The virtual node, or `HOME`."""

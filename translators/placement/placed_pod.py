@@ -66,7 +66,7 @@ def placed(pod: Object, decision: Decision) -> Object:
 
 def released(pod: Object, policy: PlacementPolicy | None, reason: str) -> Object:
     """The pod without the gate, for home's scheduler to decide: among the tiers of the policy, or
-    without one as the pod says. A pod with alternatives in its own node affinity keeps these alone
+    without one by the pod alone. A pod with alternatives in its own node affinity keeps these alone
     if the policy has several tiers, because they cannot be combined in a gated pod."""
     spec = _without_gate(pod)
     if policy is not None:

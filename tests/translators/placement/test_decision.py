@@ -278,7 +278,8 @@ def test_pod_for_a_remote_selects_its_node() -> None:
 
 
 def test_pod_for_home_excludes_virtual_nodes_in_each_alternative() -> None:
-    terms = [{"matchExpressions": [{"key": "k", "operator": "Exists"}]}, {"matchFields": []}]
+    own: Object = {"key": "k", "operator": "Exists"}
+    terms = [{"matchExpressions": [own]}, {"matchFields": []}]
     affinity = {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
@@ -291,7 +292,7 @@ def test_pod_for_home_excludes_virtual_nodes_in_each_alternative() -> None:
         "nodeSelectorTerms"
     ]
     local = {"key": "cluster-bridge.io/virtual-node", "operator": "DoesNotExist"}
-    assert first["matchExpressions"] == [terms[0]["matchExpressions"][0], local]
+    assert first["matchExpressions"] == [own, local]
     assert second["matchExpressions"] == [local]
     assert "tolerations" not in done["spec"]
 
