@@ -279,6 +279,23 @@ def webhook_objects(account: Account) -> list[Object]:
     ]
 
 
+def placer_objects(account: Account, releasing: Iterable[Account] = ()) -> list[Object]:
+    """The account of the placer, and its roles. ``releasing``: accounts of bridges that release the
+    held pods when no placer runs."""
+    description = "Permissions of Cluster Bridge's placer: to place pods by PlacementPolicies"
+    release = "Lets Cluster Bridge release the pods that wait for a placer when none runs"
+    namespaces = dict.fromkeys((account.namespace, lease_namespace.NAMESPACE))
+    return [
+        *map(_namespace, namespaces),
+        _service_account(account),
+        *_granted(account.role("placer"), account, placement_permissions.PLACER, description),
+        *chain.from_iterable(
+            _granted(it.role("release"), it, placement_permissions.RELEASE, release)
+            for it in releasing
+        ),
+    ]
+
+
 def remote_objects(
     options: RemotePermissions, account: Account, *, policy: bool = False
 ) -> list[Object]:

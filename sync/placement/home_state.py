@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from time import monotonic
 
 from sync.base.resource_version import version_of
 from sync.base.safe_callbacks import Callbacks
@@ -84,7 +84,7 @@ class HomeState:
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._transit: defaultdict[str, dict[str, _Transit]] = defaultdict(dict)
         self._published: dict[str, PublishedRoom] = {}
-        # What remains for further pods, by candidate; computed again after a change.
+        # The room that is left for further pods, by candidate; computed again after a change.
         self._remaining: dict[str, tuple[NodeGroup, ...]] = {}
         self.policies: dict[str, PlacementPolicy] = {}
         self.invalid_policies: dict[str, str] = {}
@@ -164,15 +164,17 @@ class HomeState:
                     self._remaining.pop(before[1], None)
             if after is not None and pod is not None:
                 self._counts[after[0]][after[1]] += 1
-                self._transit[after[1]][uid] = _Transit(pod)
-                self._reserve(after[1], pod)
+                if not (node and (pod.get("status") or {}).get("phase") == "Running"):
+                    # One that runs when it is first seen has been in its node's room for long.
+                    self._transit[after[1]][uid] = _Transit(pod)
+                    self._reserve(after[1], pod)
             if before is not None or (after is not None and self._has_shares(after[0])):
                 self._handlers()
         transit = self._transit[after[1]].get(uid) if after is not None else None
         if transit is not None and node and not transit.bound_version and pod is not None:
             version = version_of(pod)
             transit.bound_version = int(version) if version.isdecimal() else 1
-            transit.bound_at = asyncio.get_running_loop().time()
+            transit.bound_at = monotonic()
             if after is not None and after[1] == HOME:
                 self._transit[HOME].pop(uid)  # It counts as a pod of its node from now on.
                 self._remaining.pop(HOME, None)
@@ -244,7 +246,7 @@ class HomeState:
     def _settle_transit(self, candidate: str) -> None:
         """Forgets the pods that the published room accounts for."""
         version = self._published[candidate].home_version
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         arrived = [
             uid
             for uid, it in self._transit[candidate].items()

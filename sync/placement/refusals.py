@@ -8,7 +8,7 @@ refused pods exist.
 
 from __future__ import annotations
 
-import asyncio
+from time import monotonic
 
 from translators.object_accessors import (
     Object,
@@ -65,7 +65,7 @@ class Refusals:
         if (uid_of(new), node) in self._seen:
             return False
         self._seen[uid_of(new), node] = None
-        until = asyncio.get_running_loop().time() + SECONDS
+        until = monotonic() + SECONDS
         self._found[_workload(new), node] = (until, reason)
         while len(self._found) > _MAX:
             del self._found[next(iter(self._found))]
@@ -76,7 +76,7 @@ class Refusals:
     def for_pod(self, pod: Object, nodes: list[str]) -> tuple[dict[str, str], float | None]:
         """The nodes that refused the pod's workload with the reason, and the seconds until the
         first of them is forgotten; None without one."""
-        now, workload = asyncio.get_running_loop().time(), _workload(pod)
+        now, workload = monotonic(), _workload(pod)
         found: dict[str, str] = {}
         seconds: list[float] = []
         for node in nodes:
