@@ -16,11 +16,11 @@ from bridge.offload.mutating_admission_policy import (
     policy_resources,
 )
 from translators.object_accessors import Object
+from translators.ownership_labels import LABEL_PLACEMENT
 from translators.placement.placement_policy import (
     API_VERSION,
     GATE,
     KIND,
-    LABEL_PLACEMENT,
     PENDING,
     SYSTEM_NAMESPACES,
 )

@@ -22,8 +22,9 @@ from sync.placement import placer_lease
 from sync.runtime.event_recorder import EventRecorder
 from translators.merge_patch import merge_patch
 from translators.object_accessors import Object, metadata, name_of, namespace_of
+from translators.ownership_labels import LABEL_PLACEMENT
 from translators.placement import placed_pod
-from translators.placement.placement_policy import LABEL_PLACEMENT, PENDING
+from translators.placement.placement_policy import PENDING
 
 log = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ class RoomPublisher:
 
     @property
     def is_active(self) -> bool:
-        """Whether the room is published: home serves PlacementPolicies, or the option says so."""
+        """Whether the room is published: home serves PlacementPolicies, or the option is ``on``."""
         return self._mode == "on" or self._is_served
 
     def room(self) -> tuple[NodeGroup, ...]:

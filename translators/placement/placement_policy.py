@@ -25,11 +25,11 @@ from translators.object_accessors import (
     namespace_of,
     text_or_empty,
 )
-from translators.ownership_labels import DOMAIN
+from translators.ownership_labels import DOMAIN, LABEL_PLACEMENT
 
 API_VERSION, KIND = DOMAIN + "/v1alpha1", "PlacementPolicy"
 #: On a pod: its gate while no place is decided, and the label by which the placer finds it.
-GATE = LABEL_PLACEMENT = f"{DOMAIN}/placement"
+GATE = LABEL_PLACEMENT
 PENDING, PLACED, RELEASED = "pending", "placed", "released"
 #: On a pod: the decision, as JSON.
 ANNOTATION_PLACEMENT = f"{DOMAIN}/placement"

@@ -62,7 +62,7 @@ async def test_pods_stay_held_where_no_placer_ever_ran(watching: EngineHarness) 
     assert is_held(watching)
 
 
-async def test_home_without_policies_is_not_asked_for_a_lease(watching: EngineHarness) -> None:
+async def test_lease_is_not_read_where_home_has_no_policies(watching: EngineHarness) -> None:
     watching.publish_room = "auto"
     await watching.start()
     await watching.home.until(lambda: watching.home.requests("GET", "/apis/cluster-bridge.io/*"))
